@@ -1,0 +1,72 @@
+# make demo   set up, then: synthetic data → pack → serve → ResNet trains → summary and pictures
+# make test   set up, then: lint, format, types and every test
+# make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
+# make test-numa     the daemon in a virtual machine with two NUMA nodes (about three minutes)
+# make test-systemd  the unit with its whole sandbox, systemd as process 1, in such a machine
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := torch==2.13.0
+
+.DELETE_ON_ERROR:
+.PHONY: setup demo test lint types check test-numa test-systemd clean
+
+setup: $(VENV)/.project
+
+demo: setup
+	@$(BIN)/python -m bench.demo --out demo
+
+test: check
+	@$(BIN)/python -m pytest -q
+
+check: lint types
+
+lint: setup $(VENV)/.test-packages
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+
+types: setup
+	@$(BIN)/mypy
+
+test-numa: setup
+	@.ci/system-packages $(PYTHON) qemu-system-x86
+	@$(BIN)/python -m tests.numa.run
+
+test-systemd: setup
+	@.ci/system-packages $(PYTHON) qemu-system-x86 systemd
+	@$(BIN)/python -m tests.numa.run unit
+
+clean:
+	rm -rf $(VENV) build demo .build *.egg-info feeder/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Each stamp is made anew when what it depends on has changed; with none stale, make is quick.
+
+$(VENV)/bin/python:
+	@.ci/system-packages $(PYTHON)
+	@echo "feeder: making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip
+
+# Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags.
+$(VENV)/.pillow-simd: | $(VENV)/bin/python
+	@if grep -qw avx2 /proc/cpuinfo; then simd=AVX2 cc="cc -mavx2"; else simd=SSE4 cc="cc"; fi; \
+	wanted="$$(sed -n 's/^ *"\(pillow-simd[^"]*\)".*/\1/p' pyproject.toml)"; \
+	echo "feeder: building $$wanted with $$simd (about a minute)"; \
+	CC="$$cc" $(PIP) install --no-cache-dir --no-binary pillow-simd "$$wanted"
+	@touch $@
+
+$(VENV)/.torch: | $(VENV)/bin/python
+	@echo "feeder: installing $(TORCH)"
+	@$(PIP) install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.project: pyproject.toml feeder/_native.c $(VENV)/.pillow-simd $(VENV)/.torch
+	@echo "feeder: building and installing the project"
+	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
+	@$(BIN)/python -c 'from feeder import runtime; runtime.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in runtime.library_versions().items()))'
+	@touch $@
+
+$(VENV)/.test-packages: | $(VENV)/bin/python
+	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd
+	@touch $@

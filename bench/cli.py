@@ -1,0 +1,104 @@
+"""The ``feeder-bench`` command: runs one bench, prints its table, writes its JSON."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench import decode, stream
+from bench.report import Report
+from feeder.errors import FeederError
+from feeder.stop_signals import StopSignals
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="feeder-bench", description="Measure how fast batches are made and delivered here."
+    )
+    benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
+    add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
+    _add_shared(add, images=256, rounds=7)
+    add.set_defaults(run=decode.run)
+    add = benches.add_parser("stream", help="the daemon and one client, over ipc and tcp")
+    _add_shared(add, images=1024, rounds=5)
+    add.add_argument(
+        "--batches",
+        type=_positive,
+        default=5,
+        metavar="N",
+        help="batches of 256 images in a round (default: 5)",
+    )
+    add.add_argument(
+        "--idle", type=_seconds, default=3.0, metavar="S", help="seconds to watch the idle daemon"
+    )
+    add.set_defaults(run=stream.run)
+    return parser
+
+
+def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) -> None:
+    parser.add_argument(
+        "dataset",
+        type=Path,
+        nargs="?",
+        metavar="DST",
+        help="packed dataset (default: synthetic ImageNet, made for the run)",
+    )
+    parser.add_argument(
+        "--images",
+        type=_positive,
+        default=images,
+        metavar="N",
+        help=f"images to measure with, or to make (default: {images})",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_positive,
+        default=rounds,
+        metavar="R",
+        help=f"rounds to take the median of (default: {rounds})",
+    )
+    parser.add_argument(
+        "--core",
+        type=int,
+        metavar="C",
+        help="core to pin samples' work to (default: the first usable)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one bench and return the exit status (as ``feeder`` has them)."""
+    arguments = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], Report] = arguments.run
+    with StopSignals() as signals:
+        try:
+            report = run(arguments)
+            print(report.to_text(), end="")
+            if arguments.json is not None:
+                report.write_json(arguments.json)
+        except FeederError as error:
+            sys.stderr.write(f"feeder-bench: error: {error}\n")
+            return error.exit_status
+        except KeyboardInterrupt:
+            sys.stderr.write("feeder-bench: interrupted\n")
+            return signals.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

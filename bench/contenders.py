@@ -1,0 +1,206 @@
+"""The two ways of a sample that the decode bench compares, on the same images and crops.
+
+Without partial decoding (``decode_full``, ``sample_full``) a loader has the ordinary JPEG: the
+stored image's own coefficients in one scan without restart markers, as ``untile_jpeg`` gives them
+back. It decodes all of it with PyTurboJPEG into reused scratch, then resizes, mirrors and packs the
+crop with Pillow-SIMD and numpy, to the same bytes; ``…_same_code`` does that with the product's own
+functions, which leaves partial decoding as the only difference. Both read their JPEG with one pread
+from a file in the page cache, as the product reads its blob.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from turbojpeg import TJPF_RGBX
+
+from feeder.crop import CropPlan, plan_crops
+from feeder.dataset import Dataset
+from feeder.decode import decode_rgbx, turbojpeg
+from feeder.recipe import Recipe
+from feeder.recode import untile_jpeg
+from feeder.resize import SLACK_BYTES, resize_pack, resize_pack_reference
+from feeder.sample import Scratch, plan_decode
+from feeder.tiles import TileGrids, join_segments
+
+_Join = tuple[int, int, int, int, int, int, int, int, int, int]
+
+
+class _Resize(Protocol):
+    """``feeder.resize.resize_pack`` or its reference."""
+
+    def __call__(
+        self,
+        picture: NDArray[np.uint8],
+        stride_bytes: int,
+        width: int,
+        height: int,
+        box: tuple[float, float, float, float],
+        *,
+        mirrored: bool,
+        out: NDArray[np.int8],
+    ) -> None: ...
+
+
+_Decode = Callable[[NDArray[np.uint8], int, int, int, NDArray[np.uint8]], None]
+"""``feeder.decode.decode_rgbx`` or one that does the same."""
+
+
+class PreparedSamples:
+    """n samples in the order in which they are served, and what decoding them in each way takes.
+
+    The methods that take ``first`` and ``end`` do the work for the samples first .. end - 1; the
+    crops are those of seed 0 and the epoch that was begun last.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        sample_ids: NDArray[np.int64],
+        *,
+        epoch: int = 0,
+    ) -> None:
+        self.sample_ids = sample_ids
+        self._recipe = recipe
+        self._rgbx, self._joined, self._read = Scratch(), Scratch(), Scratch()
+        records = dataset.read_records(sample_ids)
+        self._records = records
+        self._grids = TileGrids.of_records(records)
+        self.widths, self.heights = self._grids.width, self._grids.height
+        self.subsamplings = records["subsampling"]
+        self.begin_epoch(epoch)
+        self._blobs: list[NDArray[np.uint8]] = []
+        self.jpegs: list[bytes] = []
+        self._offsets = [0]
+        self._file = tempfile.TemporaryFile(prefix="feeder-bench-")  # noqa: SIM115 -- see __exit__
+        for row, record in enumerate(records):
+            blob = np.empty(int(record["blob_bytes"]), np.uint8)
+            dataset.read_blob(int(sample_ids[row]), record, blob)
+            table_bytes = 2 * int(record["tile_rows"]) * int(record["tile_columns"])
+            width, height = int(record["width"]), int(record["height"])
+            jpeg = untile_jpeg(blob[table_bytes:].data, width, height)
+            self._blobs.append(blob)
+            self.jpegs.append(jpeg)
+            self._offsets.append(self._offsets[-1] + len(jpeg))
+            self._file.write(jpeg)
+        self._file.flush()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Draw the crops of another epoch."""
+        self.epoch = epoch
+        self.crops = self._plan(0, len(self.sample_ids))
+        self._joins = self._plan_joins(np.ones(len(self.sample_ids), np.int64))
+        self._scaled_joins = self._plan_joins(self.crops.scales)
+
+    def decode_full(self, first: int, end: int) -> None:
+        """Decode whole ordinary JPEGs, from memory, with PyTurboJPEG."""
+        self._decode_whole(first, end, decode_with_pyturbojpeg)
+
+    def decode_full_same_code(self, first: int, end: int) -> None:
+        """Do the same with the product's own call of the decoder."""
+        self._decode_whole(first, end, decode_rgbx)
+
+    def decode_tiled(self, first: int, end: int) -> None:
+        """Join and decode the tiles of the crops as the recipe has it, from memory."""
+        scales = self.crops.scales
+        for row in range(first, end):
+            self._join_and_decode(row, self._scaled_joins[row], int(scales[row]))
+
+    def decode_tiled_unscaled(self, first: int, end: int) -> None:
+        """Do the same at full size, also where a crop is at least twice the output size."""
+        for row in range(first, end):
+            self._join_and_decode(row, self._joins[row], 1)
+
+    def sample_full(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
+        """Do all that a loader of the same libraries does; ``pixels`` is (end - first, S, S, 3)."""
+        self._make_whole(first, end, pixels, decode_with_pyturbojpeg, resize_pack_reference)
+
+    def sample_full_same_code(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
+        """Do the same with the product's own decoding, resizing and packing."""
+        self._make_whole(first, end, pixels, decode_rgbx, resize_pack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def _plan(self, first: int, end: int) -> CropPlan:
+        return plan_crops(
+            self._recipe,
+            seed=0,
+            epoch=self.epoch,
+            sample_ids=self.sample_ids[first:end],
+            widths=self.widths[first:end],
+            heights=self.heights[first:end],
+        )
+
+    def _decode_whole(self, first: int, end: int, decode: _Decode) -> None:
+        for row in range(first, end):
+            jpeg = np.frombuffer(self.jpegs[row], np.uint8)
+            self._decode(jpeg, int(self.widths[row]), int(self.heights[row]), 1, decode)
+
+    def _make_whole(
+        self, first: int, end: int, pixels: NDArray[np.int8], decode: _Decode, resize: _Resize
+    ) -> None:
+        crops = self._plan(first, end)
+        for row, (x, y, w, h), flip, out in zip(
+            range(first, end), crops.boxes.tolist(), crops.flips.tolist(), pixels, strict=True
+        ):
+            jpeg = self._read.take(self._offsets[row + 1] - self._offsets[row])
+            os.preadv(self._file.fileno(), [jpeg.data], self._offsets[row])
+            width, height = int(self.widths[row]), int(self.heights[row])
+            picture = self._decode(jpeg, width, height, 1, decode)
+            resize(picture, 4 * width, width, height, (x, y, x + w, y + h), mirrored=flip, out=out)
+
+    def _plan_joins(self, scales: NDArray[np.int64]) -> list[_Join]:
+        """Return for each sample what ``join_segments`` takes between the blob and the output."""
+        records, grids = self._records, self._grids
+        windows = plan_decode(grids, self.crops.boxes, scales, self._recipe.image_size).windows
+        columns = (
+            grids.columns,
+            grids.rows,
+            records["header_bytes"].astype(np.int64),
+            records["sof_offset"].astype(np.int64),
+            windows.first_column,
+            windows.end_column,
+            windows.first_row,
+            windows.end_row,
+            windows.width,
+            windows.height,
+        )
+        return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
+
+    def _join_and_decode(self, row: int, join: _Join, scale: int) -> None:
+        blob = self._blobs[row]
+        joined = self._joined.take(len(blob))
+        size_bytes = join_segments(blob, *join, joined)
+        self._decode(joined[:size_bytes], join[-2], join[-1], scale, decode_rgbx)
+
+    def _decode(
+        self, jpeg: NDArray[np.uint8], width: int, height: int, scale: int, decode: _Decode
+    ) -> NDArray[np.uint8]:
+        """Decode to flat RGBX in the scratch, with the slack that resizing wants after it."""
+        size_bytes = 4 * -(-width // scale) * -(-height // scale)
+        scratch = self._rgbx.take(size_bytes + SLACK_BYTES)
+        decode(jpeg, width, height, scale, scratch)
+        return scratch
+
+
+def decode_with_pyturbojpeg(
+    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
+) -> None:
+    """Call PyTurboJPEG as its users do, with a buffer that is reused."""
+    assert scale == 1, "only ever asked for whole pictures"
+    picture = out[: 4 * width * height].reshape(height, width, 4)
+    turbojpeg().decode(jpeg, pixel_format=TJPF_RGBX, dst=picture)

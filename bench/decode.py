@@ -1,0 +1,194 @@
+"""``feeder-bench decode``: one core's images per second, stage by stage and whole.
+
+All contenders have the same images, crops and order (``bench.contenders``), in turns on one pinned
+core; each round has the crops of another epoch, so that no lucky draw decides. What they give is
+compared too: without DCT scaling, the product's pixels must be those of Pillow's resize of the full
+decode, bit for bit.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.contenders import PreparedSamples
+from bench.machine import choose_core, describe_machine, pinned_to
+from bench.material import dataset_or_synthetic
+from bench.report import RATE, Report, Result, single, summarise
+from bench.rounds import Contender, run_rounds, warm_up
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError
+from feeder.progress import ProgressLine
+from feeder.recipe import Recipe
+from feeder.runtime import check_libraries, tune_allocator
+from feeder.sample import STAGES, SampleReader
+
+CHUNK_IMAGES = 32
+"""Images in a call of the reader, as the daemon's workers have it by default."""
+
+
+def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report:
+    """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's."""
+    machine = describe_machine({"all contenders": core})
+    check_libraries()
+    tune_allocator()
+    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
+    with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
+        count = min(images, dataset.layout.samples)
+        order = np.random.default_rng(0).permutation(dataset.layout.samples)[:count]
+        with PreparedSamples(dataset, recipe, order.astype(np.int64)) as samples:
+            bench = _DecodeBench(dataset, samples, recipe)
+            compared = bench.compare_pixels()
+            results = bench.measure(rounds)
+    results.append(single("check/equal-to-pillow", "samples", compared))
+    return Report(bench="decode", machine=machine, results=results)
+
+
+class _DecodeBench:
+    """The contenders over prepared samples, with the buffers that they write to."""
+
+    def __init__(self, dataset: Dataset, samples: PreparedSamples, recipe: Recipe) -> None:
+        self._dataset = dataset
+        self._samples = samples
+        self._pixels = _pixels(CHUNK_IMAGES, recipe)
+        self._labels = np.empty(CHUNK_IMAGES, np.int64)
+        self._reader = SampleReader(dataset, recipe)
+        unscaled = Recipe.for_split("train", batch_size=CHUNK_IMAGES, dct_scaling=False)
+        self._unscaled_reader = SampleReader(dataset, unscaled)
+        self._contenders: dict[str, Contender] = {
+            "decode/full-libraries": samples.decode_full,
+            "decode/full": samples.decode_full_same_code,
+            "decode/tiled": samples.decode_tiled,
+            "decode/tiled-unscaled": samples.decode_tiled_unscaled,
+            "sample/full-libraries": self._sample_full,
+            "sample/full": self._sample_full_same_code,
+            "sample/whole": lambda first, end: self._fill(self._reader, first, end),
+            "sample/whole-unscaled": lambda first, end: self._fill(
+                self._unscaled_reader, first, end
+            ),
+        }
+
+    def compare_pixels(self) -> int:
+        """Return how many samples' pixels were compared, and found equal."""
+        count = len(self._samples.sample_ids)
+        for first in range(0, count, CHUNK_IMAGES):
+            end = min(first + CHUNK_IMAGES, count)
+            self._sample_full(first, end)
+            expected = self._pixels[: end - first].copy()
+            everywhere = np.ones(end - first, np.bool_)
+            unscaled = self._samples.crops.scales[first:end] == 1
+            for name, must_equal in (
+                ("sample/full", everywhere),
+                ("sample/whole-unscaled", everywhere),
+                ("sample/whole", unscaled),
+            ):
+                self._contenders[name](first, end)
+                differs = (self._pixels[: end - first] != expected).any(axis=(1, 2, 3))
+                wrong = np.flatnonzero(differs & must_equal)
+                if wrong.size:
+                    sample_id = int(self._samples.sample_ids[first + int(wrong[0])])
+                    raise DatasetError(
+                        f"{self._dataset.describe(sample_id)}: {name} does not give the pixels of "
+                        "Pillow's resize of the full decode; report this with the image"
+                    )
+        return count
+
+    def measure(self, rounds: int) -> list[Result]:
+        """Run the rounds and return all rows."""
+        count = len(self._samples.sample_ids)
+        warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
+        rates: dict[str, list[float]] = {name: [] for name in self._contenders}
+        stages: dict[str, list[float]] = {name: [] for name in (*STAGES, "rest")}
+        scaled: list[float] = []
+        before = dict(self._reader.seconds)
+        progress = ProgressLine(sys.stderr)
+        progress.begin("measuring", "rounds", rounds)
+        for seconds in run_rounds(self._contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds):
+            for name, taken_s in seconds.items():
+                rates[name].append(count / taken_s)
+            now = dict(self._reader.seconds)
+            spent = {stage: now[stage] - before[stage] for stage in STAGES}
+            spent["rest"] = max(seconds["sample/whole"] - sum(spent.values()), 1e-9)
+            for stage, taken_s in spent.items():
+                stages[stage].append(count / taken_s)
+            before = now
+            scaled.append(100 * float(np.mean(self._samples.crops.scales > 1)))
+            self._samples.begin_epoch(self._samples.epoch + 1)
+            progress.add(1)
+        progress.end()
+        return [
+            *_compare_ways(rates, "decode", "tiled"),
+            *_compare_ways(rates, "sample", "whole"),
+            *(summarise(f"stage/{name}", RATE, values) for name, values in stages.items()),
+            summarise("crops/scaled", "%", scaled),
+            *self._describe_samples(),
+        ]
+
+    def _describe_samples(self) -> list[Result]:
+        samples = self._samples
+        sizes_bytes = [len(jpeg) for jpeg in samples.jpegs]
+        return [
+            single("dataset/images", "images", len(sizes_bytes)),
+            single("dataset/jpeg", "bytes/image", float(np.mean(sizes_bytes))),
+            single(
+                "dataset/size", "pixels/image", float(np.mean(samples.widths * samples.heights))
+            ),
+        ]
+
+    def _sample_full(self, first: int, end: int) -> None:
+        self._samples.sample_full(first, end, self._pixels[: end - first])
+
+    def _sample_full_same_code(self, first: int, end: int) -> None:
+        self._samples.sample_full_same_code(first, end, self._pixels[: end - first])
+
+    def _fill(self, reader: SampleReader, first: int, end: int) -> None:
+        reader.fill(
+            self._samples.sample_ids[first:end],
+            seed=0,
+            epoch=self._samples.epoch,
+            pixels=self._pixels[: end - first],
+            labels=self._labels[: end - first],
+        )
+
+
+def _pixels(images: int, recipe: Recipe) -> NDArray[np.int8]:
+    return np.zeros((images, recipe.image_size, recipe.image_size, 3), np.int8)
+
+
+def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, ours: str) -> list[Result]:
+    """Return the rows of decoding, or of whole samples, against both baselines."""
+    libraries = f"{what}/full-libraries"
+    _, alone = compare_rates(rates, libraries, (f"{what}/{ours}",))
+    return [
+        *compare_rates(
+            rates, f"{what}/full", (libraries, f"{what}/{ours}", f"{what}/{ours}-unscaled")
+        ),
+        replace(alone, name=f"{what}/{ours}-against-libraries"),
+    ]
+
+
+def compare_rates(
+    rates: Mapping[str, Sequence[float]], baseline_name: str, names: Sequence[str]
+) -> list[Result]:
+    """Return the row of the baseline and those of ``names``, given all rates by round."""
+    baseline = summarise(baseline_name, RATE, rates[baseline_name])
+    return [
+        baseline,
+        *(
+            summarise(
+                name, RATE, rates[name], baseline=baseline, baseline_values=rates[baseline_name]
+            )
+            for name in names
+        ),
+    ]
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Do what the command line asks."""
+    core = choose_core(arguments.core)
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        return measure_decode(path, images=arguments.images, rounds=arguments.rounds, core=core)

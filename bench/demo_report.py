@@ -1,0 +1,150 @@
+"""What the demo tells at its end: the numbers, in words for people and as JSON."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from feeder.errors import ResourceError
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS: Final = "_.:-=+*#"  # for terminals that know no more
+_SPARKLINE_COLUMNS: Final = 40
+_STAGE_PREFIX: Final = "stage_seconds."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """All that one run of the demo found; seconds are wall-clock."""
+
+    images: int
+    classes: int
+    image_size: int
+    batch_size: int
+    source_bytes: int
+    packed_bytes: int
+    draw_s: float
+    pack_s: float
+    serve_start_s: float
+    first_batch_s: float
+    train_s: float
+    eval_s: float
+    total_s: float
+    trained_images: int
+    images_per_s: float
+    wait_share: float
+    losses: Sequence[float]
+    val_images: int
+    val_correct: int
+    daemon: Mapping[str, int | float | str]
+    machine: Mapping[str, object]
+
+    @property
+    def first_loss(self) -> float:
+        """Mean loss over the first tenth of the steps."""
+        tenth = max(1, len(self.losses) // 10)
+        return sum(self.losses[:tenth]) / tenth
+
+    @property
+    def last_loss(self) -> float:
+        """Mean loss over the last tenth of the steps."""
+        tenth = max(1, len(self.losses) // 10)
+        return sum(self.losses[-tenth:]) / tenth
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the held-out images that were classified right."""
+        return self.val_correct / self.val_images
+
+    def to_json(self) -> str:
+        """Return all fields and the figures that follow from them, as JSON with a newline."""
+        figures = {
+            "first_loss": self.first_loss,
+            "last_loss": self.last_loss,
+            "accuracy": self.accuracy,
+        }
+        return json.dumps(asdict(self) | figures, indent=1, ensure_ascii=False) + "\n"
+
+    def write_json(self, path: Path) -> None:
+        """Write the JSON to ``path``; ResourceError when that fails."""
+        try:
+            path.write_text(self.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise ResourceError(f"cannot write {path} ({error.strerror}): use another --out") from (
+                error
+            )
+
+    def to_text(self, *, ascii_only: bool = False) -> str:
+        """Return the summary for people, with a newline at its end."""
+        compute_share = 1 - self.wait_share
+        curve = draw_sparkline(self.losses, ascii_only=ascii_only)
+        rows = [
+            (
+                "data",
+                f"{self.images:,} synthetic images of {self.classes} classes, "
+                f"{self.source_bytes / 1e6:,.0f} MB, drawn in {self.draw_s:.0f} s",
+            ),
+            (
+                "packing",
+                f"{self.images / self.pack_s:,.0f} images/s, {self.packed_bytes / 1e6:,.0f} MB "
+                f"({self.packed_bytes / self.source_bytes:.2f} of the original), lossless",
+            ),
+            ("daemon", f"ready {self.serve_start_s:.1f} s after its start"),
+            (
+                "first batch",
+                f"{self.first_batch_s:.2f} s after it was asked for ({self.batch_size} images of "
+                f"{self.image_size} x {self.image_size})",
+            ),
+            (
+                "training",
+                f"{self.trained_images:,} images in {self.train_s:.0f} s: "
+                f"{self.images_per_s:,.0f} images/s end to end",
+            ),
+            (
+                "time",
+                f"{compute_share:.0%} of the training computing, {self.wait_share:.0%} waiting "
+                "for data",
+            ),
+            *(("", line) for line in _describe_stages(self.daemon)),
+            ("loss", f"{curve}  {self.first_loss:.2f} at first, {self.last_loss:.2f} at last"),
+            (
+                "accuracy",
+                f"{self.val_correct:,} of {self.val_images:,} held-out images right "
+                f"({self.accuracy:.0%}; by chance {1 / self.classes:.0%})",
+            ),
+            (
+                "all in all",
+                f"{self.total_s:.0f} s: drawing {self.draw_s:.0f}, packing {self.pack_s:.0f}, "
+                f"starting {self.serve_start_s:.0f}, training {self.train_s:.0f}, "
+                f"evaluating {self.eval_s:.0f}",
+            ),
+        ]
+        return "".join(f"  {name:<14}{text}".rstrip() + "\n" for name, text in rows)
+
+
+def draw_sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """Return ``values``, averaged to at most 40 columns, as bars between the least and greatest."""
+    blocks = _ASCII_BLOCKS if ascii_only else _BLOCKS
+    columns = min(_SPARKLINE_COLUMNS, len(values))
+    edges = [round(column * len(values) / columns) for column in range(columns + 1)]
+    means = [sum(values[start:stop]) / (stop - start) for start, stop in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    steps = (high - low) or 1.0
+    return "".join(blocks[round((mean - low) / steps * (len(blocks) - 1))] for mean in means)
+
+
+def _describe_stages(daemon: Mapping[str, int | float | str]) -> list[str]:
+    """Return lines on the workers' time in each stage of the way of a sample."""
+    seconds = {
+        name.removeprefix(_STAGE_PREFIX): float(value)
+        for name, value in daemon.items()
+        if name.startswith(_STAGE_PREFIX)
+    }
+    total_s, images = sum(seconds.values()), int(daemon.get("images", 0))
+    if not total_s or not images:
+        return []
+    shares = sorted(seconds.items(), key=lambda item: -item[1])
+    text = ", ".join(f"{name} {value / total_s:.0%}" for name, value in shares)
+    return [f"a worker's image takes {total_s / images * 1e6:,.0f} us: {text}"]

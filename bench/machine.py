@@ -1,0 +1,83 @@
+"""What machine a bench ran on, and keeping it on the cores that it names."""
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import zmq
+
+from feeder.errors import ConfigError
+from feeder.runtime import library_versions
+from feeder.topology import format_cpulist, read_topology, usable_cpus
+
+
+def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object]:
+    """Return the header of a report; ``cores`` says which core each part of the bench ran on.
+
+    Call it before pinning, so that ``usable_cores`` is what the process was given. The load is that
+    of the minute before: much above zero, others were using the machine.
+    """
+    topology = read_topology()
+    load = os.getloadavg()[0]
+    machine: dict[str, object] = {
+        "cpu": _cpu_model(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": format_cpulist(os.sched_getaffinity(0)),
+        "usable_count": usable_cpus().reason,
+        "numa_nodes": len(topology.nodes),
+        "memory_gib": round(sum(node.memory_bytes for node in topology.nodes) / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_before": round(load, 2),
+    }
+    if cores:
+        machine["cores_used"] = dict(cores)
+    machine["libraries"] = library_versions() | {
+        "libzmq": zmq.zmq_version(),
+        "pyzmq": zmq.pyzmq_version(),
+    }
+    return machine
+
+
+def choose_core(asked: int | None) -> int:
+    """Return the core to measure on: the one asked for, else the first that we were given."""
+    usable = sorted(os.sched_getaffinity(0))
+    if asked is None:
+        return usable[0]
+    if asked not in usable:
+        raise ConfigError(
+            f"--core {asked} is not one that this process may use: name one of "
+            f"{format_cpulist(usable)}"
+        )
+    return asked
+
+
+def choose_other_core(core: int) -> int:
+    """Return a core for the other side of a bench: ``core`` itself where there is no second."""
+    others = sorted(os.sched_getaffinity(0) - {core})
+    return others[0] if others and usable_cpus().count > 1 else core
+
+
+@contextmanager
+def pinned_to(cores: frozenset[int]) -> Iterator[None]:
+    """Keep this thread on ``cores`` for a while; processes started meanwhile inherit them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "cpu model"):
+            return value.strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,51 @@
+"""The dataset that a bench runs on: the one it was given, or a synthetic one made for the run."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.synthetic import write_synthetic
+from feeder.pack import PackOptions, pack_dataset
+from feeder.progress import ProgressLine
+from feeder.topology import usable_cpus
+
+SYNTHETIC_CLASSES = 10
+_IMAGES_PER_JOB = 64
+"""For fewer, starting another process takes longer than drawing them."""
+
+
+@contextmanager
+def dataset_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
+    """Give ``path``, or a synthetic dataset of ``images`` images that is removed afterwards."""
+    if path is not None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
+        source = Path(folder) / "source"
+        progress = ProgressLine(sys.stderr)
+        progress.begin("drawing", "images", images)
+        done_before = 0
+
+        def report(done: int) -> None:
+            nonlocal done_before
+            progress.add(done - done_before)
+            done_before = done
+
+        write_synthetic(
+            source,
+            images=images,
+            classes=min(SYNTHETIC_CLASSES, images),
+            jobs=min(usable_cpus().count, -(-images // _IMAGES_PER_JOB)),
+            progress=report,
+        )
+        progress.end()
+        yield pack(source, Path(folder) / "dataset")
+
+
+def pack(source: Path, destination: Path) -> Path:
+    """Pack ``source`` with the default options and return ``destination``."""
+    options = PackOptions(jobs=usable_cpus().count)
+    pack_dataset(source, destination, options, ProgressLine(sys.stderr))
+    return destination

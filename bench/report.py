@@ -1,0 +1,137 @@
+"""What a bench found: the JSON that every bench writes, and the table that people read.
+
+    {"bench": "decode",
+     "machine": {…},                       see bench.machine
+     "results": [{"name", "value", "unit", "min", "max", "baseline", "ratio"}, …]}
+
+``value`` is the median over the rounds, ``min`` and ``max`` are their spread. ``ratio`` is the
+median over the rounds of this row's value divided by the value that the row named ``baseline`` had
+in the same round, so that what slows a machine down for a while strikes both; rows that nothing is
+compared to have null in both places. Names and units stay the same from version to version.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from feeder.errors import ResourceError
+
+RATE: Final = "images/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One row."""
+
+    name: str
+    value: float
+    unit: str
+    min: float
+    max: float
+    baseline: str | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that one run of a bench found."""
+
+    bench: str
+    machine: Mapping[str, object]
+    results: Sequence[Result]
+
+    def to_json(self) -> str:
+        """Return the JSON text, with a newline at its end."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def write_json(self, path: Path) -> None:
+        """Write the JSON to ``path``; ResourceError when that fails."""
+        try:
+            path.write_text(self.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise ResourceError(
+                f"cannot write the results to {path} ({error.strerror}): name another --json file"
+            ) from error
+
+    def to_text(self) -> str:
+        """Return header and table for people, with a newline at its end."""
+        lines = [f"feeder-bench {self.bench}", *_header_lines(self.machine), ""]
+        heads = ("", "value", "", "", "min", "max", "ratio", "")
+        rows = [heads, *(_table_row(result) for result in self.results)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+        left = {0, 2, 7}  # names and units
+        for row in rows:
+            cells = [
+                cell.ljust(width) if column in left else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines) + "\n"
+
+
+def summarise(
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    *,
+    baseline: Result | None = None,
+    baseline_values: Sequence[float] = (),
+) -> Result:
+    """Return the row of a contender that had ``values`` in the rounds, one each.
+
+    ``baseline_values`` are those of the row ``baseline`` in the same rounds.
+    """
+    ratio = None
+    if baseline is not None:
+        ratio = statistics.median(
+            value / base for value, base in zip(values, baseline_values, strict=True)
+        )
+    return Result(
+        name=name,
+        value=statistics.median(values),
+        unit=unit,
+        min=min(values),
+        max=max(values),
+        baseline=baseline.name if baseline is not None else None,
+        ratio=ratio,
+    )
+
+
+def single(name: str, unit: str, value: float) -> Result:
+    """Return the row of something that was counted or measured once."""
+    return Result(name=name, value=value, unit=unit, min=value, max=value)
+
+
+def _header_lines(machine: Mapping[str, object]) -> list[str]:
+    lines = []
+    for name, value in machine.items():
+        if isinstance(value, Mapping):
+            shown = ", ".join(f"{key} {entry}" for key, entry in value.items())
+        elif isinstance(value, list | tuple):
+            shown = ", ".join(map(str, value))
+        else:
+            shown = str(value)
+        lines.append(f"  {name.replace('_', ' ')}: {shown}")
+    return lines
+
+
+def _table_row(result: Result) -> tuple[str, ...]:
+    each = f"{1e6 / result.value:,.0f} µs" if result.unit == RATE and result.value > 0 else ""
+    compared = ("", "")
+    if result.ratio is not None:
+        compared = (f"{result.ratio:.2f}", f"× {result.baseline}")
+    spread = ("", "")
+    if result.min != result.max:
+        spread = (_format_number(result.min), _format_number(result.max))
+    return (result.name, _format_number(result.value), result.unit, each, *spread, *compared)
+
+
+def _format_number(value: float) -> str:
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.4f}"

@@ -1,0 +1,44 @@
+from typing import Any
+
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]
+
+LIBJPEG_TURBO_VERSION: str
+
+class JpegError(ValueError): ...
+
+def tile_jpeg(
+    source: Buffer, tile_width_px: int, /
+) -> tuple[
+    bytes, bytes, int, int, int, int, int, int, int, int, int, int, bool, bool, tuple[str, ...]
+]: ...
+def untile_jpeg(jpeg: Buffer, width: int, height: int, /) -> bytes: ...
+def transform_jpeg(source: Buffer, orientation: int, /) -> bytes | None: ...
+def join_segments(
+    blob: Buffer,
+    columns: int,
+    rows: int,
+    header_bytes: int,
+    sof_offset: int,
+    first_column: int,
+    end_column: int,
+    first_row: int,
+    end_row: int,
+    width: int,
+    height: int,
+    out: Buffer,
+    /,
+) -> int: ...
+def decode_rgbx(jpeg: Buffer, width: int, height: int, out: Buffer, /) -> None: ...
+def resize_pack(
+    picture: Buffer,
+    stride: int,
+    width: int,
+    height: int,
+    box: tuple[float, float, float, float],
+    size: int,
+    mirrored: bool,
+    out: Buffer,
+    /,
+) -> None: ...

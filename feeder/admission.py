@@ -1,0 +1,170 @@
+"""Whether a Hello becomes a session, and on which terms: pure functions of what is served and free.
+
+A client is told no in one line that names the field, the limit and the way out. A window that is
+larger than the room is granted smaller; one batch is the least.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.errors import ConfigError
+from feeder.plan import EpochPlan, LastBatch, ShardLayout
+from feeder.slot_layout import SlotLayout
+from feeder.wire import Hello, RefusedCode, Welcome
+
+SESSION_CHUNKS_MAX: Final = 16_384
+"""Chunks that a session can have on their way; the socket's send mark lies above it."""
+
+
+MESSAGE_CHARS_MAX: Final = 4096
+"""Longest text that the wire takes in a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedDataset:
+    """What sessions need to know of a dataset."""
+
+    fingerprint: str
+    classes: tuple[str, ...]
+    layout: ShardLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """What clients may ask of this node process."""
+
+    sessions_max: int
+    window_max: int
+    chunk_images: int
+    slots_bytes: int
+    """Budget of slot memory over all sessions."""
+    lease_s: float
+    """A session whose client is silent for so long ends."""
+    chunk_deadline_s: float
+    """A worker without progress for so long is ended and replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """How this node process presents itself in a Welcome."""
+
+    node: str
+    feeder_version: str
+    libraries: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The terms of a session."""
+
+    plan: EpochPlan
+    """Of epoch 0; how many batches there are and how full is the same in every epoch."""
+    layout: SlotLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not, for the client's user."""
+
+    code: RefusedCode
+    message: str
+
+
+def admit(
+    hello: Hello,
+    datasets: Mapping[str, ServedDataset],
+    limits: SessionLimits,
+    *,
+    is_draining: bool,
+    sessions: int,
+    left_bytes: int,
+) -> Admission | Refusal:
+    """Decide about a Hello, given the number of sessions and the slot memory that is left."""
+    if is_draining:
+        return Refusal("draining", "this feeder is about to end: ask another one, or try later")
+    dataset = datasets.get(hello.dataset)
+    if dataset is None:
+        served = ", ".join(sorted(datasets)) or "none"
+        return Refusal("unknown-dataset", f"no dataset {hello.dataset!r} here; served: {served}")
+    if sessions >= limits.sessions_max:
+        most = limits.sessions_max
+        return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
+    plan = _plan(hello, dataset)
+    if isinstance(plan, Refusal):
+        return plan
+    layout = _grant(hello, limits, left_bytes)
+    return layout if isinstance(layout, Refusal) else Admission(plan, layout)
+
+
+def compose_welcome(
+    session: int,
+    hello: Hello,
+    dataset: ServedDataset,
+    *,
+    batches: int,
+    window: int,
+    chunk_images: int,
+    identity: NodeIdentity,
+) -> Welcome:
+    """Return the answer to a Hello that was admitted."""
+    return Welcome(
+        session=session,
+        dataset=hello.dataset,
+        fingerprint=dataset.fingerprint,
+        recipe_fingerprint=hello.recipe.fingerprint(),
+        classes=dataset.classes,
+        samples=dataset.layout.samples,
+        batches=batches,
+        shards=dataset.layout.shards,
+        lanes=dataset.layout.lanes,
+        window=window,
+        chunk_images=chunk_images,
+        node=identity.node,
+        feeder_version=identity.feeder_version,
+        libraries=dict(identity.libraries),
+    )
+
+
+def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
+    recipe = hello.recipe
+    try:
+        plan = EpochPlan(
+            dataset.layout,
+            batch_size=recipe.batch_size,
+            seed=hello.seed,
+            epoch=0,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+        )
+    except ConfigError as error:
+        return Refusal("bad-recipe", str(error))
+    if plan.batches == 0:
+        return Refusal(
+            "bad-recipe",
+            f"batch_size {recipe.batch_size} is larger than dataset {hello.dataset!r}, which has "
+            f"{dataset.layout.samples} samples: ask for at most that many, or for "
+            f"last_batch={LastBatch.PAD.value!r}",
+        )
+    return plan
+
+
+def _grant(hello: Hello, limits: SessionLimits, left_bytes: int) -> SlotLayout | Refusal:
+    """Return the slots that the session gets, fewer than it asks for where room is short."""
+    recipe = hello.recipe
+    one = SlotLayout(slots=1, batch_size=recipe.batch_size, image_size=recipe.image_size)
+    chunks = -(-recipe.batch_size // limits.chunk_images)
+    window = min(
+        hello.window,
+        limits.window_max,
+        left_bytes // one.slot_bytes,
+        max(1, SESSION_CHUNKS_MAX // chunks),
+    )
+    if window < 1:
+        return Refusal(
+            "memory",
+            f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory, "
+            f"{max(left_bytes, 0) / 1e6:.1f} MB are left of {limits.slots_bytes / 1e6:.1f} MB: "
+            "close other sessions, ask for smaller batches, or raise slots_bytes",
+        )
+    return SlotLayout(slots=window, batch_size=recipe.batch_size, image_size=recipe.image_size)

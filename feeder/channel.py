@@ -1,0 +1,125 @@
+"""A channel between two processes of the daemon: a SOCK_SEQPACKET pair, one message a packet.
+
+Packets keep their bounds, arrive in order and can carry a file descriptor; when the other process
+ends, however it ends, the channel reads as closed. Messages are MessagePack of tagged structs,
+whose types each side declares; both sides are this same version of Feeder.
+"""
+
+import socket
+import sys
+from typing import Any, Final, Generic, Self, TypeVar
+
+import msgspec
+
+from feeder.errors import ResourceError
+
+Outgoing = TypeVar("Outgoing", bound=msgspec.Struct)
+Incoming = TypeVar("Incoming", bound=msgspec.Struct)
+
+_PACKET_BYTES: Final = 128 * 1024
+"""Largest packet; below the kernel's default socket buffer (net.core.wmem_default, 208 KiB)."""
+
+_BUFFER_BYTES: Final = 1 << 20
+"""Asked of the kernel, which gives what it allows: room for hundreds of small packets, so that a
+burst of sessions does not look like a worker that is stuck."""
+
+_ONE_FD_BYTES: Final = socket.CMSG_SPACE(4)
+
+
+class ChannelClosedError(Exception):
+    """Raised when the process at the other end has ended or closed its end."""
+
+
+class ChannelFullError(Exception):
+    """Raised when the process at the other end has not read for long, so its buffer is full."""
+
+
+class Channel(Generic[Outgoing, Incoming]):
+    """One end of the pair; sends ``Outgoing`` and receives ``Incoming`` (a union of structs)."""
+
+    def __init__(self, end: socket.socket, incoming: Any) -> None:
+        """Take over the socket. ``incoming`` is the union of messages that may arrive."""
+        self._socket = end
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Incoming] = msgspec.msgpack.Decoder(incoming)
+        self._buffer = bytearray(_PACKET_BYTES)
+        self._view = memoryview(self._buffer)
+
+    @classmethod
+    def from_fd(cls, fd: int, incoming: Any) -> Self:
+        """Take over an inherited descriptor."""
+        return cls(socket.socket(fileno=fd), incoming)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for polling; -1 once closed."""
+        return self._socket.fileno()
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Let send and receive wait so long at most; 0 is not at all, None is for ever."""
+        self._socket.settimeout(timeout_s)
+
+    def send(self, message: Outgoing, fd: int | None = None) -> None:
+        """Send a message, and with it a duplicate of the descriptor ``fd``.
+
+        Raises ChannelClosedError, or ChannelFullError after the timeout.
+        """
+        packet = self._encoder.encode(message)
+        if len(packet) > _PACKET_BYTES:
+            raise ResourceError(
+                f"a {type(message).__name__} of {len(packet)} bytes does not fit into a packet of "
+                f"{_PACKET_BYTES}: serve fewer datasets, or give them shorter names and paths"
+            )
+        try:
+            if fd is None:
+                self._socket.send(packet)
+            else:
+                socket.send_fds(self._socket, [packet], [fd])
+        except (BlockingIOError, TimeoutError) as error:
+            raise ChannelFullError from error
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosedError from error
+
+    def receive(self) -> Incoming | None:
+        """Return the next message, None when there is none within the timeout.
+
+        Raises ChannelClosedError when there will be none any more.
+        """
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, TimeoutError):
+            return None
+        except ConnectionResetError as error:
+            raise ChannelClosedError from error
+        return self._decode(size)
+
+    def receive_with_fd(self) -> tuple[Incoming | None, int | None]:
+        """Return the next message and the descriptor that came with it, which the caller closes."""
+        try:
+            size, ancillary, _, _ = self._socket.recvmsg_into([self._buffer], _ONE_FD_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return None, None
+        except ConnectionResetError as error:
+            raise ChannelClosedError from error
+        fds = [
+            int.from_bytes(data, sys.byteorder)
+            for level, kind, data in ancillary
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        ]
+        return self._decode(size), fds[0] if fds else None
+
+    def _decode(self, size: int) -> Incoming:
+        if size == 0:
+            raise ChannelClosedError
+        return self._decoder.decode(self._view[:size])
+
+    def close(self) -> None:
+        """Close this end; the other one reads it as closed."""
+        self._socket.close()
+
+
+def open_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two connected ends; neither is inherited by processes unless it is passed on."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return ends

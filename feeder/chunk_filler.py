@@ -1,0 +1,140 @@
+"""Fills chunks into the slots of sessions: what a worker process does all day.
+
+Rows depend on (dataset, recipe, seed, epoch, index) alone. Nothing is kept between chunks but
+scratch, open shards and the plans of recent epochs.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from feeder.dataset import Dataset
+from feeder.plan import EpochPlan
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from feeder.slot_layout import ChunkArrays, SlotLayout
+from feeder.slots import SlotMemory
+from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
+from feeder.worker_messages import Fill, OpenSession
+
+_MAPPED_BYTES_MAX: Final = 64 << 20
+"""Slot memory exists once for all processes, but counts as resident in each that has touched it.
+Forgetting it now and then keeps a worker small in every tool's eyes; pages come back as touched."""
+
+_PLANS_MAX: Final = 4  # epochs of a session that can be under way: the last batches and the next
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """What a worker keeps of a session."""
+
+    dataset: Dataset
+    recipe: Recipe
+    seed: int
+    memory: SlotMemory
+    reader: SampleReader
+    plans: OrderedDict[int, EpochPlan]
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """Return the epoch's plan, made at its first chunk."""
+        plan = self.plans.get(epoch)
+        if plan is None:
+            plan = EpochPlan(
+                self.dataset.layout,
+                batch_size=self.recipe.batch_size,
+                seed=self.seed,
+                epoch=epoch,
+                shuffle=self.recipe.shuffle,
+                last_batch=self.recipe.last_batch,
+            )
+            self.plans[epoch] = plan
+            if len(self.plans) > _PLANS_MAX:
+                self.plans.popitem(last=False)
+        return plan
+
+
+class ChunkFiller:
+    """Fills chunks into the slots of sessions."""
+
+    def __init__(self, datasets: Mapping[str, Dataset]) -> None:
+        self._datasets = datasets
+        self._sessions: dict[int, _Session] = {}
+        self._readers: dict[tuple[str, str], SampleReader] = {}  # by dataset and recipe
+        self._mapped_bytes = 0  # written since pages were last forgotten
+
+    def test_decoding(self) -> None:
+        """Decode the first sample of each dataset; DatasetError or ResourceError if that fails."""
+        for dataset in self._datasets.values():
+            recipe = Recipe.for_split("val", batch_size=1)
+            size = recipe.image_size
+            SampleReader(dataset, recipe).fill(
+                np.zeros(1, np.int64),
+                seed=0,
+                epoch=0,
+                pixels=np.empty((1, size, size, 3), np.int8),
+                labels=np.empty(1, np.int64),
+            )
+
+    def open_session(self, message: OpenSession, fd: int) -> None:
+        """Map the session's slots and prepare for its recipe."""
+        recipe = message.recipe
+        layout = SlotLayout(
+            slots=message.slots, batch_size=recipe.batch_size, image_size=recipe.image_size
+        )
+        dataset = self._datasets[message.dataset]
+        memory = SlotMemory(fd, layout)
+        key = message.dataset, recipe.fingerprint()
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = SampleReader(dataset, recipe)
+        self._sessions[message.session] = _Session(
+            dataset, recipe, message.seed, memory, reader, OrderedDict()
+        )
+
+    def close_session(self, number: int) -> None:
+        """Unmap the session's slots; the reader goes with the last session that uses it."""
+        session = self._sessions.pop(number)
+        session.memory.close()
+        in_use = {id(other.reader) for other in self._sessions.values()}
+        for key, reader in list(self._readers.items()):
+            if id(reader) not in in_use:
+                del self._readers[key]
+
+    def fill(self, chunk: Fill) -> tuple[float, ...]:
+        """Write the chunk into its slot; return the seconds spent in each of STAGES.
+
+        Raises DatasetError that names the sample, when one cannot be read or decoded.
+        """
+        session = self._sessions[chunk.session]
+        arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
+        ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
+        before = tuple(session.reader.seconds.values())
+        real = len(ids)
+        if real:
+            session.reader.fill(
+                ids,
+                seed=session.seed,
+                epoch=chunk.epoch,
+                pixels=arrays.pixels[:real],
+                labels=arrays.labels[:real],
+            )
+            arrays.sample_ids[:real] = ids
+        if real < chunk.count:
+            _pad(arrays, real)
+        self._mapped_bytes += arrays.pixels.nbytes
+        if self._mapped_bytes > _MAPPED_BYTES_MAX:
+            self._mapped_bytes = 0
+            for each in self._sessions.values():
+                each.memory.forget_pages()
+        after = session.reader.seconds.values()
+        return tuple(now - then for now, then in zip(after, before, strict=True))
+
+
+def _pad(arrays: ChunkArrays, real: int) -> None:
+    """Make the rows from ``real`` on what the wire says of padding."""
+    arrays.pixels[real:] = 0
+    arrays.labels[real:] = PADDING_LABEL
+    arrays.sample_ids[real:] = PADDING_SAMPLE_ID

@@ -1,0 +1,159 @@
+"""``feeder preview``: a contact sheet of crops of a dataset, or of a batch that a daemon serves."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from feeder.recipe import Recipe
+
+_BATCH_SIZE = 256
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "preview",
+        help="draw a contact sheet of crops or of a served batch",
+        description="Draw the first images of a batch, as the model will see them but not "
+        "normalised, with their class names: of the dataset DST, or with --from of a batch that a "
+        "daemon serves.",
+    )
+    parser.add_argument("dataset_path", type=Path, nargs="?", metavar="DST", help="packed dataset")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("preview.png"),
+        metavar="FILE",
+        help="PNG to write (default: preview.png)",
+    )
+    parser.add_argument("--images", type=int, default=24, metavar="N", help="how many (default 24)")
+    parser.add_argument("--split", choices=("train", "val"), default="train")
+    parser.add_argument(
+        "--image-size", type=int, default=224, metavar="PX", help="side of a crop (default 224)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="B",
+        help=f"rows of a batch (default {_BATCH_SIZE}, or all samples where there are fewer)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of order and crops (default 0)")
+    parser.add_argument("--epoch", type=int, default=0, help="(default 0)")
+    parser.add_argument("--index", type=int, default=0, help="of the batch (default 0)")
+    parser.add_argument(
+        "--boxes", action="store_true", help="draw whole images with the crops' outlines instead"
+    )
+    parser.add_argument(
+        "--from", dest="endpoint", metavar="ENDPOINT", help="fetch the batch from this daemon"
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="with --from: the dataset's name there")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw the sheet and say where it is."""
+    from feeder.contact_sheet import draw_contact_sheet
+    from feeder.errors import ConfigError
+
+    for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
+        if getattr(arguments, name) < least:
+            raise ConfigError(f"--{name} {getattr(arguments, name)} is not {least} or more")
+    if arguments.endpoint is None:
+        if arguments.dataset_path is None:
+            raise ConfigError("name a packed dataset, or --from ENDPOINT --dataset NAME")
+        if arguments.dataset is not None:
+            raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
+        pictures, captions = _preview_dataset(arguments)
+        source = arguments.dataset_path.resolve().name
+    else:
+        if arguments.dataset is None or arguments.dataset_path is not None:
+            raise ConfigError("--from takes the dataset's name: add --dataset NAME, without a DST")
+        if arguments.boxes:
+            raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
+        pictures, captions = _preview_served(arguments)
+        source = f"{arguments.dataset} at {arguments.endpoint}"
+    title = (
+        f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
+        f"batch {arguments.index}"
+    )
+    draw_contact_sheet(pictures, captions, arguments.out, title=title)
+    print(f"{len(pictures)} images in {arguments.out}")
+    return 0
+
+
+def _preview_dataset(
+    arguments: argparse.Namespace,
+) -> "tuple[NDArray[np.uint8], list[str]]":
+    """Return the pictures (n, size, size, 3) of a batch of a packed dataset, and their captions."""
+    from feeder.crop_preview import draw_boxes, draw_crops
+    from feeder.dataset import Dataset
+    from feeder.plan import EpochPlan
+
+    with Dataset.open(arguments.dataset_path) as dataset:
+        recipe = _recipe(arguments, dataset.layout.samples)
+        plan = EpochPlan(
+            dataset.layout,
+            batch_size=recipe.batch_size,
+            seed=arguments.seed,
+            epoch=arguments.epoch,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+        )
+        _check_index(arguments.index, plan.batches, recipe)
+        count = min(arguments.images, plan.valid(arguments.index))
+        sample_ids = plan.samples(arguments.index, 0, count)
+        draw = draw_boxes if arguments.boxes else draw_crops
+        return draw(dataset, recipe, sample_ids, seed=arguments.seed, epoch=arguments.epoch)
+
+
+def _preview_served(
+    arguments: argparse.Namespace,
+) -> "tuple[NDArray[np.uint8], list[str]]":
+    """Return the same of a batch that the daemon at ``--from`` serves."""
+    from feeder.crop_preview import unpack_pixels
+    from feeder.fetch import BatchFetcher
+
+    recipe = _recipe(arguments, None)
+    with BatchFetcher(
+        arguments.endpoint,
+        dataset=arguments.dataset,
+        recipe=recipe,
+        seed=arguments.seed,
+        window=1,
+        client="feeder preview",
+    ) as fetcher:
+        _check_index(arguments.index, fetcher.welcome.batches, recipe)
+        batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
+        count = min(arguments.images, batch.valid)
+        names = [fetcher.welcome.classes[label] for label in batch.labels[:count].tolist()]
+        return unpack_pixels(batch.pixels[:count]), names
+
+
+def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
+    from feeder.recipe import Recipe
+
+    batch_size = arguments.batch_size
+    if batch_size is None:
+        batch_size = _BATCH_SIZE if samples is None else min(_BATCH_SIZE, samples)
+    overrides = {}
+    if arguments.split == "val":  # the usual margin around the centre crop, at any size
+        overrides["resize_size"] = round(arguments.image_size * 256 / 224)
+    return Recipe.for_split(
+        arguments.split, batch_size=batch_size, image_size=arguments.image_size, **overrides
+    )
+
+
+def _check_index(index: int, batches: int, recipe: "Recipe") -> None:
+    from feeder.errors import ConfigError
+
+    if batches == 0:
+        raise ConfigError(
+            f"the dataset has fewer samples than one batch of {recipe.batch_size}: use a smaller "
+            "--batch-size"
+        )
+    if not 0 <= index < batches:
+        raise ConfigError(f"--index {index} is not within the epoch's batches 0 .. {batches - 1}")

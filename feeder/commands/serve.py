@@ -1,0 +1,113 @@
+"""``feeder serve``: the daemon, until SIGTERM."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from feeder.errors import ConfigError, ResourceError
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve batches of packed datasets until SIGTERM",
+        description="Serve batches of packed datasets. Options win over the configuration file, "
+        "which wins over the defaults; --show prints what comes of it.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file, see feeder.toml")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=DST",
+        help="serve the dataset in DST under NAME; may be repeated",
+    )
+    parser.add_argument(
+        "--bind",
+        action="append",
+        metavar="ENDPOINT",
+        help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
+    )
+    parser.add_argument("--workers", metavar="auto|N", help="decoding processes in all")
+    parser.add_argument("--pin", metavar="auto|off|LIST", help="CPUs to run on, e.g. 0-3,8")
+    parser.add_argument(
+        "--window-max", metavar="N", help="most batches a client may have asked for"
+    )
+    parser.add_argument("--chunk-images", metavar="N", help="images in a message")
+    parser.add_argument(
+        "--slots-bytes", metavar="auto|N", help="memory for batches, a node process"
+    )
+    parser.add_argument("--clients-max", metavar="N", help="most sessions, a node process")
+    parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
+    parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
+    parser.add_argument("--open-shards", metavar="N", help="shard files open in each process")
+    parser.add_argument(
+        "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
+    )
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--show", action="store_true", help="print the configuration and exit")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is 0 then."""
+    from feeder.config import format_effective, load_config
+
+    config = load_config(arguments.config, _overrides(arguments))
+    if arguments.show:
+        print(format_effective(config))
+        return 0
+    try:
+        from feeder.log_lines import start_logging
+        from feeder.notify import Notifier
+        from feeder.supervisor import Supervisor
+    except ModuleNotFoundError as error:
+        raise ResourceError(
+            f"the daemon's library {error.name} is not installed in this environment: run "
+            "`make setup`, or install feeder[daemon]"
+        ) from None
+    start_logging(config.log_level)
+    Supervisor(config, Notifier.from_environment(os.environ), _say).run()
+    return 0
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the options that were given, by configuration key."""
+    overrides: dict[str, object] = {
+        f"serve.{name}": getattr(arguments, name)
+        for name in (
+            "workers",
+            "pin",
+            "window_max",
+            "chunk_images",
+            "slots_bytes",
+            "clients_max",
+            "lease_s",
+            "drain_s",
+            "open_shards",
+            "topology_root",
+        )
+    }
+    overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
+    overrides["log_level"] = arguments.log_level
+    overrides["data"] = _parse_data(arguments.data)
+    return overrides
+
+
+def _parse_data(texts: list[str]) -> dict[str, Path]:
+    folders: dict[str, Path] = {}
+    for text in texts:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(f"--data {text}: write NAME=FOLDER, such as imagenet=/data/imagenet")
+        if name in folders:
+            raise ConfigError(f"--data {text}: the name {name} is given twice: choose another")
+        folders[name] = Path(folder)
+    return folders
+
+
+def _say(line: str) -> None:
+    print(f"feeder: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,43 @@
+"""``feeder status ENDPOINT``: what a running node process has counted."""
+
+import argparse
+import json
+from typing import Any
+
+from feeder.errors import ConfigError
+
+_DEADLINE_S = 5.0
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "status",
+        help="print the counters of a running daemon",
+        description="Print what the node process at ENDPOINT has counted since it started.",
+    )
+    parser.add_argument("endpoint", metavar="ENDPOINT", help="e.g. tcp://127.0.0.1:5555")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_DEADLINE_S,
+        metavar="S",
+        help=f"how long to wait for the answer (default: {_DEADLINE_S:g})",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, and print the answer; PeerError when there is none in time."""
+    from feeder.metrics import format_counters
+    from feeder.stats_request import request_counters
+
+    if not 0 < arguments.timeout <= 3600:
+        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
+    counters = request_counters(arguments.endpoint, arguments.timeout)
+    if arguments.json:
+        print(json.dumps(counters, indent=2))
+    else:
+        print(format_counters(counters))
+    return 0

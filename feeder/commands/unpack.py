@@ -1,0 +1,49 @@
+"""``feeder unpack DST OUT``: a dataset becomes a folder of classes with ordinary JPEGs again."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "unpack",
+        help="turn a dataset back into ordinary JPEGs",
+        description="Write the samples of the dataset DST to OUT/class/name as ordinary JPEGs "
+        "whose pixels equal the originals'.",
+    )
+    parser.add_argument("dataset", type=Path, metavar="DST")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+    parser.add_argument(
+        "--force", action="store_true", help="allow an OUT that is not empty; replaces files"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Unpack, and say how much."""
+    from feeder.progress import ProgressLine
+    from feeder.stop_signals import StopSignals
+    from feeder.task_pool import choose_jobs
+    from feeder.unpack import unpack_dataset
+
+    with StopSignals() as signals:
+        try:
+            manifest = unpack_dataset(
+                arguments.dataset,
+                arguments.out,
+                jobs=choose_jobs(arguments.jobs),
+                force=arguments.force,
+                progress=ProgressLine(sys.stderr),
+            )
+        except KeyboardInterrupt:
+            sys.stderr.write(
+                f"feeder: stopped: {arguments.out} is incomplete, run the same command again with "
+                "--force\n"
+            )
+            return signals.exit_status
+    print(f"unpacked {manifest.samples:,} images into {arguments.out}")
+    return 0

@@ -1,0 +1,51 @@
+"""``feeder verify DST``: is each byte of a dataset as it was packed, does each sample decode?"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "verify",
+        help="check every checksum and every sample of a dataset",
+        description="Check every byte of the dataset DST and decode every sample. Prints one line "
+        "for each problem; the exit status is 0 when there is none and 3 otherwise.",
+    )
+    parser.add_argument("dataset", type=Path, metavar="DST")
+    parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify, print the problems and the verdict."""
+    from feeder.errors import DatasetError
+    from feeder.progress import ProgressLine
+    from feeder.stop_signals import StopSignals
+    from feeder.task_pool import choose_jobs
+    from feeder.verify import Verification
+
+    progress = ProgressLine(sys.stderr)
+    found = 0
+    with StopSignals() as signals:
+        try:
+            verification = Verification.open(
+                arguments.dataset, jobs=choose_jobs(arguments.jobs), progress=progress
+            )
+            for problem in verification.problems():
+                found += 1
+                progress.clear()
+                print(f"damaged: {problem}", flush=True)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"feeder: stopped; {found} problems found until then\n")
+            return signals.exit_status
+    manifest = verification.manifest
+    shards = f"{manifest.samples:,} samples in {len(manifest.shards):,} shards"
+    if found:
+        problems = "problem" if found == 1 else "problems"
+        print(f"{arguments.dataset} is damaged: {found:,} {problems} among {shards}")
+        return DatasetError.exit_status
+    print(f"{arguments.dataset} is whole: {shards}, fingerprint {manifest.fingerprint}")
+    return 0

@@ -1,0 +1,259 @@
+"""The daemon's configuration: a TOML file and the command line, into frozen dataclasses.
+
+    log_level = "info"
+    [serve]                 the keys of ServeConfig
+    [data]                  NAME = "folder of a packed dataset"
+
+The command line wins over the file, and the file over the default; `Config.provenance` keeps for
+each key which of the three it was. An unknown key is an error that names the nearest known one.
+
+Invariant: a Config is valid as a whole, so whoever holds one checks nothing again. Nothing else
+reads a configuration file.
+"""
+
+import dataclasses
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+from feeder.config_keys import (
+    AbsoluteFolder,
+    Choice,
+    Endpoints,
+    Kind,
+    Number,
+    PinList,
+    WholeNumber,
+)
+from feeder.errors import ConfigError
+
+DEFAULT: Final = "default"
+COMMAND_LINE: Final = "command line"
+
+_DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """How `feeder serve` serves. The comment on each key is the reason of its default."""
+
+    # Loopback: until keys say who may come in, nobody but this machine may.
+    bind: Annotated[tuple[str, ...], Endpoints()] = ("tcp://127.0.0.1:5555",)
+
+    # One worker for each CPU that affinity and cgroup quota leave us: decoding is pure CPU work.
+    workers: Annotated[int | Literal["auto"], WholeNumber(1, 1024, auto=True)] = "auto"
+
+    # Each node process on its own cores and memory; where there is one node it changes nothing.
+    pin: Annotated[str, PinList()] = "auto"
+
+    # Prefetch depth is the client's choice; 16 batches of 256 are 0.6 GB, more hides a problem.
+    window_max: Annotated[int, WholeNumber(1, 64)] = 16
+
+    # 32 images of 224 px are 4.8 MB: sockets are fastest at 2 to 10 MB, and the first batch, cut
+    # into 8, comes early because all workers share it.
+    chunk_images: Annotated[int, WholeNumber(1, 1024)] = 32
+
+    # A share of what cgroup and machine have left, so that the same file fits any host.
+    slots_bytes: Annotated[int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)] = "auto"
+
+    # A host feeds its 8 accelerators for training, validation and some spare; more is a mistake.
+    clients_max: Annotated[int, WholeNumber(1, 4096)] = 64
+
+    # Clients ping every second; 15 lost ones are a dead client and not a slow one.
+    lease_s: Annotated[float, Number(2, 3600)] = 15.0
+
+    # SIGTERM must be over in 5 s: 4 to finish what was asked for, 1 to end the processes.
+    drain_s: Annotated[float, Number(0, 4.5)] = 4.0
+
+    # Per process. Half of the usual soft limit of 1024 files; the rest is for sockets and slots.
+    open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
+
+    # Where /sys and /proc are looked for. Another folder stands in for a machine in tests.
+    topology_root: Annotated[str, AbsoluteFolder()] = "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All that the daemon is told. `data` maps dataset names to their folders.
+
+    `provenance` maps each key, such as "serve.workers" or "data.NAME", to where its value came
+    from: DEFAULT, COMMAND_LINE or the file's path.
+    """
+
+    serve: ServeConfig
+    data: Mapping[str, Path]
+    # What an operator wants to read by default; "debug" adds one line for each session's event.
+    log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
+    provenance: Mapping[str, str]
+
+
+def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
+    """Return the configuration of a file (None: defaults only) under the command line's overrides.
+
+    `overrides` maps keys as in `provenance` to values, where text is read as the key's kind;
+    "data" maps names to folders and adds to those of the file. None means that the option was
+    not given. Raises ConfigError with one line that names place, key, value and what is allowed.
+    """
+    values: dict[str, object] = {}
+    provenance: dict[str, str] = {}
+    if path is not None:
+        for key, value in _flatten(_read_toml(path), str(path)):
+            values[key] = _parse(key, value, str(path), path.resolve().parent)
+            provenance[key] = str(path)
+    for key, value in _flatten_overrides(overrides):
+        kind = _KINDS.get(key)
+        if isinstance(value, str) and kind is not None:
+            value = kind.from_text(value)
+        values[key] = _parse(key, value, COMMAND_LINE, Path.cwd())
+        provenance[key] = COMMAND_LINE
+    # Every value has been parsed by its own key's kind, which the type checker cannot see.
+    serve: Any = _below("serve.", values)
+    data: Any = _below("data.", values)
+    top_level: Any = {key: value for key, value in values.items() if key in _TOP_LEVEL}
+    return Config(
+        serve=ServeConfig(**serve),
+        data=data,
+        provenance=dict.fromkeys(_KINDS, DEFAULT) | provenance,
+        **top_level,
+    )
+
+
+def format_effective(config: Config) -> str:
+    """Return the configuration as TOML that loads again, each key with where it came from."""
+    lines = [("log_level", config.log_level, "log_level")]
+    lines += [
+        (field.name, getattr(config.serve, field.name), f"serve.{field.name}")
+        for field in dataclasses.fields(config.serve)
+    ]
+    lines += [(_quote_key(name), str(path), f"data.{name}") for name, path in config.data.items()]
+    texts = [f"{name} = {_toml_value(value)}" for name, value, _ in lines]
+    width = max(map(len, texts))
+    shown = [
+        f"{text.ljust(width)}  # {config.provenance[key]}"
+        for text, (_, _, key) in zip(texts, lines, strict=True)
+    ]
+    data_from = 1 + len(dataclasses.fields(config.serve))
+    return "\n".join(
+        [shown[0], "", "[serve]", *shown[1:data_from], "", "[data]", *shown[data_from:]]
+    )
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigError(
+            f"the configuration {path} cannot be read: {error.strerror}; name another one with "
+            "--config"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: byte {error.start} is not UTF-8: save the file as UTF-8"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        what = str(error)
+        place = _TOML_PLACE.search(what)
+        line = f":{place[1]}" if place and place[1] else ""
+        raise ConfigError(
+            f"{path}{line}: not valid TOML: {_TOML_PLACE.sub('', what)}"
+            + (" at the end of the file" if place and not place[1] else "")
+        ) from None
+
+
+def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, object]]:
+    """Return (key, value) with keys such as "serve.workers"; only [serve] and [data] are tables."""
+    flat: list[tuple[str, object]] = []
+    for name, value in document.items():
+        if name not in ("serve", "data"):
+            flat.append((name, value))
+        elif isinstance(value, Mapping):
+            flat.extend((f"{name}.{key}", item) for key, item in value.items())
+        else:
+            raise ConfigError(f"{where}: {name} is {_show(value)}: it must be a table, [{name}]")
+    return flat
+
+
+def _flatten_overrides(overrides: Mapping[str, object]) -> list[tuple[str, object]]:
+    given = {key: value for key, value in overrides.items() if value is not None}
+    data = given.pop("data", {})
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{COMMAND_LINE}: data is {_show(data)}: write --data NAME=FOLDER")
+    return list(given.items()) + [(f"data.{name}", str(path)) for name, path in data.items()]
+
+
+def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
+    return {
+        key.removeprefix(table): value for key, value in values.items() if key.startswith(table)
+    }
+
+
+def _parse(key: str, value: object, where: str, base: Path) -> object:
+    """Return the value to keep for a key; relative dataset folders start at `base`."""
+    if key.startswith("data."):
+        return _parse_dataset(key, value, where, base)
+    kind = _KINDS.get(key)
+    if kind is None:
+        raise ConfigError(f"{where}: there is no key {key}: {_nearest(key)}")
+    try:
+        return kind.parse(value)
+    except ValueError:
+        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {kind.allowed}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _parse_dataset(key: str, value: object, where: str, base: Path) -> Path:
+    if not _DATASET_NAME.fullmatch(key.removeprefix("data.")):
+        raise ConfigError(
+            f"{where}: {key.removeprefix('data.')!r} is no dataset name: use letters, digits, and "
+            "after the first of these also . _ -, 128 at most"
+        )
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is the path of a folder")
+    return base / value
+
+
+def _nearest(key: str) -> str:
+    """Say which known key or table was probably meant, by its last word."""
+    known = {name.rpartition(".")[2]: name for name in _KINDS} | {
+        "serve": "[serve]",
+        "data": "[data]",
+    }
+    alike = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
+    if alike:
+        return f"did you mean {known[alike[0]]}?"
+    return f"known are {', '.join(_KINDS)} and data.NAME"
+
+
+def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
+    """Return the kind of every annotated key of a dataclass."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        prefix + field.name: hints[field.name].__metadata__[0]
+        for field in dataclasses.fields(cls)
+        if hasattr(hints[field.name], "__metadata__")
+    }
+
+
+_TOP_LEVEL = _kinds(Config, "")
+_KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.")
+
+
+def _toml_value(value: object) -> str:
+    """Write text, numbers and lists of these; JSON's notation of them is TOML's too."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _quote_key(name: str) -> str:
+    return name if "." not in name else json.dumps(name)
+
+
+def _show(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}…"

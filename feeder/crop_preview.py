@@ -1,0 +1,96 @@
+"""The pictures of ``feeder preview``: crops as the model sees them, or where in an image they lie.
+
+Crops come through ``SampleReader``, so a sheet shows what a batch of the recipe contains.
+"""
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from feeder.crop import plan_crops
+from feeder.dataset import Dataset
+from feeder.recipe import Recipe
+from feeder.recode import untile_jpeg
+from feeder.sample import SampleReader
+
+_MARGIN_LEVEL = 232  # of the margins beside a whole image that is not square
+_DIM = 0.45  # what is outside the crop keeps this share of its brightness
+
+
+def draw_crops(
+    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
+) -> tuple[NDArray[np.uint8], list[str]]:
+    """Return the crops of n samples, (n, image_size, image_size, 3), and their class names."""
+    count = len(sample_ids)
+    pixels = np.empty((count, recipe.image_size, recipe.image_size, 3), np.int8)
+    labels = np.empty(count, np.int64)
+    reader = SampleReader(dataset, recipe)
+    reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+    return unpack_pixels(pixels), [dataset.classes[label] for label in labels.tolist()]
+
+
+def draw_boxes(
+    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
+) -> tuple[NDArray[np.uint8], list[str]]:
+    """Return the same samples' whole images with their crops outlined, all of one square size.
+
+    The captions say the class, and "mirrored" where the crop is.
+    """
+    records = dataset.read_records(sample_ids)
+    crops = plan_crops(
+        recipe,
+        seed=seed,
+        epoch=epoch,
+        sample_ids=sample_ids,
+        widths=records["width"].astype(np.int64),
+        heights=records["height"].astype(np.int64),
+    )
+    side = max(recipe.image_size, 128)
+    pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
+    captions = []
+    rows = zip(
+        sample_ids.tolist(),
+        records,
+        crops.boxes.tolist(),
+        crops.flips.tolist(),
+        pictures,
+        strict=True,
+    )
+    for sample_id, record, box, flip, square in rows:
+        image = _outline_box(_decode_whole(dataset, sample_id, record), box, side)
+        y, x = (side - image.height) // 2, (side - image.width) // 2
+        square[y : y + image.height, x : x + image.width] = np.asarray(image)
+        name = dataset.classes[int(record["label"])]
+        captions.append(f"{name}, mirrored" if flip else name)
+    return pictures, captions
+
+
+def unpack_pixels(pixels: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Return packed pixels (value − 128) as levels 0 .. 255."""
+    return pixels.view(np.uint8) ^ np.uint8(0x80)
+
+
+def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:
+    blob = np.empty(int(record["blob_bytes"]), np.uint8)
+    dataset.read_blob(sample_id, record, blob)
+    table_bytes = 2 * int(record["tile_rows"]) * int(record["tile_columns"])
+    jpeg = untile_jpeg(blob[table_bytes:].data, int(record["width"]), int(record["height"]))
+    return Image.open(io.BytesIO(jpeg)).convert("RGB")
+
+
+def _outline_box(image: Image.Image, box: list[float], side: int) -> Image.Image:
+    """Return the image fitted into ``side``, dimmed outside ``box`` (x, y, w, h) and outlined."""
+    shrink = side / max(image.size)
+    size = tuple(max(1, round(length * shrink)) for length in image.size)
+    fitted = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+    x, y, w, h = (length * shrink for length in box)
+    left, top = round(x), round(y)
+    right = min(max(round(x + w), left + 1), fitted.width)
+    bottom = min(max(round(y + h), top + 1), fitted.height)
+    dimmed = fitted.point([round(level * _DIM) for level in range(256)] * 3)
+    dimmed.paste(fitted.crop((left, top, right, bottom)), (left, top))
+    draw = ImageDraw.Draw(dimmed)
+    draw.rectangle((left, top, right - 1, bottom - 1), outline=(255, 255, 255))
+    return dimmed

@@ -1,0 +1,55 @@
+"""From a JPEG to RGBX pixels in a buffer of ours: TurboJPEG, through one decoder that is kept.
+
+PyTurboJPEG makes and destroys a decoder for every image, reads the header twice and crosses into C
+a dozen times; ``decode_rgbx`` makes the one call that matters, which takes half of the time where
+little else is left (32 × 16 pixels: 19 µs against 40). ``decode_rgbx_reference`` is PyTurboJPEG.
+"""
+
+import warnings
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from turbojpeg import TJPF_RGBX, TurboJPEG
+
+from feeder import _native
+
+
+def decode_rgbx(
+    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
+) -> None:
+    """Decode a JPEG of ``width`` × ``height`` pixels at 1/``scale`` size into ``out``.
+
+    ``scale`` is 1, 2, 4 or 8 (the scaled IDCT); ``out`` begins with ceil(height/scale) rows of
+    4 * ceil(width/scale) bytes afterwards. The IDCT is the accurate one, chroma is interpolated as
+    libjpeg does by default. Raises ValueError with TurboJPEG's sentence where the JPEG is damaged
+    or as little as questionable, or ``out`` is too small.
+    """
+    _native.decode_rgbx(jpeg, -(-width // scale), -(-height // scale), out)
+
+
+@cache
+def turbojpeg() -> TurboJPEG:
+    """Return the process's PyTurboJPEG."""
+    return TurboJPEG()
+
+
+def decode_rgbx_reference(
+    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
+) -> None:
+    """Do what ``decode_rgbx`` does through PyTurboJPEG."""
+    width, height = -(-width // scale), -(-height // scale)
+    picture = out[: 4 * width * height].reshape(height, width, 4)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            decoded = turbojpeg().decode(
+                jpeg,
+                pixel_format=TJPF_RGBX,
+                scaling_factor=(1, scale) if scale > 1 else None,
+                dst=picture,
+            )
+    except (OSError, UserWarning) as error:
+        raise ValueError(str(error)) from error
+    if decoded is not picture:  # PyTurboJPEG makes its own array where the size is not that
+        raise ValueError(f"the JPEG is not of {width} × {height} pixels")

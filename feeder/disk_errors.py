@@ -1,0 +1,34 @@
+"""What the operating system says when a disk is full or not writable, in one line with a remedy."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from feeder.errors import ResourceError
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether ``path`` is ``folder`` or would be below it, links followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+@contextmanager
+def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]:
+    """Raise OSErrors of the body as ResourceErrors.
+
+    The message says that ``doing`` (e.g. "packing into") ``folder`` failed, why, and that once the
+    cause is mended, ``remedy`` is what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cause, mend = "no space left on its disk", "make room"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            cause, mend = f"not writable ({error.strerror})", "change that"
+        else:
+            at = f" at {error.filename}" if error.filename else ""
+            cause, mend = f"{error.strerror}{at}", "mend that"
+        raise ResourceError(f"{doing} {folder} failed: {cause}; {mend}, then {remedy}") from error

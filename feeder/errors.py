@@ -1,0 +1,50 @@
+"""Every error that Feeder raises on purpose.
+
+    FeederError
+    ├── ConfigError      the command line, the configuration or a recipe asks for the impossible
+    ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
+    ├── ResourceError    the machine lacks something: disk, memory, a port, a library
+    ├── PeerError        the other side is absent, silent or gone past the deadline
+    └── ProtocolError    the other side said something that the protocol does not allow
+
+Each message is one line that says what is wrong, where, and what to do about it. The command line
+prints it as ``feeder: error: …`` and exits with the class's ``exit_status``.
+"""
+
+from typing import ClassVar
+
+
+class FeederError(Exception):
+    """The root of all errors that Feeder raises on purpose."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class ConfigError(FeederError):
+    """Raised when an argument, a configuration key or a recipe field has no valid meaning."""
+
+    exit_status = 2
+
+
+class DatasetError(FeederError):
+    """Raised when data on disk is missing, damaged, incomplete or of another format version."""
+
+    exit_status = 3
+
+
+class ResourceError(FeederError):
+    """Raised when the machine lacks something: disk space, memory, a port, a library."""
+
+    exit_status = 4
+
+
+class PeerError(FeederError):
+    """Raised when the other side is absent, refuses, or stays silent past the deadline."""
+
+    exit_status = 5
+
+
+class ProtocolError(FeederError):
+    """Raised when a message breaks the wire protocol or is of another protocol version."""
+
+    exit_status = 6

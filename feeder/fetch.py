@@ -1,0 +1,263 @@
+"""The simplest client: asks one node for batches and waits for them, without threads.
+
+It is what ``feeder preview`` and the bench look at a daemon with. Training uses ``trainer_client``,
+which works ahead in a thread of its own and survives a daemon's restart; this one gives up instead.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.recipe import Recipe
+from feeder.wire import (
+    MAX_NODE_HEADER_BYTES,
+    BatchKey,
+    Bye,
+    Chunk,
+    ClientMessage,
+    Failed,
+    Hello,
+    NodeMessage,
+    Ping,
+    Refused,
+    Request,
+    Welcome,
+    decode_from_node,
+    encode,
+)
+
+_FAREWELL_MS: Final = 200
+_REFUSALS: Final = {
+    "unknown-dataset": DatasetError,
+    "bad-recipe": ConfigError,
+    "version": ProtocolError,
+    "memory": ResourceError,
+    "clients": ResourceError,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBatch:
+    """One batch; the arrays are written again once the next one is asked for."""
+
+    key: BatchKey
+    """(epoch, index)."""
+    valid: int
+    """Rows that are real; those after them pad."""
+    pixels: NDArray[np.int8]
+    """(batch_size, image_size, image_size, 3)."""
+    labels: NDArray[np.int64]
+    """(batch_size,)."""
+    sample_ids: NDArray[np.int64]
+    """(batch_size,)."""
+
+
+class _Buffer:
+    """Where the chunks of one batch come together."""
+
+    def __init__(self, batch_size: int, image_size: int) -> None:
+        self.pixels = np.zeros((batch_size, image_size, image_size, 3), np.int8)
+        self.labels = np.zeros(batch_size, np.int64)
+        self.sample_ids = np.zeros(batch_size, np.int64)
+        self.missing = batch_size
+        self.valid = 0
+
+    def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
+        """Copy a chunk's rows to their place; ProtocolError when they do not fit."""
+        if len(frames) != 3 or chunk.first + chunk.images > len(self.labels):
+            raise ProtocolError("the node sent a chunk that does not fit its batch")
+        rows = slice(chunk.first, chunk.first + chunk.images)
+        pixels, labels, sample_ids = frames
+        _copy(pixels, self.pixels[rows])
+        _copy(labels, self.labels[rows])
+        _copy(sample_ids, self.sample_ids[rows])
+        self.missing -= chunk.images
+        self.valid = chunk.valid
+
+
+def _copy(frame: zmq.Frame, to: "NDArray[np.int8] | NDArray[np.int64]") -> None:
+    if len(frame) != to.nbytes:
+        raise ProtocolError(
+            f"the node sent a chunk frame of {len(frame)} bytes where {to.nbytes} belong"
+        )
+    to[...] = np.frombuffer(frame.buffer, to.dtype).reshape(to.shape)
+
+
+class BatchFetcher:
+    """A session with one node, for one thread; a context manager."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        dataset: str,
+        recipe: Recipe,
+        seed: int = 0,
+        window: int = 4,
+        timeout_s: float = 30.0,
+        client: str = "feeder fetch",
+    ) -> None:
+        """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline."""
+        self._endpoint = endpoint
+        self._recipe = recipe
+        self._timeout_s = timeout_s
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        try:
+            self._connect()
+            hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
+            self._send(hello)
+            self.welcome = self._await_welcome()
+        except BaseException:
+            self._destroy()
+            raise
+        places = range(self.welcome.window)
+        self._free = [_Buffer(recipe.batch_size, recipe.image_size) for _ in places]
+        self._buffers: dict[BatchKey, _Buffer] = {}  # of the batches wanted and not yet released
+        self._open = True
+
+    def fetch(self, keys: Iterable[BatchKey]) -> Iterator[FetchedBatch]:
+        """Yield the batches ``keys`` (pairs of epoch and index) in that order.
+
+        As many are asked for ahead as the node granted. A batch is valid until the next is taken.
+        Raises PeerError when the node falls silent for the timeout, DatasetError when it cannot
+        make a batch.
+        """
+        self._finish_abandoned()
+        coming = iter(keys)
+        self._want(coming, self.welcome.window)
+        while self._buffers:
+            key = next(iter(self._buffers))  # a dict keeps the order in which they were asked for
+            buffer = self._buffers[key]
+            self._await(buffer)
+            yield FetchedBatch(
+                key=key,
+                valid=buffer.valid,
+                pixels=buffer.pixels,
+                labels=buffer.labels,
+                sample_ids=buffer.sample_ids,
+            )
+            self._free.append(self._buffers.pop(key))
+            self._want(coming, 1, (key,))
+
+    def ping(self) -> None:
+        """Keep the session alive through a pause; the answer is read with the next batch."""
+        self._send(Ping(session=self.welcome.session))
+
+    def close(self) -> None:
+        """Say Bye and close the socket; idempotent, takes at most 0.2 s."""
+        if self._open:
+            self._open = False
+            try:
+                self._socket.send(encode(Bye(session=self.welcome.session)), zmq.DONTWAIT)
+            except zmq.Again:
+                pass  # the node is gone: there is nobody to say it to
+            finally:
+                self._destroy()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        self._socket.linger = _FAREWELL_MS
+        self._socket.maxmsgsize = max(
+            MAX_NODE_HEADER_BYTES, self._recipe.batch_size * self._recipe.image_size**2 * 3
+        )
+        self._socket.rcvhwm = 0  # what arrives is bounded by the window
+        try:
+            self._socket.connect(self._endpoint)
+        except zmq.ZMQError as error:
+            raise ConfigError(
+                f"endpoint {self._endpoint!r} cannot be dialled ({error}): use tcp://HOST:PORT or "
+                "ipc://PATH"
+            ) from None
+
+    def _finish_abandoned(self) -> None:
+        """Take in and release what a ``fetch`` that was not used up had asked for."""
+        for buffer in self._buffers.values():
+            self._await(buffer)
+        self._free.extend(self._buffers.values())
+        released = tuple(self._buffers)
+        self._buffers.clear()
+        self._want(iter(()), 0, released)
+
+    def _want(
+        self, coming: Iterator[BatchKey], count: int, release: tuple[BatchKey, ...] = ()
+    ) -> None:
+        more = tuple(itertools.islice(coming, count))
+        for key in more:
+            buffer = self._free.pop()
+            buffer.missing = self._recipe.batch_size
+            self._buffers[key] = buffer
+        if more or release:
+            self._send(Request(session=self.welcome.session, want=more, release=release))
+
+    def _await(self, buffer: _Buffer) -> None:
+        while buffer.missing:
+            self._take_chunk()
+
+    def _take_chunk(self) -> None:
+        message, frames = self._receive()
+        match message:
+            case Chunk() if message.session == self.welcome.session:
+                buffer = self._buffers.get((message.epoch, message.index))
+                if buffer is None:
+                    raise ProtocolError(f"{self._endpoint} sent a batch that nobody asked for")
+                buffer.write(message, frames)
+            case Failed() if message.session == self.welcome.session:
+                raise DatasetError(
+                    f"{self._endpoint} cannot make batch {message.index} of epoch "
+                    f"{message.epoch}: {message.message}"
+                )
+            case Refused():
+                self._refuse(message)
+            case _:
+                pass  # pongs, word of draining, and what belongs to older sessions
+
+    def _await_welcome(self) -> Welcome:
+        while True:
+            message, _ = self._receive()
+            if isinstance(message, Welcome):
+                return message
+            if isinstance(message, Refused):
+                self._refuse(message)
+
+    def _refuse(self, refused: Refused) -> NoReturn:
+        kind = _REFUSALS.get(refused.code, PeerError)
+        raise kind(f"{self._endpoint} refuses ({refused.code}): {refused.message}")
+
+    def _send(self, message: ClientMessage) -> None:
+        if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
+            raise self._silence()
+        self._socket.send(encode(message))
+
+    def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
+        if not self._socket.poll(int(self._timeout_s * 1000)):
+            raise self._silence()
+        frames = self._socket.recv_multipart(copy=False)
+        return decode_from_node(frames[0].buffer), frames[1:]
+
+    def _silence(self) -> PeerError:
+        return PeerError(
+            f"no answer from {self._endpoint} within {self._timeout_s:g} s: is `feeder serve` "
+            "running and listening there?"
+        )
+
+    def _destroy(self) -> None:
+        self._socket.close()
+        self._context.term()

@@ -1,0 +1,162 @@
+"""A dataset's manifest: the one small JSON file that makes a folder of shards a dataset.
+
+It is written last and read first. Its spelling is canonical, so loading serialises what it read and
+compares all bytes: no flipped byte goes unnoticed, inside or outside of the values. The fingerprint
+is a hash of the rest; the index of every shard is hashed into it, and through the records every
+sample. It holds no time and no absolute path: same source, same options, same fingerprint.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from feeder.errors import DatasetError
+from feeder.permutation import MAX_SIZE
+from feeder.plan import MAX_SHARDS
+from feeder.shard_format import shard_name
+
+MANIFEST_NAME: Final = "manifest.json"
+QUARANTINE_NAME: Final = "quarantine.jsonl"
+WORK_FOLDER_NAME: Final = ".packing"
+FORMAT: Final = "feeder-dataset"
+VERSION: Final = 1
+_BYTES_MAX: Final = 256 << 20  # a million shards; what is larger is no manifest
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One shard as the manifest knows it."""
+
+    name: str
+    samples: int
+    bytes: int
+    index_xxh3: str
+    """xxh3_64 of the shard's records and names, 16 hexadecimal digits."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a dataset holds, how it was packed, and the fingerprint of all that."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    samples: int
+    lanes: int
+    classes: tuple[str, ...]
+    tile_width_px: int
+    seed: int
+    options: dict[str, bool | int | str]
+    odd: dict[str, int]
+    """How many samples of each odd kind; the keys are Oddity.kinds()."""
+    subsampling: dict[str, int]
+    """How many samples of each chroma subsampling; the keys are lower-case Subsampling names."""
+    quarantined: int
+    quarantine_xxh3: str
+    """xxh3_64 of quarantine.jsonl, 16 hexadecimal digits."""
+    source_bytes: int
+    """Size of the source files that became samples."""
+    shards: tuple[ShardEntry, ...]
+    fingerprint: str = ""
+
+    def sealed(self) -> "Manifest":
+        """Return this manifest with the fingerprint that belongs to it."""
+        return msgspec.structs.replace(self, fingerprint=self._expected_fingerprint())
+
+    def encode(self) -> bytes:
+        """Return the bytes of manifest.json."""
+        return canonical_json(msgspec.to_builtins(self))
+
+    def _expected_fingerprint(self) -> str:
+        fields = msgspec.to_builtins(self)
+        del fields["fingerprint"]
+        return hashlib.blake2b(canonical_json(fields), digest_size=16).hexdigest()
+
+    def inconsistency(self) -> str | None:
+        """Return what contradicts itself here, or None."""
+        shards = len(self.shards)
+        if self.format != FORMAT:
+            return f"its format is {self.format!r}"
+        if not (1 <= self.samples <= MAX_SIZE and 1 <= shards <= MAX_SHARDS and self.classes):
+            return "it counts no samples, shards or classes, or too many"
+        if not 1 <= self.lanes <= shards:
+            return f"it has {self.lanes} lanes for {shards} shards"
+        for number, shard in enumerate(self.shards):
+            if shard.name != shard_name(number):
+                return f"shard {number} is called {shard.name!r}"
+            if shard.samples != samples_in_shard(self.samples, shards, number):
+                return f"{shard.name} holds {shard.samples} samples, which is not its share"
+        if self.fingerprint != self._expected_fingerprint():
+            return "its fingerprint does not match"
+        return None
+
+
+def samples_in_shard(samples: int, shards: int, number: int) -> int:
+    """Return how many of ``samples`` belong in shard ``number`` of ``shards``."""
+    return samples // shards + (number < samples % shards)
+
+
+def canonical_json(value: object) -> bytes:
+    """Return the one spelling of ``value`` that Feeder writes: sorted keys, ASCII, one newline."""
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False)
+    return text.encode("ascii") + b"\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Return the checked manifest of the dataset in ``folder``; DatasetError says what is wrong."""
+    path = folder / MANIFEST_NAME
+    try:
+        if path.stat().st_size > _BYTES_MAX:
+            raise DatasetError(f"{path} is too large for a manifest; restore it or pack again")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        _raise_missing(folder)
+    except NotADirectoryError:
+        raise DatasetError(f"{folder} is a file: a dataset is a folder (feeder pack)") from None
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    return decode_manifest(data, str(path))
+
+
+def _raise_missing(folder: Path) -> NoReturn:
+    if not folder.exists():
+        raise DatasetError(f"no dataset at {folder}: there is no such folder (feeder pack)")
+    if (folder / WORK_FOLDER_NAME).exists():
+        raise DatasetError(
+            f"{folder} is unfinished: run the same feeder pack command again to finish it"
+        )
+    raise DatasetError(f"{folder} is not a dataset: it has no {MANIFEST_NAME} (feeder pack)")
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Return the manifest spelled by ``data``; ``where`` names the file in errors.
+
+    Raises DatasetError for whatever is not byte for byte what ``encode`` gives.
+    """
+    try:
+        fields = json.loads(data)
+        if isinstance(fields, Mapping):
+            _check_version(fields, where)
+        manifest = msgspec.convert(fields, Manifest)
+        encoded = manifest.encode()
+    except (ValueError, RecursionError) as error:  # msgspec's and json's errors are ValueErrors
+        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{where} is damaged ({detail}); restore it or pack again") from None
+    if encoded != data:
+        raise DatasetError(f"{where} is damaged (not as it was written); restore it or pack again")
+    problem = manifest.inconsistency()
+    if problem is not None:
+        raise DatasetError(f"{where} is damaged ({problem}); restore it or pack again")
+    return manifest
+
+
+def _check_version(fields: Mapping[Any, Any], where: str) -> None:
+    version = fields.get("version")
+    if fields.get("format") == FORMAT and isinstance(version, int) and version > VERSION:
+        raise DatasetError(
+            f"{where} is of dataset format version {version}, this feeder reads {VERSION}: "
+            "upgrade feeder"
+        )
+    if fields.get("format") == FORMAT and version != VERSION:
+        raise ValueError(f"unknown version {version!r}")

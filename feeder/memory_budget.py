@@ -1,0 +1,85 @@
+"""How much memory slots may take: what the machine has free, or the cgroup allows, if that is less.
+
+The page cache of a cgroup counts as free, as far as it is inactive: the kernel drops it under
+pressure. (This is how Kubernetes computes a working set.)
+"""
+
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+SLOTS_SHARE: Final = 0.5
+"""Share of the available memory for slots: the rest is for workers, sockets and the page cache."""
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still take without pushing the machine into swapping.
+
+    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up.
+    """
+    left = [int(psutil.virtual_memory().available)]
+    for folder in _cgroup_folders(root):
+        limit, used = _read_limit(folder)
+        if limit is not None and used is not None:
+            left.append(max(0, limit - used))
+    return min(left)
+
+
+def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
+    """Return the slot memory of each of ``nodes`` node processes, in bytes.
+
+    A configured figure is for each node process; ``auto`` shares SLOTS_SHARE of what is available.
+    """
+    if slots_bytes == "auto":
+        return int(available * SLOTS_SHARE) // nodes
+    return slots_bytes
+
+
+def _cgroup_folders(root: Path) -> list[Path]:
+    """Return the folders that limit this process's memory, from its own cgroup up to the root."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base = root / "sys/fs/cgroup"
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+        else:
+            continue
+        own = base / path.lstrip("/")
+        folders += [own, *(parent for parent in own.parents if parent.is_relative_to(base))]
+    return folders
+
+
+def _read_limit(folder: Path) -> tuple[int | None, int | None]:
+    """Return a cgroup's limit and what it uses, in bytes; None for what it does not say."""
+    for limit_name, used_name in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        limit, used = _read_number(folder / limit_name), _read_number(folder / used_name)
+        if limit is not None and used is not None:
+            return limit, used - _inactive_file(folder)
+    return None, None
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None  # cgroup v2 writes "max" for no limit
+
+
+def _inactive_file(folder: Path) -> int:
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    figures = dict(line.split(" ", 1) for line in lines if " " in line)
+    return int(figures.get("total_inactive_file", figures.get("inactive_file", "0")))

@@ -1,0 +1,96 @@
+"""What a node process counts: plain integers that the code increments in place, read on request.
+
+Counters only grow while a node process lives; a restarted one begins at zero. Whatever Feeder falls
+back to or drops has a counter here: nothing is dropped silently.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Counters = dict[str, int | float | str]
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionCounters:
+    """What the session state machine counts."""
+
+    sessions_opened: int = 0
+    sessions_closed: int = 0
+    """Ended by Bye, or replaced by another Hello."""
+    sessions_expired: int = 0
+    """Ended because their client was silent for the lease."""
+    sessions_lost: int = 0
+    """Ended because their connection was gone, or full, when something was to be sent."""
+    windows_reduced: int = 0
+    """Sessions that got a smaller window than they asked for."""
+    batches: int = 0
+    """Batches of which every chunk was sent."""
+    chunks: int = 0
+    images: int = 0
+    """Real samples sent, padding not counted."""
+    batches_released: int = 0
+    batches_failed: int = 0
+    chunks_returned: int = 0
+    """Chunks given to another worker because theirs died."""
+    wants_repeated: int = 0
+    """Batches asked for again while they were on their way."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Refusals by code."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SocketCounters:
+    """What the node process's socket counts."""
+
+    bytes_sent: int = 0
+    """Bytes of pixels, labels and sample ids handed to the socket."""
+    frames_dropped: dict[str, int] = field(default_factory=dict)
+    """Messages that were not acted upon, by reason: malformed, version, several-frames."""
+    sends_dropped: int = 0
+    """Small answers that a peer without a session had no room for."""
+    connections_opened: int = 0
+    connections_closed: int = 0
+    """Includes those that libzmq cut because of a frame above the limit, unread."""
+    handshakes_failed: int = 0
+    """Connections that did not speak ZMTP."""
+
+    def drop(self, reason: str) -> None:
+        """Count a message that is not acted upon."""
+        self.frames_dropped[reason] = self.frames_dropped.get(reason, 0) + 1
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerCounters:
+    """What is counted about the workers of a node process."""
+
+    worker_restarts: int = 0
+    """Workers that died and were replaced."""
+    workers_killed: int = 0
+    """Of those, the ones ended for making no progress."""
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds of all workers in each stage of the way of a sample."""
+
+
+def flatten(groups: Iterable[SessionCounters | SocketCounters | WorkerCounters]) -> Counters:
+    """Return all counters by name; those kept by reason or stage are named ``name.reason``."""
+    counters: Counters = {}
+    for group in groups:
+        for name in group.__dataclass_fields__:
+            value = getattr(group, name)
+            if isinstance(value, dict):
+                counters.update({f"{name}.{key}": count for key, count in sorted(value.items())})
+            else:
+                counters[name] = value
+    return counters
+
+
+def format_counters(counters: Counters) -> str:
+    """Return the counters for people, one a line, in two aligned columns."""
+    width = max(map(len, counters), default=0)
+    return "\n".join(f"{name:<{width}}  {_format(value)}" for name, value in counters.items())
+
+
+def _format(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

@@ -1,0 +1,204 @@
+"""The loop of a node process: one thread that polls clients, workers, supervisor and signals.
+
+It sleeps until a descriptor is readable or the next deadline has come, so an idle node process
+takes no time. What arrives goes to the service, which knows what to do about it.
+"""
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import zmq
+
+from feeder import __version__
+from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.channel import Channel, ChannelClosedError
+from feeder.node_messages import (
+    Drain,
+    NodeConfig,
+    NodeReady,
+    NodeToSupervisor,
+    SupervisorToNode,
+)
+from feeder.node_service import NodeService
+from feeder.router import Router
+from feeder.session_events import DrainAsked
+from feeder.wakeup import SignalWakeup
+from feeder.worker_messages import Configure
+from feeder.worker_pool import Joined, PoolEvent, WorkerPool
+
+CHUNK_DEADLINE_S: Final = 30.0
+"""A chunk takes some 30 ms; a worker that is silent for so long waits for a dead disk or hangs."""
+
+_FRAMES_A_TURN: Final = 64
+"""Frames of clients that are read before workers are looked at again."""
+
+_SLEEP_MAX_S: Final = 60.0
+_DRAIN_RECHECK_S: Final = 0.01
+
+_log = logging.getLogger(__name__)
+
+Source = zmq.Socket[bytes] | int
+
+
+class _PollSet:
+    """What is polled for input, each with what to call then."""
+
+    def __init__(self) -> None:
+        self._poller = zmq.Poller()
+        self._calls: dict[object, Callable[[], None]] = {}
+
+    def add(self, source: Source, call: Callable[[], None]) -> None:
+        self._poller.register(source, zmq.POLLIN)
+        self._calls[source] = call
+
+    def remove(self, source: Source) -> None:
+        self._poller.unregister(source)
+        del self._calls[source]
+
+    def run(self, timeout_s: float) -> None:
+        """Wait for input, for ``timeout_s`` at most, and make the calls."""
+        for source, _ in self._poller.poll(max(0, int(timeout_s * 1000) + 1)):
+            call = self._calls.get(source)
+            if call is not None:  # else removed by a call before
+                call()
+
+
+class NodeLoop:
+    """Serves clients until it is told to drain, or the supervisor is gone."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        datasets: Mapping[str, ServedDataset],
+        router: Router,
+        control: Channel[NodeToSupervisor, SupervisorToNode],
+        wakeup: SignalWakeup,
+    ) -> None:
+        """Take what was opened before; ``run`` starts the workers and closes them."""
+        self._config = config
+        self._datasets = datasets
+        self._router = router
+        self._control = control
+        self._wakeup = wakeup
+        self._polls = _PollSet()
+        self._polls.add(wakeup.fileno(), self._on_signal)
+        self._polls.add(control.fileno(), self._on_control)
+        self._pool = WorkerPool(
+            config.workers,
+            Configure(datasets=config.datasets, open_shards=config.open_shards, self_test=True),
+            self._polls,
+            self._on_worker,
+        )
+        self._service: NodeService | None = None  # once all workers are up
+        self._drain_by_s: float | None = None
+        self._is_over = False
+
+    def run(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> None:
+        """Start the workers, report, serve, drain. Raises FeederError when workers cannot start.
+
+        The arguments are passed on in the report.
+        """
+        try:
+            self._pool.start()
+            while not self._is_over:
+                self._polls.run(self._next_deadline_s() - time.monotonic())
+                now_s = time.monotonic()
+                self._pool.tend(now_s)
+                if self._service is not None:
+                    self._service.tend(now_s)
+                elif self._pool.libraries:
+                    self._begin_service(endpoints, warnings)
+                if self._drain_by_s is not None:
+                    self._end_if_drained(now_s)
+        finally:
+            self._pool.close()
+
+    def _begin_service(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> None:
+        """Take clients now that all workers are up; what they have sent before is waiting."""
+        config, libraries = self._config, self._pool.libraries
+        self._service = NodeService(
+            self._datasets,
+            SessionLimits(
+                sessions_max=config.clients_max,
+                window_max=config.window_max,
+                chunk_images=config.chunk_images,
+                slots_bytes=config.slots_bytes,
+                lease_s=config.lease_s,
+                chunk_deadline_s=CHUNK_DEADLINE_S,
+            ),
+            NodeIdentity(node=config.name, feeder_version=__version__, libraries=libraries),
+            self._router,
+            self._pool,
+            len(warnings),
+        )
+        for worker in self._pool.numbers:
+            self._service.on_worker(Joined(worker))
+        gc.collect()
+        gc.freeze()  # what is here stays: no collection need look at it again
+        self._polls.add(self._router.socket, self._on_clients)
+        self._polls.add(self._router.monitor, self._on_monitor)
+        self._control.send(
+            NodeReady(
+                endpoints=endpoints,
+                worker_pids=self._pool.pids,
+                libraries=libraries,
+                warnings=warnings,
+            )
+        )
+
+    def _next_deadline_s(self) -> float:
+        now_s = time.monotonic()
+        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s]
+        if self._service is not None:
+            deadlines.append(self._service.deadline_s)
+        if self._drain_by_s is not None:
+            deadlines += [self._drain_by_s, now_s + _DRAIN_RECHECK_S]
+        return min(deadlines)
+
+    def _end_if_drained(self, now_s: float) -> None:
+        assert self._drain_by_s is not None, "asked only while draining"
+        if self._service is None or self._service.is_settled:
+            self._is_over = True
+        elif now_s >= self._drain_by_s:
+            _log.warning("some clients did not take what they had asked for before the drain ended")
+            self._is_over = True
+
+    def _on_worker(self, report: PoolEvent) -> None:
+        if self._service is not None:  # else it is asked who has come up when it begins
+            self._service.on_worker(report)
+
+    def _on_clients(self) -> None:
+        assert self._service is not None, "clients are polled once they can be served"
+        for _ in range(_FRAMES_A_TURN):
+            received = self._router.receive()
+            if received is None:
+                return
+            self._service.on_frame(*received)
+
+    def _on_monitor(self) -> None:
+        assert self._service is not None, "connections are watched once they can be served"
+        if self._router.read_monitor():
+            self._service.recheck_slots(time.monotonic())
+
+    def _on_control(self) -> None:
+        try:
+            message = self._control.receive()
+        except ChannelClosedError:
+            _log.warning("the supervisor is gone: this node process ends")
+            self._is_over = True
+            return
+        if isinstance(message, Drain):
+            self._drain()
+
+    def _on_signal(self) -> None:
+        if self._wakeup.take():
+            self._drain()
+
+    def _drain(self) -> None:
+        if self._drain_by_s is None:
+            self._drain_by_s = time.monotonic() + self._config.drain_s
+            if self._service is not None:
+                self._service.apply(DrainAsked())

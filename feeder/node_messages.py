@@ -1,0 +1,55 @@
+"""What the supervisor and its node processes say to each other over their channel.
+
+supervisor                         node process
+placement (JSON)  ──────────►      (pins itself before it imports anything large)
+NodeConfig        ──────────►      (binds, starts its workers)
+                  ◄──────────      NodeReady, or CannotStart and it ends
+Drain             ──────────►      (finishes what was asked for and ends)
+end of channel    ──────────►      (ends)
+"""
+
+import msgspec
+
+from feeder.worker_messages import CannotStart
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """All that a node process is told; units as in the configuration file."""
+
+    number: int
+    """0-based among the daemon's node processes."""
+    name: str
+    """How it presents itself to clients: host name and number."""
+    endpoints: tuple[str, ...]
+    workers: int
+    datasets: dict[str, str]
+    """Folder of each dataset by its name."""
+    window_max: int
+    chunk_images: int
+    slots_bytes: int
+    clients_max: int
+    lease_s: float
+    drain_s: float
+    open_shards: int
+    log_level: str
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Take nothing new, finish what was asked for, end within the configured drain_s."""
+
+
+SupervisorToNode = NodeConfig | Drain
+
+
+class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Batches can be served: all workers are up and have decoded a sample of each dataset."""
+
+    endpoints: tuple[str, ...]
+    """As bound, with the ports that the system chose."""
+    worker_pids: tuple[int, ...]
+    libraries: dict[str, str]
+    warnings: tuple[str, ...]
+    """What people should know of this process's placement, a line each."""
+
+
+NodeToSupervisor = NodeReady | CannotStart

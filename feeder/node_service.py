@@ -1,0 +1,244 @@
+"""What a node process does about events: asks the state machine, and carries out what it says.
+
+For a chunk that is: one message to the client whose pixels are not copied, and one small packet to
+the worker. Decisions are the state machine's; this module only turns bytes into events and
+instructions into calls.
+"""
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from feeder import __version__
+from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
+from feeder.errors import ProtocolError
+from feeder.memory_budget import available_bytes
+from feeder.metrics import Counters, SessionCounters, flatten
+from feeder.router import PeerUnreachableError, Router
+from feeder.session import SessionTable
+from feeder.session_events import (
+    ChunkFailed,
+    ChunkFilled,
+    ClockAdvanced,
+    CloseSlots,
+    Event,
+    FillChunk,
+    Instruction,
+    KillWorker,
+    MessageReceived,
+    OpenSlots,
+    PeerGone,
+    ReturnSlot,
+    Send,
+    SendChunk,
+    SlotsOpened,
+    SlotsRefused,
+    WorkerJoined,
+    WorkerLost,
+)
+from feeder.slot_store import SlotStore
+from feeder.wire import (
+    BadRecipe,
+    Chunk,
+    Hello,
+    NodeMessage,
+    Refused,
+    RefusedCode,
+    Stats,
+    StatsRequest,
+    VersionMismatch,
+    decode_from_client,
+)
+from feeder.worker_messages import CloseSession, Fill, Filled, OpenSession
+from feeder.worker_pool import Joined, Lost, PoolEvent, WorkerPool
+
+_SESSION_BITS: Final = 63
+
+_log = logging.getLogger(__name__)
+
+
+class NodeService:
+    """The sessions of a node process with everything they act upon."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, ServedDataset],
+        limits: SessionLimits,
+        identity: NodeIdentity,
+        router: Router,
+        pool: WorkerPool,
+        placement_warnings: int,
+    ) -> None:
+        """Serve with the workers of ``pool``, which report through ``on_worker``.
+
+        ``placement_warnings`` is how often this process did not get its place as planned.
+        """
+        self._placement_warnings = placement_warnings
+        self._router = router
+        self._pool = pool
+        self._limits = limits
+        self._identity = identity
+        self._counters = SessionCounters()
+        self._table = SessionTable(datasets, limits, identity, self._counters)
+        self._slots = SlotStore()
+        self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
+        self._started_s = time.monotonic()
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``tend`` is due, if nothing arrives before."""
+        return min(self._table.check_at_s, self._slots.recheck_at_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was asked for is filled, sent, and out of the socket."""
+        return self._table.is_idle and not self._slots.is_lent
+
+    def apply(self, event: Event) -> None:
+        """Have the state machine handle an event, and carry out what follows, to the end."""
+        events = deque([event])
+        while events:
+            now_s = time.monotonic()
+            for instruction in self._table.handle(events.popleft(), now_s):
+                following = self._carry_out(instruction, now_s)
+                if following is not None:
+                    events.append(following)
+
+    def on_worker(self, report: PoolEvent) -> None:
+        """Act upon what a worker reports."""
+        match report:
+            case Filled():
+                self.apply(ChunkFilled(report.ticket))
+            case Joined():
+                for session, message in self._open.items():
+                    fd = self._slots.memory(session).fileno()
+                    self._pool.send(report.worker, message, fd)
+                self.apply(WorkerJoined(report.worker))
+            case Lost():
+                self.apply(WorkerLost(report.worker))
+            case _:
+                _log.warning("a chunk cannot be filled: %s", report.message)
+                self.apply(ChunkFailed(report.ticket, report.code, report.message))
+
+    def on_frame(self, peer: bytes, frame: bytes) -> None:
+        """Act upon a frame from a client; what does not parse is counted and dropped."""
+        try:
+            message = decode_from_client(frame)
+        except VersionMismatch as error:
+            self._refuse_frame(peer, "version", error)
+            return
+        except BadRecipe as error:
+            self._refuse_frame(peer, "bad-recipe", error)
+            return
+        except ProtocolError:
+            self._router.counters.drop("malformed")
+            return
+        if isinstance(message, Hello):
+            fresh = secrets.randbits(_SESSION_BITS)
+            self.apply(MessageReceived(peer, message, fresh, available_bytes()))
+        elif isinstance(message, StatsRequest):
+            self._send(peer, Stats(counters=self.counters()))
+        else:
+            self.apply(MessageReceived(peer, message))
+
+    def tend(self, now_s: float) -> None:
+        """Do what is due by now: slots that have come back, leases, deadlines of workers."""
+        if self._slots.recheck_at_s <= now_s:
+            self.recheck_slots(now_s)
+        if self._table.check_at_s <= now_s:
+            self.apply(ClockAdvanced())
+
+    def recheck_slots(self, now_s: float) -> None:
+        """Look whether slots that are wanted back have come back."""
+        for event in self._slots.recheck(now_s):
+            self.apply(event)
+
+    def counters(self) -> Counters:
+        """Return all that is counted here, and how things stand, by name."""
+        return {
+            "node": self._identity.node,
+            "feeder_version": __version__,
+            "uptime_s": round(time.monotonic() - self._started_s, 3),
+            "sessions": self._table.open_sessions,
+            "slots_committed_bytes": self._table.committed_bytes,
+            "slots_budget_bytes": self._limits.slots_bytes,
+            "workers": len(self._pool.pids),
+            "placement_warnings": self._placement_warnings,
+            **flatten((self._counters, self._router.counters, self._pool.counters)),
+        }
+
+    def _carry_out(self, instruction: Instruction, now_s: float) -> Event | None:
+        """Do what the state machine says; return what it is to be told of that."""
+        match instruction:
+            case SendChunk():
+                return self._send_chunk(instruction)
+            case FillChunk(worker, ticket, session, slot, epoch, index, first, count):
+                fill = Fill(ticket, session, slot, epoch, index, first, count)
+                self._pool.send(worker, fill)
+            case ReturnSlot(session, slot):
+                return self._slots.want_back(session, slot, now_s)
+            case Send(peer, message):
+                return self._send(peer, message)
+            case OpenSlots():
+                return self._open_slots(instruction)
+            case CloseSlots(session):
+                if self._open.pop(session, None) is not None:
+                    self._pool.send_to_all(CloseSession(session=session))
+                _log.debug("session %x ended", session)
+                return self._slots.want_closed(session, now_s)
+            case KillWorker(worker):
+                self._pool.kill(worker)
+        return None
+
+    def _send_chunk(self, chunk: SendChunk) -> PeerGone | None:
+        header = Chunk(
+            session=chunk.session,
+            epoch=chunk.epoch,
+            index=chunk.index,
+            first=chunk.first,
+            images=chunk.count,
+            valid=chunk.valid,
+        )
+        arrays = self._slots.chunk(chunk.session, chunk.slot, chunk.first, chunk.count)
+        try:
+            tracker = self._router.send_chunk(chunk.peer, header, arrays)
+        except PeerUnreachableError:
+            return PeerGone(chunk.peer)
+        self._slots.lend(chunk.session, chunk.slot, tracker)
+        return None
+
+    def _send(self, peer: bytes, message: NodeMessage) -> PeerGone | None:
+        try:
+            self._router.send(peer, message)
+        except PeerUnreachableError:
+            self._router.counters.sends_dropped += 1
+            return PeerGone(peer)
+        return None
+
+    def _open_slots(self, wanted: OpenSlots) -> SlotsOpened | SlotsRefused:
+        try:
+            memory = self._slots.open(wanted.session, wanted.layout)
+        except OSError as error:
+            _log.warning("no slot memory for another session: %s", error.strerror)
+            return SlotsRefused(
+                wanted.session,
+                f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
+                f"({error.strerror}): close other sessions, or raise its limits",
+            )
+        message = self._open[wanted.session] = OpenSession(
+            session=wanted.session,
+            dataset=wanted.dataset,
+            recipe=wanted.recipe,
+            seed=wanted.seed,
+            slots=wanted.layout.slots,
+        )
+        self._pool.send_to_all(message, memory.fileno())
+        _log.debug("session %x on %s, %d slots", wanted.session, wanted.dataset, message.slots)
+        return SlotsOpened(wanted.session)
+
+    def _refuse_frame(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
+        self._router.counters.drop(code)
+        self._send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))

@@ -1,0 +1,98 @@
+"""Tells systemd how the daemon is: the sd_notify protocol, one datagram for each message.
+
+systemd names a Unix datagram socket in NOTIFY_SOCKET (a path, or "@name" in the abstract namespace)
+and, where the unit has WatchdogSec=, how often it wants a sign of life in WATCHDOG_USEC. Without
+NOTIFY_SOCKET every method does nothing, so that callers need not ask.
+
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+
+from feeder.errors import ConfigError, ResourceError
+
+_SEND_DEADLINE_S = 1.0  # systemd reads at once unless it is itself stuck; never hang with it
+
+
+class Notifier:
+    """Sends READY=1 and its relatives; `failures` counts the messages that could not be sent."""
+
+    __slots__ = ("_address", "failures", "watchdog_interval_s")
+
+    def __init__(self, address: str | None, watchdog_interval_s: float | None = None) -> None:
+        """Take a socket's path, "@name" for an abstract one, or None to stay silent."""
+        if address is not None and not address.startswith(("/", "@")):
+            raise ConfigError(
+                f"NOTIFY_SOCKET={address!r} is neither a path nor an abstract socket (@name): "
+                "start the daemon from systemd, or unset it"
+            )
+        self._address = address
+        self.watchdog_interval_s = watchdog_interval_s if address is not None else None
+        self.failures = 0
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Notifier":
+        """Return the notifier that systemd asks for; WATCHDOG_* meant for another pid are ignored.
+
+        `watchdog_interval_s` is half of what systemd allows, as sd_watchdog_enabled(3) advises.
+        """
+        return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody listens."""
+        return self._address is not None
+
+    def ready(self, status: str = "") -> None:
+        """Say that batches can be served; ResourceError where systemd cannot be told."""
+        if not self._send("READY=1", f"STATUS={_one_line(status)}" if status else ""):
+            raise ResourceError(
+                f"systemd cannot be told that the daemon is ready: NOTIFY_SOCKET={self._address} "
+                "takes no message; check the sandbox's access to it"
+            )
+
+    def status(self, text: str) -> None:
+        """Set the line that `systemctl status` shows."""
+        self._send(f"STATUS={_one_line(text)}")
+
+    def stopping(self, status: str = "") -> None:
+        """Say that the daemon drains and will end."""
+        self._send("STOPPING=1", f"STATUS={_one_line(status)}" if status else "")
+
+    def watchdog(self) -> None:
+        """Give the sign of life; the loop that must live calls it every `watchdog_interval_s`."""
+        if self.watchdog_interval_s is not None:
+            self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> bool:
+        if self._address is None:
+            return True
+        address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
+        message = "\n".join(filter(None, lines)).encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(_SEND_DEADLINE_S)
+                sender.sendto(message, address)
+        except OSError:
+            self.failures += 1
+            return False
+        return True
+
+
+def _one_line(text: str) -> str:
+    """A newline would begin another assignment, and so let a message's text speak to systemd."""
+    return " ".join(text.split())
+
+
+def _watchdog_interval_s(environ: Mapping[str, str]) -> float | None:
+    microseconds = environ.get("WATCHDOG_USEC")
+    if not microseconds or environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    if not microseconds.isdecimal() or int(microseconds) == 0:
+        raise ConfigError(
+            f"WATCHDOG_USEC={microseconds!r} is not a positive number of microseconds: "
+            "systemd sets it from WatchdogSec="
+        )
+    return int(microseconds) / 1e6 / 2

@@ -1,0 +1,112 @@
+"""Makes all shards hold the same number of samples, give or take one, after the bad files fell out.
+
+Parts with too many samples give their last ones, in order, to parts with too few; a part that is
+not needed at all (fewer samples than shards) gives everything. Only the parts that change are
+written anew, first all that receive, then all that give, so that a kill at any moment leaves every
+sample that is still needed in place, and running it again goes on where it was.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from feeder.errors import DatasetError
+from feeder.manifest import samples_in_shard
+from feeder.pack_work import WorkFolder
+from feeder.shard_format import checksum
+from feeder.shard_reader import ShardReader
+from feeder.shard_writer import ShardWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A run of samples of one part."""
+
+    part: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartChange:
+    """How a part's content changes: its first ``keep`` samples stay, ``take`` follow."""
+
+    part: int
+    keep: int
+    take: tuple[Rows, ...]
+
+
+def plan_balance(counts: list[int]) -> list[PartChange]:
+    """Return the changes that even out parts with ``counts`` samples; receivers come first.
+
+    With fewer samples than parts, the first ``sum(counts)`` parts get one each and the rest none.
+    """
+    samples = sum(counts)
+    shards = min(samples, len(counts))
+    targets = [
+        samples_in_shard(samples, shards, part) if part < shards else 0
+        for part in range(len(counts))
+    ]
+    surplus = [
+        Rows(part=part, first=target, count=count - target)
+        for part, (count, target) in enumerate(zip(counts, targets, strict=True))
+        if count > target
+    ]
+    surplus.reverse()  # a stack: the lowest part gives first
+    givers = [PartChange(part=rows.part, keep=rows.first, take=()) for rows in reversed(surplus)]
+    receivers = []
+    for part, (count, target) in enumerate(zip(counts, targets, strict=True)):
+        take: list[Rows] = []
+        wanted = target - count
+        while wanted > 0:
+            rows = surplus.pop()
+            given = min(rows.count, wanted)
+            take.append(Rows(part=rows.part, first=rows.first, count=given))
+            if given < rows.count:
+                rest = Rows(part=rows.part, first=rows.first + given, count=rows.count - given)
+                surplus.append(rest)
+            wanted -= given
+        if take:
+            receivers.append(PartChange(part=part, keep=count, take=tuple(take)))
+    return receivers + givers
+
+
+def balance_parts(
+    work: WorkFolder,
+    changes: list[PartChange],
+    is_published: Callable[[int], bool],
+) -> None:
+    """Write the changed parts that are not written yet, and remove what they replace."""
+    for change in changes:
+        part, balanced = work.part_path(change.part), work.balanced_path(change.part)
+        if not balanced.exists() and not is_published(change.part):
+            _write_change(work, change, balanced)
+        part.unlink(missing_ok=True)
+
+
+def _write_change(work: WorkFolder, change: PartChange, path: Path) -> None:
+    own = Rows(part=change.part, first=0, count=change.keep)
+    with ShardWriter(path, shard=change.part) as writer:
+        for rows in (own, *change.take):
+            _copy_rows(work.part_path(rows.part), rows, writer)
+        writer.finish()
+
+
+def _copy_rows(path: Path, rows: Rows, writer: ShardWriter) -> None:
+    reader = ShardReader(path)
+    try:
+        records, names, intact = reader.read_index()
+        if not intact:
+            raise DatasetError(f"{path} is damaged: remove its folder to begin this packing again")
+        for record in records[rows.first : rows.first + rows.count]:
+            blob = memoryview(bytearray(int(record["blob_bytes"])))
+            reader.read_into(int(record["offset"]), blob)
+            if checksum(blob) != int(record["checksum"]):
+                raise DatasetError(
+                    f"{path} is damaged: remove its folder to begin this packing again"
+                )
+            name_offset = int(record["name_offset"])
+            name = names[name_offset : name_offset + int(record["name_bytes"])]
+            writer.append_copy(record, blob, name)
+    finally:
+        reader.close()

@@ -1,0 +1,227 @@
+"""Lists a source folder of classes, and refuses before any work what cannot become a dataset.
+
+    SRC/class/…/file     class folders sorted; whatever is below one belongs to it
+
+Every file counts, whatever its suffix; names that begin with a dot are left out and counted. The
+listing is a few arrays and one string of bytes, not an object for each file.
+"""
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.shard_format import decode_name, encode_name, printable
+from feeder.sources import JPEG_SUFFIXES, sniff_file
+
+_DEPTH_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceListing:
+    """The files of a source, sorted by class and name; names are relative to the source."""
+
+    classes: tuple[str, ...]
+    names: bytes
+    """All names one after the other, UTF-8 with surrogateescape, '/' between folders."""
+    name_ends: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    sizes_bytes: NDArray[np.int64]
+    mtimes_ns: NDArray[np.int64]
+    hidden: int
+    """How many files and folders were left out because their names begin with a dot."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def stored_name(self, number: int) -> bytes:
+        """Return the name of file ``number`` as it is stored in shards."""
+        start = int(self.name_ends[number - 1]) if number else 0
+        return self.names[start : int(self.name_ends[number])]
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all files together."""
+        return int(self.sizes_bytes.sum())
+
+    def digest(self) -> str:
+        """Return a hash of all names, labels, sizes and times of change."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.name_ends, self.labels, self.sizes_bytes, self.mtimes_ns):
+            digest.update(np.ascontiguousarray(part, "<i8").tobytes())
+        digest.update(self.names)
+        digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def shuffled(self, seed: int) -> NDArray[np.int64]:
+        """Return all file numbers in the order of a keyed hash of their names.
+
+        The order depends on names and seed only, so a file more or less moves hardly any other.
+        """
+        keys = np.fromiter(
+            (xxhash.xxh3_64_intdigest(self.stored_name(n), seed) for n in range(len(self))),
+            np.uint64,
+            count=len(self),
+        )
+        return np.argsort(keys, kind="stable")
+
+
+@dataclass(slots=True)
+class _File:
+    name: str
+    size_bytes: int
+    mtime_ns: int
+
+
+def list_source(source: Path) -> SourceListing:
+    """List the files below the class folders of ``source``.
+
+    Raises DatasetError for a missing or empty source, a file beside the class folders or a class
+    without images; ConfigError for two images that would unpack to one name.
+    """
+    hidden = 0
+    classes: list[str] = []
+    names, ends, labels = bytearray(), array("q"), array("q")
+    sizes, mtimes = array("q"), array("q")
+    for entry in _scan(source, "source folder"):
+        if entry.name.startswith("."):
+            hidden += 1
+            continue
+        if not _is_folder(entry):
+            raise DatasetError(
+                f"{entry.path} is a file where a class folder should be: move it into a class "
+                "folder or out of the source"
+            )
+        files: list[_File] = []
+        folders: set[str] = set()
+        hidden += _walk(Path(entry.path), entry.name, files, folders, ())
+        files.sort(key=lambda file: file.name)
+        _check_names(source, files, folders)
+        _check_images(source, entry.name, files)
+        for file in files:
+            names += encode_name(file.name)
+            ends.append(len(names))
+            labels.append(len(classes))
+            sizes.append(file.size_bytes)
+            mtimes.append(file.mtime_ns)
+        classes.append(entry.name)
+    if not classes:
+        raise DatasetError(f"{source} holds no class folders: put images into a folder per class")
+    return SourceListing(
+        classes=tuple(classes),
+        names=bytes(names),
+        name_ends=np.frombuffer(ends, np.int64),
+        labels=np.frombuffer(labels, np.int64),
+        sizes_bytes=np.frombuffer(sizes, np.int64),
+        mtimes_ns=np.frombuffer(mtimes, np.int64),
+        hidden=hidden,
+    )
+
+
+def _scan(folder: Path, what: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        raise DatasetError(f"{what} {folder} does not exist") from None
+    except NotADirectoryError:
+        raise DatasetError(
+            f"{what} {folder} is a file: give a folder that holds a folder per class"
+        ) from None
+    except OSError as error:
+        raise DatasetError(f"{what} {folder} cannot be listed: {error.strerror}") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, and the like: the packer will say that it is unreadable
+        return False
+
+
+def _walk(
+    folder: Path,
+    name: str,
+    files: list[_File],
+    folders: set[str],
+    above: tuple[tuple[int, int], ...],
+) -> int:
+    """Add what is below ``folder`` (called ``name``); return how many hidden entries were met."""
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise DatasetError(f"folder {folder} cannot be listed: {error.strerror}") from error
+    identity = (status.st_dev, status.st_ino)
+    if identity in above or len(above) >= _DEPTH_MAX:
+        raise DatasetError(f"{folder} links to a folder above it: remove the link")
+    hidden = 0
+    for entry in _scan(folder, "folder"):
+        entry_name = f"{name}/{entry.name}"
+        if entry.name.startswith("."):
+            hidden += 1
+        elif _is_folder(entry):
+            folders.add(entry_name)
+            hidden += _walk(Path(entry.path), entry_name, files, folders, (*above, identity))
+        else:
+            try:
+                found = entry.stat()
+                files.append(_File(entry_name, found.st_size, found.st_mtime_ns))
+            except OSError:  # a dangling link; reading it will give the reason
+                files.append(_File(entry_name, 0, 0))
+    return hidden
+
+
+def unpacked_name(name: str) -> str:
+    """Return the name that a sample called ``name`` unpacks to: with a suffix of JPEGs."""
+    stem, suffix = os.path.splitext(name)
+    return name if suffix.lower() in JPEG_SUFFIXES else f"{stem}.jpg"
+
+
+def _check_names(source: Path, files: Iterable[_File], folders: set[str]) -> None:
+    """Raise ConfigError where two images of a class would have one name but for the suffix."""
+    seen: dict[str, str] = {}
+    for file in files:
+        stem = os.path.splitext(file.name)[0]
+        other = seen.setdefault(stem, file.name)
+        if other != file.name and _is_image(source, other) and _is_image(source, file.name):
+            raise ConfigError(
+                f"{printable(other)} and {printable(file.name)} in {source} are two images of one "
+                "name: rename one, "
+                "they could not be told apart after unpacking"
+            )
+        if other != file.name and not _is_image(source, other):
+            seen[stem] = file.name
+        if unpacked_name(file.name) in folders and _is_image(source, file.name):
+            raise ConfigError(
+                f"{printable(file.name)} in {source} has the name of the folder "
+                f"{printable(unpacked_name(file.name))} after unpacking: rename one"
+            )
+
+
+def _check_images(source: Path, class_name: str, files: list[_File]) -> None:
+    if not files:
+        raise DatasetError(
+            f"class folder {source / class_name} holds no images: add some or remove the folder"
+        )
+    if not any(_is_image(source, file.name) for file in files):
+        raise DatasetError(
+            f"class folder {source / class_name} holds no images: none of its {len(files)} files "
+            "is one; add some or remove the folder"
+        )
+
+
+def _is_image(source: Path, name: str) -> bool:
+    return sniff_file(os.fsencode(source / name)) is not None
+
+
+def stored_path(source: bytes, stored_name: bytes) -> bytes:
+    """Return the path of the file that is stored as ``stored_name``."""
+    return os.path.join(source, os.fsencode(decode_name(stored_name)))

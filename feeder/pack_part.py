@@ -1,0 +1,117 @@
+"""Packs one part: the work of a packing's worker process (see task_pool).
+
+A part is a whole shard as long as nothing was quarantined. Its file and its result depend on its
+list of files and on the options only, so it makes no difference which process packs it, or when.
+"""
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from feeder.errors import DatasetError
+from feeder.pack_listing import stored_path
+from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, read_files
+from feeder.shard_format import decode_name, printable
+from feeder.shard_writer import ShardWriter
+from feeder.sources import SourceError, SourceOptions, prepare_sample, read_source
+from feeder.task_pool import Report
+
+_REPORT_EVERY_S: Final = 0.25
+
+
+class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What all parts of a packing have in common."""
+
+    source: str
+    destination: str
+    tile_width_px: int
+    apply_exif: bool
+    quality: int
+    strict: bool
+
+
+class PartTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part to pack, and where its files stand in the work folder's list."""
+
+    part: int
+    offset: int
+    bytes: int
+
+
+def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Pack the part; reports {"files", "bytes", "quarantined"} that were added since the last."""
+    return _pack_part(msgspec.convert(setup, PartSetup), msgspec.convert(task, PartTask), report)
+
+
+def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, Any]:
+    work = WorkFolder(Path(setup.destination))
+    options = SourceOptions(
+        tile_width_px=setup.tile_width_px, apply_exif=setup.apply_exif, quality=setup.quality
+    )
+    files = read_files(work.path / "files", task.offset, task.bytes)
+    source = os.fsencode(setup.source)
+    odd: Counter[str] = Counter()
+    subsampling: Counter[str] = Counter()
+    quarantine: list[QuarantineEntry] = []
+    source_bytes = 0
+    news = _News(report)
+    with ShardWriter(work.part_path(task.part), shard=task.part) as writer:
+        for label, stored_name in files:
+            name = decode_name(stored_name)
+            data = b""
+            try:
+                data = read_source(stored_path(source, stored_name))
+                sample = prepare_sample(data, name, options)
+            except SourceError as error:
+                if setup.strict:
+                    raise DatasetError(
+                        f"{printable(name)} is {error.kind} ({error.reason}): repair or remove it; "
+                        "without --strict it would go to quarantine"
+                    ) from None
+                quarantine.append(QuarantineEntry(path=name, kind=error.kind, reason=error.reason))
+                news.add(len(data), quarantined=1)
+                continue
+            writer.append(sample.tiled, label=label, name=name, flags=int(sample.flags))
+            odd.update(sample.flags.kinds())
+            subsampling[sample.tiled.subsampling.name.lower()] += 1
+            source_bytes += len(data)
+            news.add(len(data), quarantined=0)
+        header = writer.finish()
+    work.write_result(
+        task.part,
+        PartResult(
+            files=len(files),
+            samples=header.samples,
+            source_bytes=source_bytes,
+            odd=dict(odd),
+            subsampling=dict(subsampling),
+            quarantine=quarantine,
+        ),
+    )
+    return news.take()
+
+
+class _News:
+    """What the parent has not heard of yet; tells it a few times a second."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._files = self._bytes = self._quarantined = 0
+        self._told_at_s = time.monotonic()
+
+    def add(self, size_bytes: int, *, quarantined: int) -> None:
+        self._files += 1
+        self._bytes += size_bytes
+        self._quarantined += quarantined
+        if time.monotonic() - self._told_at_s > _REPORT_EVERY_S:
+            self._told_at_s = time.monotonic()
+            self._report(self.take())
+
+    def take(self) -> dict[str, Any]:
+        news = {"files": self._files, "bytes": self._bytes, "quarantined": self._quarantined}
+        self._files = self._bytes = self._quarantined = 0
+        return news

@@ -1,0 +1,128 @@
+"""The end of a packing: parts become shards, and shards become a dataset by the manifest.
+
+Even out, rename into place, write the quarantine list, then the manifest. Each step finds out what
+was done before a kill and does the rest; before the last one there is no dataset.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from feeder.errors import DatasetError
+from feeder.manifest import MANIFEST_NAME, QUARANTINE_NAME, Manifest, ShardEntry
+from feeder.pack_balance import balance_parts, plan_balance
+from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, WorkState
+from feeder.progress import ProgressLine
+from feeder.shard_format import checksum, printable, shard_name
+from feeder.shard_reader import ShardReader
+from feeder.shard_writer import fsync_folder, write_atomically
+
+
+def publish_parts(
+    destination: Path,
+    work: WorkFolder,
+    state: WorkState,
+    classes: tuple[str, ...],
+    *,
+    strict: bool,
+    progress: ProgressLine,
+) -> None:
+    """Make the finished parts in ``work`` the dataset ``destination``.
+
+    Raises DatasetError where no sample is left, or with ``strict`` where a file was quarantined.
+    """
+    results = [_read_result(work, part) for part in range(state.shards)]
+    quarantine = sorted(
+        (entry for result in results for entry in result.quarantine), key=lambda entry: entry.path
+    )
+    counts = [result.samples for result in results]
+    _check_quarantine(quarantine, sum(counts), strict)
+    changes = plan_balance(counts)
+    if changes:
+        progress.note(f"evening out {len(changes):,} of {len(counts):,} shards")
+    balance_parts(work, changes, lambda part: (destination / shard_name(part)).exists())
+    shards = min(sum(counts), len(counts))
+    for part in range(shards):
+        for finished in (work.balanced_path(part), work.part_path(part)):
+            if finished.exists():
+                finished.replace(destination / shard_name(part))
+    fsync_folder(destination)
+    quarantine_list = b"".join(_encode_line(entry) for entry in quarantine)
+    write_atomically(destination / QUARANTINE_NAME, quarantine_list)
+    manifest = Manifest(
+        samples=sum(counts),
+        lanes=min(state.lanes, shards),
+        classes=classes,
+        tile_width_px=state.tile_width_px,
+        seed=state.seed,
+        options={"apply_exif": state.apply_exif, "quality": state.quality},
+        odd=_sum_counts(result.odd for result in results),
+        subsampling=_sum_counts(result.subsampling for result in results),
+        quarantined=len(quarantine),
+        quarantine_xxh3=f"{checksum(quarantine_list):016x}",
+        source_bytes=sum(result.source_bytes for result in results),
+        shards=tuple(_read_entry(destination, part) for part in range(shards)),
+    ).sealed()
+    problem = manifest.inconsistency()
+    if problem is not None:
+        raise DatasetError(
+            f"the shards in {destination} do not fit together ({problem}): remove the folder and "
+            "pack again"
+        )
+    write_atomically(destination / MANIFEST_NAME, manifest.encode())
+
+
+def _read_result(work: WorkFolder, part: int) -> PartResult:
+    result = work.read_result(part)
+    if result is None:
+        raise DatasetError(f"{work.result_path(part)} has vanished: run the same command again")
+    return result
+
+
+def _check_quarantine(quarantine: list[QuarantineEntry], samples: int, strict: bool) -> None:
+    if not quarantine or (samples and not strict):
+        return
+    first, others = quarantine[0], len(quarantine) - 1
+    what = f"{printable(first.path)} is {first.kind} ({first.reason})"
+    if others:
+        what += f", and {others:,} more are bad"
+    if not samples:
+        raise DatasetError(f"there is nothing to pack: {what}")
+    raise DatasetError(f"{what}: repair or remove them, or pack without --strict")
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
+
+
+def _read_entry(destination: Path, part: int) -> ShardEntry:
+    reader = ShardReader(destination / shard_name(part))
+    reader.close()
+    return ShardEntry(
+        name=shard_name(part),
+        samples=reader.header.samples,
+        bytes=reader.file_bytes,
+        index_xxh3=f"{reader.header.index_checksum:016x}",
+    )
+
+
+def _encode_line(entry: QuarantineEntry) -> bytes:
+    return json.dumps(msgspec.to_builtins(entry), sort_keys=True).encode("ascii") + b"\n"
+
+
+def read_quarantine(dataset: Path) -> list[QuarantineEntry]:
+    """Return the quarantine list of a dataset; DatasetError where it is damaged."""
+    path = dataset / QUARANTINE_NAME
+    try:
+        lines = path.read_bytes().splitlines()
+        return [msgspec.convert(json.loads(line), QuarantineEntry) for line in lines]
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path} is damaged ({error}); restore it or pack again") from None

@@ -1,0 +1,226 @@
+"""The work folder of a packing, DST/.packing: what makes it resumable at any moment.
+
+    state.json            what is packed and how; another source or option is refused
+    files                 the files of part 0, of part 1, …: label u32, name length u16, name
+    part-00003.fds        a finished shard part, as packed
+    part-00003.json       what happened in it (PartResult), written after it: the part is finished
+    balanced-00003.fds    the part after samples moved between parts (see pack_balance)
+    lock                  held by the packing at work, so that there is but one
+    *.tmp                 being written; worthless
+
+Every file appears under its name only when it is whole and durable, so a kill at any moment loses
+at most the parts that were being written.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.manifest import WORK_FOLDER_NAME, canonical_json
+from feeder.pack_listing import SourceListing
+from feeder.shard_writer import write_atomically
+
+STATE_NAME: Final = "state.json"
+_VERSION: Final = 1
+_FILE_ENTRY: Final = struct.Struct("<IH")
+
+
+class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One source file that did not become a sample, and why."""
+
+    path: str
+    """Relative to the source."""
+    kind: str
+    reason: str
+
+
+class PartResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came of one part's files."""
+
+    files: int
+    samples: int
+    source_bytes: int
+    odd: dict[str, int]
+    subsampling: dict[str, int]
+    quarantine: list[QuarantineEntry]
+
+
+class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a packing is bound to; a resumed one must have the same."""
+
+    version: int = _VERSION
+    listing: str
+    files: int
+    source_bytes: int
+    shards: int
+    lanes: int
+    tile_width_px: int
+    seed: int
+    apply_exif: bool
+    quality: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFiles:
+    """Where the files of one part stand in the work folder's ``files``."""
+
+    offset: int
+    bytes: int
+    count: int
+
+
+class WorkFolder:
+    """The work folder of one packing; a context manager that unlocks it."""
+
+    def __init__(self, destination: Path) -> None:
+        self.path = destination / WORK_FOLDER_NAME
+        self._lock = -1
+
+    def open(self, state: WorkState) -> None:
+        """Create the folder or take it over, locked; ConfigError if it is another packing's."""
+        self.path.mkdir(exist_ok=True)
+        # a file and not the folder: NFS locks only what is open for writing
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another feeder pack is at work on {self.path.parent}: wait for it or stop it"
+            ) from None
+        self.remove_unfinished()
+        path = self.path / STATE_NAME
+        if path.exists():
+            self._check_state(path, state)
+        else:
+            write_atomically(path, canonical_json(msgspec.to_builtins(state)))
+
+    def _check_state(self, path: Path, state: WorkState) -> None:
+        try:
+            begun = msgspec.convert(json.loads(path.read_bytes()), WorkState)
+        except ValueError:
+            raise DatasetError(
+                f"{path} is damaged: remove {self.path.parent} to begin this packing anew"
+            ) from None
+        old, new = msgspec.to_builtins(begun), msgspec.to_builtins(state)
+        different = [
+            f"{name.removesuffix('_px').replace('_', '-')} was {old[name]}, now {new[name]}"
+            for name in ("tile_width_px", "seed", "apply_exif", "quality", "shards", "lanes")
+            if old[name] != new[name]
+        ]
+        if old["listing"] != new["listing"]:
+            different.insert(
+                0,
+                f"the source had {old['files']} files of {old['source_bytes']} bytes, now "
+                f"{new['files']} of {new['source_bytes']}, or names or times of change differ",
+            )
+        if different or old != new:
+            raise ConfigError(
+                f"{self.path.parent} holds the beginning of another packing "
+                f"({'; '.join(different) or 'of another feeder version'}): give the same source "
+                f"and options to resume it, or remove {self.path.parent} to begin anew"
+            )
+
+    def remove_unfinished(self) -> None:
+        """Remove what was being written when a packing died."""
+        for path in self.path.glob("*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def part_path(self, number: int) -> Path:
+        """The finished part ``number``."""
+        return self.path / f"part-{number:05d}.fds"
+
+    def balanced_path(self, number: int) -> Path:
+        """Part ``number`` after balancing, where that changed it."""
+        return self.path / f"balanced-{number:05d}.fds"
+
+    def result_path(self, number: int) -> Path:
+        """The PartResult of part ``number``."""
+        return self.path / f"part-{number:05d}.json"
+
+    def write_result(self, number: int, result: PartResult) -> None:
+        """Record that part ``number`` is finished."""
+        data = canonical_json(msgspec.to_builtins(result))
+        write_atomically(self.result_path(number), data)
+
+    def read_result(self, number: int) -> PartResult | None:
+        """Return what came of part ``number``; None while it is not finished."""
+        path = self.result_path(number)
+        try:
+            return msgspec.convert(json.loads(path.read_bytes()), PartResult)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise DatasetError(
+                f"{path} is damaged: remove {self.path.parent} to begin this packing anew"
+            ) from None
+
+    def write_files(self, listing: SourceListing, order: NDArray[np.int64]) -> None:
+        """Write the listed files in ``order``."""
+        with (self.path / "files").open("wb") as file:
+            for number in order.tolist():
+                name = listing.stored_name(number)
+                file.write(_FILE_ENTRY.pack(int(listing.labels[number]), len(name)) + name)
+
+    def remove(self) -> None:
+        """Remove the folder, its state last; the dataset is complete."""
+        for path in self.path.iterdir():
+            if path.name != STATE_NAME:
+                path.unlink()
+        shutil.rmtree(self.path)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def locate_files(
+    listing: SourceListing, order: NDArray[np.int64], part_sizes: list[int]
+) -> list[PartFiles]:
+    """Return where ``write_files`` puts the files of each part."""
+    starts = np.concatenate(([0], listing.name_ends[:-1]))
+    name_bytes = (listing.name_ends - starts)[order]
+    ends = np.concatenate(([0], np.cumsum(name_bytes + _FILE_ENTRY.size)))
+    edges = np.concatenate(([0], np.cumsum(part_sizes)))
+    offsets = ends[edges].tolist()
+    return [
+        PartFiles(offset=begin, bytes=end - begin, count=count)
+        for begin, end, count in zip(offsets, offsets[1:], part_sizes, strict=False)
+    ]
+
+
+def read_files(path: Path, offset: int, size: int) -> list[tuple[int, bytes]]:
+    """Return (label, stored name) of the files that stand at ``offset`` of the file ``files``."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(size)
+    files, at = [], 0
+    while at < len(data):
+        label, name_bytes = _FILE_ENTRY.unpack_from(data, at)
+        at += _FILE_ENTRY.size
+        files.append((label, data[at : at + name_bytes]))
+        at += name_bytes
+    return files

@@ -1,0 +1,279 @@
+"""The order of an epoch: which samples make batch ``index``, as pure arithmetic.
+
+    lane 0: shards 0, L, 2L, …   ── permuted with key (seed, epoch, lane) ── cut: B B B B │ rest
+    lane 1: shards 1, L+1, …     ── permuted …                            ── cut: B B B   │ rest
+    …
+    turn 0: every lane's batch 0, lanes in an order keyed by (seed, epoch, turn)
+    turn 1: every lane's batch 1, … (lanes that have no such batch are left out)
+    then:   the rests of all lanes, permuted together, cut into the last batches
+
+Invariant: every sample is in exactly one row of exactly one batch of the epoch (padding), or in at
+most one and fewer than ``batch_size`` samples are left out (dropping). All batches but the last are
+full. The order depends on nothing but the arguments: not on the process, the host, the world
+size or numpy's version. Memory is O(lanes); nothing is held for each sample.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError
+from feeder.permutation import MAX_SIZE, KeyedPermutations, keyed_order
+from feeder.rng import Purpose, derive_key, derive_keys
+
+MAX_SHARDS: Final = 2**20
+MAX_EPOCH: Final = 2**31 - 1
+MAX_SEED: Final = 2**64 - 1
+
+
+class LastBatch(enum.StrEnum):
+    """What becomes of the samples that do not fill a last batch."""
+
+    DROP = "drop"
+    PAD = "pad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLayout:
+    """How samples lie in shards and lanes; sample ids count through shard 0, then shard 1, ….
+
+    Shard s holds samples // shards + (s < samples % shards) rows and is in lane s mod lanes.
+    """
+
+    samples: int
+    shards: int
+    lanes: int
+
+    def __post_init__(self) -> None:
+        _check_range("layout", "samples", self.samples, 1, MAX_SIZE)
+        _check_range("layout", "shards", self.shards, 1, MAX_SHARDS)
+        _check_range("layout", "lanes", self.lanes, 1, self.shards)
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the shard numbers and the rows in them of ``sample_ids``, both int64 (n,).
+
+        Raises IndexError for an id outside 0 .. samples - 1.
+        """
+        outside = (sample_ids < 0) | (sample_ids >= self.samples)
+        if outside.any():
+            first = int(sample_ids[outside][0])
+            raise IndexError(f"sample {first} is outside this dataset's 0 .. {self.samples - 1}")
+        short_rows, long_shards = divmod(self.samples, self.shards)
+        shards = _divide_rows(sample_ids, short_rows, long_shards)
+        return shards, sample_ids - shards * short_rows - np.minimum(shards, long_shards)
+
+    def lane_sizes(self) -> NDArray[np.int64]:
+        """Return the number of samples in each lane, int64 (lanes,)."""
+        short_rows = self.samples // self.shards
+        lanes = np.arange(self.lanes, dtype=np.int64)
+        shards = (self.shards - lanes + self.lanes - 1) // self.lanes
+        return shards * short_rows + self._long_shards(lanes)
+
+    def sample_ids(
+        self, lanes: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the ids of the samples at ``positions`` of ``lanes`` in packed order, int64 (n,).
+
+        A lane's packed order is its shards by number, each by row. Positions are unchecked.
+        """
+        short_rows, long_shards = divmod(self.samples, self.shards)
+        lane_long_shards = self._long_shards(lanes)
+        turns = _divide_rows(positions, short_rows, lane_long_shards)
+        shards = lanes + turns * self.lanes
+        # rows of all shards before this one, less the lane's own before it, counted by positions
+        sample_ids = positions + (shards - turns) * short_rows
+        sample_ids += np.minimum(shards, long_shards)
+        sample_ids -= np.minimum(turns, lane_long_shards)
+        return sample_ids
+
+    def _long_shards(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many shards of each lane hold one sample more than the others."""
+        return (self.samples % self.shards + self.lanes - 1 - lanes) // self.lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """A run of turns in which the same lanes take part."""
+
+    first_index: int
+    first_turn: int
+    lanes: NDArray[np.int64]
+
+
+class EpochPlan:
+    """The batches of one epoch; cheap to make, safe to share between threads."""
+
+    def __init__(
+        self,
+        layout: ShardLayout,
+        *,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        shuffle: bool,
+        last_batch: LastBatch,
+    ) -> None:
+        """Plan the epoch; ConfigError when a number is out of its range.
+
+        A dataset smaller than one batch has 0 batches when the last batch is dropped.
+        """
+        _check_range("plan", "batch_size", batch_size, 1, MAX_SIZE)
+        _check_range("plan", "seed", seed, 0, MAX_SEED)
+        _check_range("plan", "epoch", epoch, 0, MAX_EPOCH)
+        self.layout = layout
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = epoch
+        self.shuffle = shuffle
+        self.last_batch = last_batch
+        padding = batch_size - 1 if last_batch == LastBatch.PAD else 0
+        self.batches = (layout.samples + padding) // batch_size
+
+        sizes = layout.lane_sizes()
+        self._whole_batches = sizes // batch_size  # (lanes,)
+        self._stages = _plan_stages(self._whole_batches)
+        # The order of the turn asked for last: chunks and neighbouring batches ask for it again.
+        self._last_turn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
+        self._lane_batches = int(self._whole_batches.sum())
+        rests = sizes - self._whole_batches * batch_size
+        self._rest_starts = np.cumsum(rests) - rests  # where each lane's rest begins among them all
+        lane_keys = derive_keys(
+            derive_key(Purpose.LANE_ORDER, seed, epoch), np.arange(layout.lanes, dtype=np.int64)
+        )
+        self._permute_lanes = KeyedPermutations(sizes, lane_keys)
+        self._permute_leftovers = KeyedPermutations(
+            np.array([rests.sum()], dtype=np.int64),
+            np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),
+        )
+
+    def __str__(self) -> str:
+        """Say the plan in one line for people."""
+        last = self.valid(self.batches - 1) if self.batches else 0
+        return (
+            f"epoch {self.epoch}: {self.layout.samples:,} images in {self.batches:,} batches of "
+            f"{self.batch_size:,}, {last:,} in the last ({self.last_batch})"
+        )
+
+    def lane(self, index: int) -> int | None:
+        """Return the lane that all samples of the batch are in, None for a batch of leftovers."""
+        self._check_index(index)
+        if index >= self._lane_batches:
+            return None
+        return self._find_turn(index)[0]
+
+    def valid(self, index: int) -> int:
+        """Return how many rows of the batch are real samples: batch_size but for a padded last."""
+        self._check_index(index)
+        return min(self.batch_size, self.layout.samples - index * self.batch_size)
+
+    def samples(self, index: int, first: int = 0, count: int | None = None) -> NDArray[np.int64]:
+        """Return the sample ids of rows first .. first + count - 1 of a batch, int64.
+
+        Without ``count`` up to the last real row; never past it, so the result may be shorter than
+        ``count`` or empty. Raises IndexError for an index outside 0 .. batches - 1 and for
+        negative rows.
+        """
+        valid = self.valid(index)
+        if first < 0 or (count is not None and count < 0):
+            raise IndexError(f"rows from {first}, {count} of them: neither may be negative")
+        stop = valid if count is None else min(valid, first + count)
+        rows = np.arange(first, max(first, stop), dtype=np.int64)
+        if index >= self._lane_batches:
+            lanes, positions = self._find_leftovers(
+                rows + (index - self._lane_batches) * self.batch_size
+            )
+        else:
+            lane, turn = self._find_turn(index)
+            lanes = np.full(rows.shape, lane, dtype=np.int64)
+            positions = rows + turn * self.batch_size
+        if self.shuffle:
+            positions = self._permute_lanes(lanes, positions)
+        return self.layout.sample_ids(lanes, positions)
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self.batches:
+            raise IndexError(
+                f"batch {index} is outside epoch {self.epoch}, which has {self.batches} batches"
+            )
+
+    def _find_turn(self, index: int) -> tuple[int, int]:
+        """Return the lane and the turn (which of its batches) of a batch that is no leftover."""
+        stage = next(stage for stage in reversed(self._stages) if stage.first_index <= index)
+        turns, place = divmod(index - stage.first_index, len(stage.lanes))
+        turn = stage.first_turn + turns
+        if not self.shuffle:
+            return int(stage.lanes[place]), turn
+        known_turn, lanes = self._last_turn
+        if known_turn != turn:
+            key = derive_key(Purpose.TURN_ORDER, self.seed, self.epoch, turn)
+            lanes = keyed_order(stage.lanes, key)
+            self._last_turn = (turn, lanes)  # one assignment: threads may share the plan
+        return int(lanes[place]), turn
+
+    def _find_leftovers(
+        self, places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lanes and the places in their cut order of rows among the leftovers."""
+        if self.shuffle:
+            places = self._permute_leftovers(np.zeros_like(places), places)
+        lanes = np.searchsorted(self._rest_starts, places, side="right") - 1
+        positions = self._whole_batches[lanes] * self.batch_size
+        positions += places - self._rest_starts[lanes]
+        return lanes, positions
+
+
+def steps_per_rank(batches: int, world_size: int, last_batch: LastBatch) -> int:
+    """Return the number of steps in an epoch, the same for every rank.
+
+    Dropping rounds down (fewer than world_size batches are left out); padding rounds up: the
+    indices at and past ``batches`` stand for batches in which no row is real.
+    """
+    _check_range("ranks", "world_size", world_size, 1, MAX_SIZE)
+    padding = world_size - 1 if last_batch == LastBatch.PAD else 0
+    return (batches + padding) // world_size
+
+
+def rank_indices(batches: int, rank: int, world_size: int, last_batch: LastBatch) -> range:
+    """Return the indices of ``rank`` of ``world_size`` in an epoch: rank, rank + world_size, …."""
+    steps = steps_per_rank(batches, world_size, last_batch)
+    _check_range("ranks", "rank", rank, 0, world_size - 1)
+    return range(rank, steps * world_size, world_size)
+
+
+def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:
+    """Split the turns where lanes run out of whole batches.
+
+    Lanes have at most four different sizes (with or without a shard more, with or without one
+    sample more in some of them), so there are few stages however many lanes there are.
+    """
+    stages: list[_Stage] = []
+    index = turn = 0
+    for until in np.unique(whole_batches).tolist():
+        if until > turn:
+            lanes = np.flatnonzero(whole_batches >= until)
+            stages.append(_Stage(first_index=index, first_turn=turn, lanes=lanes))
+            index += (until - turn) * len(lanes)
+            turn = until
+    return tuple(stages)
+
+
+def _divide_rows(
+    positions: NDArray[np.int64], short_rows: int, long_shards: int | NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return which shard each position falls in: ``long_shards`` of one row more come first.
+
+    Inside the long shards the first quotient is right and the second no larger; behind them the
+    second is right and the first no larger. max(…, 1) is for empty short shards: none is met.
+    """
+    shards: NDArray[np.int64] = np.maximum(
+        positions // (short_rows + 1), (positions - long_shards) // max(short_rows, 1)
+    )
+    return shards
+
+
+def _check_range(where: str, name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{where}: {name} must be {low} .. {high}, got {value!r}")

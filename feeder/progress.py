@@ -1,0 +1,94 @@
+"""One line that says how far a long command is, and when it will be done.
+
+On a terminal the line is drawn over itself a few times a second; elsewhere a plain line is written
+every few seconds, so that logs stay short.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+_REDRAW_S: Final = 0.2
+_PLAIN_LINE_S: Final = 10.0
+
+
+class ProgressLine:
+    """Progress of one count at a time, written to ``stream``."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._terminal = stream.isatty()
+        self._verb = self._unit = ""
+        self._total = self._done = self._skipped = self._bytes = self._quarantined = 0
+        self._began_s = self._drawn_s = clock()
+        self._drawn = False
+
+    def begin(self, verb: str, unit: str, total: int, done: int = 0) -> None:
+        """Start counting to ``total``, of which ``done`` were done before, at no cost now."""
+        self._verb, self._unit = verb, unit
+        self._total, self._done, self._skipped = total, done, done
+        self._bytes = self._quarantined = 0
+        self._began_s = self._drawn_s = self._clock()
+        self._drawn = False
+
+    def add(self, count: int, size_bytes: int = 0, quarantined: int = 0) -> None:
+        """Count on, and draw if it is time."""
+        self._done += count
+        self._quarantined += quarantined
+        self._bytes += size_bytes
+        now_s = self._clock()
+        if now_s - self._drawn_s >= (_REDRAW_S if self._terminal else _PLAIN_LINE_S):
+            self._drawn_s = now_s
+            self._draw()
+
+    def end(self) -> None:
+        """Draw the final state and leave the line."""
+        self._draw()
+        if self._terminal:
+            self._stream.write("\n")
+            self._stream.flush()
+        self._drawn = False
+
+    def clear(self) -> None:
+        """Wipe the line, for somebody else to write in its place."""
+        if self._terminal and self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+        self._drawn = False
+
+    def note(self, text: str) -> None:
+        """Write a line of its own."""
+        self.clear()
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def _draw(self) -> None:
+        if self._terminal:
+            self._stream.write(f"\r{self.line()}\x1b[K")
+        else:
+            self._stream.write(f"{self.line()}\n")
+        self._stream.flush()
+        self._drawn = True
+
+    def line(self) -> str:
+        """Return e.g. ``packing 50/200 images (25 %), 310 images/s, 33.5 MB/s, 0:15 left``."""
+        seconds = max(self._clock() - self._began_s, 1e-9)
+        rate = (self._done - self._skipped) / seconds
+        share = 100 * self._done // self._total if self._total else 100
+        text = f"{self._verb} {self._done:,}/{self._total:,} {self._unit} ({share} %)"
+        text += f", {rate:,.0f} {self._unit}/s"
+        if self._bytes:
+            text += f", {self._bytes / seconds / 1e6:,.1f} MB/s"
+        if self._quarantined:
+            text += f", {self._quarantined:,} quarantined"
+        if rate > 0 and self._done < self._total:
+            text += f", {format_duration((self._total - self._done) / rate)} left"
+        return text
+
+
+def format_duration(seconds: float) -> str:
+    """Return e.g. ``0:09``, ``12:30`` or ``3:05:00``."""
+    minutes, second = divmod(int(seconds + 0.5), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -1,0 +1,33 @@
+"""When a node process that crashed is started again, and when that is given up: no clock, no I/O.
+
+The pause doubles with each crash in a row, from FIRST_PAUSE_S to LAST_PAUSE_S; a node process that
+has served for WINDOW_S starts over. More than CRASHES_MAX crashes within WINDOW_S end the daemon:
+whoever supervises it (systemd, a person) sees that something is wrong.
+"""
+
+from collections import deque
+from typing import Final
+
+FIRST_PAUSE_S: Final = 0.25
+LAST_PAUSE_S: Final = 10.0
+CRASHES_MAX: Final = 5
+WINDOW_S: Final = 60.0
+
+
+class RestartPolicy:
+    """The crashes of one node process."""
+
+    def __init__(self) -> None:
+        self._crashes_s: deque[float] = deque(maxlen=CRASHES_MAX + 1)
+        self._pause_s = FIRST_PAUSE_S
+
+    def crashed(self, now_s: float) -> float | None:
+        """Return when to start it again, or None to give up."""
+        if self._crashes_s and now_s - self._crashes_s[-1] >= WINDOW_S:
+            self._pause_s = FIRST_PAUSE_S
+        self._crashes_s.append(now_s)
+        if len(self._crashes_s) > CRASHES_MAX and now_s - self._crashes_s[0] < WINDOW_S:
+            return None
+        at_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
+        return at_s

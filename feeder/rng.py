@@ -1,0 +1,116 @@
+"""Random numbers without state: every draw is a pure function of its key and its counter.
+
+Nothing here remembers anything, so it cannot matter who draws, in what order or how often.
+
+``mix64`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, OOPSLA 2014, with the constants of Stafford's variant 13). ``mix64(seed + j * GAMMA)``
+for j = 1, 2, … is SplitMix64's j-th output, so every stream below is a SplitMix64 sequence
+whose seed is itself mixed from (seed, epoch, stream, sample id).
+
+Invariant: only uint64 arithmetic modulo 2**64 and one exact conversion to float64 are used, so
+the values are the same on every machine and with every numpy. Published values are in the tests.
+"""
+
+import enum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+GAMMA: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: SplitMix64's increment
+_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9
+_MULTIPLIER_2: Final = 0x94D049BB133111EB
+_MASK: Final = 2**64 - 1
+
+# Array operands of numpy 1.26 need typed scalars: uint64 with a Python int may become float64.
+_GAMMA_U64: Final = np.uint64(GAMMA)
+_MULTIPLIER_1_U64: Final = np.uint64(_MULTIPLIER_1)
+_MULTIPLIER_2_U64: Final = np.uint64(_MULTIPLIER_2)
+_SHIFT_30: Final = np.uint64(30)
+_SHIFT_27: Final = np.uint64(27)
+_SHIFT_31: Final = np.uint64(31)
+_SHIFT_11: Final = np.uint64(11)
+_UNIT: Final = 2.0**-53
+
+
+class Purpose(enum.IntEnum):
+    """What a key is for; keys of different purposes never share random numbers."""
+
+    LANE_ORDER = 1
+    TURN_ORDER = 2
+    LEFTOVER_ORDER = 3
+    SAMPLE = 4
+
+
+class Stream(enum.IntEnum):
+    """The independent random streams of one sample; a new augmentation takes a new number."""
+
+    CROP = 1
+    FLIP = 2
+
+
+def derive_key(purpose: Purpose, *words: int) -> int:
+    """Return the 64-bit key of ``purpose`` and ``words`` (each in 0 .. 2**64 - 1).
+
+    For fixed other words it is a bijection of each word, so neighbouring seeds never collide.
+    """
+    key = _mix64_int(int(purpose) + GAMMA)
+    for word in words:
+        key = _mix64_int(key + (int(word) + 1) * GAMMA)
+    return key
+
+
+def derive_keys(key: int, words: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return a 64-bit key for each of ``words``: ``derive_key`` with one more word, for arrays."""
+    keys = words.astype(np.uint64)
+    keys += np.uint64(1)
+    keys *= _GAMMA_U64
+    keys += np.uint64(key)
+    return mix64(keys)
+
+
+def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix each word with a bijection of 64 bits, in place, and return the same array."""
+    words ^= words >> _SHIFT_30
+    words *= _MULTIPLIER_1_U64
+    words ^= words >> _SHIFT_27
+    words *= _MULTIPLIER_2_U64
+    words ^= words >> _SHIFT_31
+    return words
+
+
+def uniforms(
+    seed: int, epoch: int, sample_ids: NDArray[np.int64], stream: Stream, count: int
+) -> NDArray[np.float64]:
+    """Return ``count`` uniform draws for each sample, float64 (n, count) in [0, 1).
+
+    The values are multiples of 2**-53. A row depends on (seed, epoch, sample id, stream) only, and
+    its first k values are the same for every ``count`` >= k.
+    """
+    starts = derive_keys(derive_key(Purpose.SAMPLE, seed, epoch, stream), sample_ids)
+    counters = np.arange(1, count + 1, dtype=np.uint64)
+    counters *= _GAMMA_U64
+    bits = mix64(starts[:, np.newaxis] + counters)
+    bits >>= _SHIFT_11
+    draws: NDArray[np.float64] = bits.astype(np.float64)  # exact: 53 bits
+    draws *= _UNIT
+    return draws
+
+
+def uniform_integers(
+    draws: NDArray[np.float64], limits: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Turn ``draws`` in [0, 1) into whole float64 numbers 0 .. limits - 1 (1 <= limits < 2**53).
+
+    floor(u * m) with 53 random bits: no value's probability is off by more than 2**-53. Since u is
+    at most 1 - 2**-53, the rounded product always stays below m.
+    """
+    return np.floor(draws * limits)
+
+
+def _mix64_int(word: int) -> int:
+    """``mix64`` of one Python integer, taken modulo 2**64 first."""
+    word &= _MASK
+    word = (word ^ (word >> 30)) * _MULTIPLIER_1 & _MASK
+    word = (word ^ (word >> 27)) * _MULTIPLIER_2 & _MASK
+    return word ^ (word >> 31)

@@ -1,0 +1,209 @@
+"""The way of a sample, from its shard to its place in a batch's slot: the hot path.
+
+    read      one pread of the sample's blob into a reused buffer
+    join      the tiles that the crop touches, as one small JPEG, into a second one
+    decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
+    resize    the crop's box in that picture, antialiased bilinear, mirrored, as int8 into the slot
+
+The crop is drawn before any pixel is touched. The result equals decoding the whole image with
+libjpeg-turbo and calling ``Image.resize(size, BILINEAR, box=box)`` on it, bit for bit, at scale 1.
+Nothing is allocated per image; errors are caught once, around a sample.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.crop import plan_crops
+from feeder.dataset import Dataset
+from feeder.decode import decode_rgbx
+from feeder.errors import DatasetError
+from feeder.recipe import Recipe
+from feeder.resize import SLACK_BYTES, resize_pack
+from feeder.tiles import TileGrids, TileWindows, cover_boxes, join_segments
+
+STAGES = ("read", "join", "decode", "resize")
+
+_JOIN_FIELDS = ["blob_bytes", "tile_columns", "tile_rows", "header_bytes", "sof_offset"]
+
+_BOX_ROUNDING_PX = 1 / 64
+"""Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
+
+_KEEP_BYTES = 32 << 20
+"""Scratch above this (a decoded picture of 8 megapixels) is given back after the sample."""
+
+
+class Scratch:
+    """A byte buffer that is reused from sample to sample and forgets giant ones."""
+
+    def __init__(self) -> None:
+        self._buffer: NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
+        self.high_water_bytes = 0
+
+    def take(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Return ``size_bytes`` bytes with any content; the last ones taken become invalid."""
+        if size_bytes > self._buffer.size:
+            self.high_water_bytes = size_bytes
+            room = np.empty(size_bytes + size_bytes // 4, np.uint8)
+            if room.size > _KEEP_BYTES:
+                return room[:size_bytes]
+            self._buffer = room
+        return self._buffer[:size_bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodePlan:
+    """What to decode of n samples, and the box within it that becomes the picture."""
+
+    windows: TileWindows
+    picture_width: NDArray[np.int64]
+    """(n,) decoded pixels across up to the image's true edge; Pillow must not look past it."""
+    boxes: NDArray[np.float64]
+    """(n, 4): left, top, right, bottom in pixels of the decoded window."""
+
+
+def plan_decode(
+    grids: TileGrids, boxes: NDArray[np.float64], scales: NDArray[np.int64], image_size: int
+) -> DecodePlan:
+    """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) will look at.
+
+    Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
+    centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
+    ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators.
+    """
+    start = boxes[:, :2] / scales[:, None]
+    side = boxes[:, 2:] / scales[:, None]
+    step = side / image_size
+    reach = np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
+    first = np.floor(start - reach + 1.0).astype(np.int64) * scales[:, None]
+    end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
+    windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
+    # Rounded as Pillow would round the box in the whole picture, so that the weights are the same.
+    corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
+    origin = np.stack([windows.x, windows.y], axis=1) // scales[:, None]
+    return DecodePlan(
+        windows=windows,
+        picture_width=np.minimum(
+            -(-(grids.width - windows.x) // scales), -(-windows.width // scales)
+        ),
+        boxes=corners - np.tile(origin, 2),
+    )
+
+
+class SampleReader:
+    """Turns samples of one dataset into rows of a batch of one recipe; not thread-safe.
+
+    One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
+    ``seconds`` adds up the time spent in each of STAGES.
+    """
+
+    def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
+        self._dataset = dataset
+        self._recipe = recipe
+        self._size = (recipe.image_size, recipe.image_size)
+        self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.images = 0
+
+    def fill(
+        self,
+        sample_ids: NDArray[np.int64],
+        *,
+        seed: int,
+        epoch: int,
+        pixels: NDArray[np.int8],
+        labels: NDArray[np.int64],
+    ) -> None:
+        """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place.
+
+        Raises DatasetError naming the first sample that is damaged.
+        """
+        records = self._dataset.read_records(sample_ids)
+        grids = TileGrids.of_records(records)
+        crops = plan_crops(
+            self._recipe,
+            seed=seed,
+            epoch=epoch,
+            sample_ids=sample_ids,
+            widths=grids.width,
+            heights=grids.height,
+        )
+        plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
+        labels[:] = records["label"]
+        rows = zip(
+            sample_ids.tolist(),
+            records,
+            records[_JOIN_FIELDS].tolist(),
+            _window_fields(plan.windows),
+            plan.picture_width.tolist(),
+            plan.boxes.tolist(),
+            crops.scales.tolist(),
+            crops.flips.tolist(),
+            pixels,
+            strict=True,
+        )
+        for sample_id, *row in rows:
+            try:
+                self._fill_one(sample_id, *row)
+            except ValueError as error:
+                raise DatasetError(
+                    f"{self._dataset.describe(sample_id)} does not decode ({error}): check the "
+                    f"dataset with `feeder verify {self._dataset.path}` and pack it again"
+                ) from error
+
+    def _fill_one(
+        self,
+        sample_id: int,
+        record: np.void,
+        join_fields: tuple[int, ...],
+        window: tuple[int, ...],
+        picture_width: int,
+        box: tuple[float, float, float, float],
+        scale: int,
+        flip: bool,
+        out: NDArray[np.int8],
+    ) -> None:
+        started = perf_counter()
+        blob_bytes, columns, tile_rows, header_bytes, sof_offset = join_fields
+        first_column, end_column, first_row, end_row, source_width, source_height = window
+        blob = self._dataset.read_blob(sample_id, record, self._blob.take(blob_bytes))
+        read = perf_counter()
+
+        joined = self._joined.take(blob_bytes)
+        joined_bytes = join_segments(
+            blob,
+            columns,
+            tile_rows,
+            header_bytes,
+            sof_offset,
+            first_column,
+            end_column,
+            first_row,
+            end_row,
+            source_width,
+            source_height,
+            joined,
+        )
+        joined_at = perf_counter()
+
+        width, height = -(-source_width // scale), -(-source_height // scale)
+        picture = self._rgbx.take(4 * width * height + SLACK_BYTES)
+        decode_rgbx(joined[:joined_bytes], source_width, source_height, scale, picture)
+        decoded = perf_counter()
+
+        resize_pack(picture, 4 * width, picture_width, height, box, mirrored=flip, out=out)
+        seconds = self.seconds
+        seconds["read"] += read - started
+        seconds["join"] += joined_at - read
+        seconds["decode"] += decoded - joined_at
+        seconds["resize"] += perf_counter() - decoded
+        self.images += 1
+
+
+def _window_fields(windows: TileWindows) -> list[list[int]]:
+    """Return for each sample what ``join_segments`` takes of its window, as plain integers."""
+    fields = ("first_column", "end_column", "first_row", "end_row", "width", "height")
+    columns: list[list[int]] = np.stack([getattr(windows, f) for f in fields], axis=1).tolist()
+    return columns

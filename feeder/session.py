@@ -1,0 +1,384 @@
+"""The sessions of a node process, as a state machine: events in, instructions out, no clock.
+
+    Hello ─► OpenSlots ─► SlotsOpened ─► Welcome
+    Request ─► batch waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
+            ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
+    Bye, lease over, peer gone ─► (workers finish what they hold) ─► CloseSlots ─► SlotsClosed
+
+Invariants, which tests/test_session.py checks over random interleavings:
+- a slot belongs to one batch from the first chunk until the client released it, no worker writes to
+  it and the socket has let go of it;
+- each wanted batch is answered once: by all of its chunks, each once, or by one Failed, or not at
+  all after the client released it or its session ended;
+- a session has at most ``window`` batches wanted and not released, so at most that many slots;
+- slots of all sessions together, those of ended sessions that are still lent included, stay within
+  the budget.
+"""
+
+from collections.abc import Mapping
+
+from feeder.admission import (
+    MESSAGE_CHARS_MAX,
+    NodeIdentity,
+    Refusal,
+    ServedDataset,
+    SessionLimits,
+    admit,
+    compose_welcome,
+)
+from feeder.dispatch import DEATHS_MAX, Batch, Chunk, Dispatcher
+from feeder.metrics import SessionCounters
+from feeder.session_events import (
+    ChunkFailed,
+    ChunkFilled,
+    ClockAdvanced,
+    CloseSlots,
+    DrainAsked,
+    Event,
+    FillChunk,
+    Instruction,
+    KillWorker,
+    MessageReceived,
+    OpenSlots,
+    PeerGone,
+    ReturnSlot,
+    Send,
+    SendChunk,
+    SlotReturned,
+    SlotsClosed,
+    SlotsOpened,
+    SlotsRefused,
+    WorkerJoined,
+    WorkerLost,
+)
+from feeder.session_state import Session
+from feeder.wire import Bye, Draining, Failed, Hello, Ping, Pong, Refused, Request
+
+_UNKNOWN_SESSION = Refusal(
+    "unknown-session", "there is no such session here (any more): say Hello again"
+)
+_DRAINING = Refusal("draining", "this feeder is about to end and takes no new requests")
+
+
+class SessionTable:
+    """All sessions of one node process."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, ServedDataset],
+        limits: SessionLimits,
+        identity: NodeIdentity,
+        counters: SessionCounters,
+    ) -> None:
+        self._datasets = datasets
+        self._limits = limits
+        self._identity = identity
+        self._counters = counters
+        self._dispatcher = Dispatcher(chunk_images=limits.chunk_images)
+        self._sessions: dict[int, Session] = {}
+        self._by_peer: dict[bytes, int] = {}
+        self._ended: dict[int, Session] = {}  # memory not given back yet
+        self._is_draining = False
+        self._out: list[Instruction] = []
+        self._now_s = 0.0
+        self.check_at_s = float("inf")
+        """Handle ClockAdvanced when this time has come; it never moves past the true deadline."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was asked for remains to be filled."""
+        dispatcher = self._dispatcher
+        return not (
+            dispatcher.chunks_in_hand
+            or dispatcher.queued_batches
+            or any(session.waiting for session in self._sessions.values())
+        )
+
+    @property
+    def committed_bytes(self) -> int:
+        """Slot memory of all sessions, those of ended ones that is still lent included."""
+        return sum(
+            session.layout.total_bytes
+            for sessions in (self._sessions, self._ended)
+            for session in sessions.values()
+        )
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+        """Return what follows from an event, to be carried out in this order."""
+        self._now_s = now_s
+        match event:
+            case ChunkFilled():
+                self._on_chunk_filled(event)
+            case MessageReceived():
+                self._on_message(event)
+            case SlotReturned():
+                self._on_slot_returned(event)
+            case ChunkFailed():
+                self._on_chunk_failed(event)
+            case WorkerJoined():
+                self._dispatcher.add_worker(event.worker)
+            case WorkerLost():
+                self._on_worker_lost(event)
+            case PeerGone():
+                self._on_peer_gone(event)
+            case SlotsOpened():
+                self._on_slots_opened(event)
+            case SlotsRefused():
+                self._on_slots_refused(event)
+            case SlotsClosed():
+                self._ended.pop(event.session, None)
+            case DrainAsked():
+                self._on_drain()
+            case ClockAdvanced():
+                self._on_clock()
+        self._dispatch()
+        out, self._out = self._out, []
+        return out
+
+    # --- Messages -----------------------------------------------------------------------------
+
+    def _on_message(self, event: MessageReceived) -> None:
+        message = event.message
+        if isinstance(message, Hello):
+            self._on_hello(event, message)
+            return
+        if not isinstance(message, Request | Ping | Bye):
+            return  # StatsRequest concerns no session
+        session = self._sessions.get(message.session)
+        if session is None or session.peer != event.peer or not session.is_open:
+            if not isinstance(message, Bye):
+                self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
+            return
+        session.seen_s = self._now_s
+        if isinstance(message, Request):
+            self._on_request(session, message)
+        elif isinstance(message, Ping):
+            self._out.append(Send(event.peer, Pong(session=session.number)))
+        else:
+            self._counters.sessions_closed += 1
+            self._end(session)
+
+    def _on_hello(self, event: MessageReceived, hello: Hello) -> None:
+        former = self._by_peer.get(event.peer)
+        if former is not None:
+            self._counters.sessions_closed += 1
+            self._end(self._sessions[former])
+        admission = admit(
+            hello,
+            self._datasets,
+            self._limits,
+            is_draining=self._is_draining,
+            # Ended sessions whose memory is still lent hold descriptors: no more of these either.
+            sessions=max(len(self._sessions), len(self._ended)),
+            left_bytes=min(self._limits.slots_bytes - self.committed_bytes, event.available_bytes),
+        )
+        if isinstance(admission, Refusal):
+            self._refuse(event.peer, admission)
+            return
+        self._counters.windows_reduced += admission.layout.slots < hello.window
+        session = Session(
+            number=event.fresh_session,
+            peer=event.peer,
+            hello=hello,
+            plan=admission.plan,
+            layout=admission.layout,
+            seen_s=self._now_s,
+        )
+        self._sessions[session.number] = session
+        self._by_peer[event.peer] = session.number
+        self._check_by(self._now_s + self._limits.lease_s)
+        self._out.append(
+            OpenSlots(session.number, hello.dataset, hello.recipe, hello.seed, session.layout)
+        )
+
+    def _on_request(self, session: Session, request: Request) -> None:
+        for epoch, index in request.release:
+            batch = session.wanted.pop((epoch, index), None)
+            if batch is not None:
+                self._counters.batches_released += 1
+                self._let_go(session, batch)
+        fresh = [key for key in dict.fromkeys(request.want) if key not in session.wanted]
+        self._counters.wants_repeated += len(request.want) - len(fresh)
+        if not fresh:
+            return
+        refusal = _DRAINING if self._is_draining else session.object_to(fresh)
+        if refusal is not None:
+            self._refuse(session.peer, refusal, session.number)
+            return
+        for key in fresh:
+            session.want(key)
+        self._give_slots(session)
+
+    # --- Slots and chunks ---------------------------------------------------------------------
+
+    def _give_slots(self, session: Session) -> None:
+        for batch in session.assign_slots():
+            self._dispatcher.enqueue(batch)
+
+    def _dispatch(self) -> None:
+        for chunk in self._dispatcher.dispatch(self._now_s):
+            batch = chunk.batch
+            self._sessions[batch.session].in_hand += 1
+            self._check_by(self._now_s + self._limits.chunk_deadline_s)
+            self._out.append(
+                FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
+            )
+
+    def _on_chunk_filled(self, event: ChunkFilled) -> None:
+        chunk = self._dispatcher.finish(event.ticket, self._now_s)
+        if chunk is None:
+            return
+        batch = chunk.batch
+        if not batch.is_cancelled:
+            self._counters.chunks += 1
+            self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
+            self._counters.batches += not batch.has_chunks and not batch.in_hand
+            peer = self._sessions[batch.session].peer
+            self._out.append(SendChunk(peer, *batch.place, chunk.first, chunk.count, batch.valid))
+        self._settle(batch)
+
+    def _on_chunk_failed(self, event: ChunkFailed) -> None:
+        chunk = self._dispatcher.finish(event.ticket, self._now_s)
+        if chunk is not None:
+            self._fail(chunk, event.code, event.message)
+            self._settle(chunk.batch)
+
+    def _on_worker_lost(self, event: WorkerLost) -> None:
+        batches, given_up = self._dispatcher.remove_worker(event.worker)
+        self._counters.chunks_returned += len(batches) - len(given_up)
+        for chunk in given_up:
+            self._fail(
+                chunk,
+                "worker-died",
+                f"rows {chunk.first} .. {chunk.first + chunk.count - 1} ended {DEATHS_MAX} workers "
+                "one after the other: look for a damaged sample with `feeder verify`",
+            )
+        for batch in batches:
+            self._settle(batch)
+
+    def _fail(self, chunk: Chunk, code: str, message: str) -> None:
+        """Tell the client that the batch cannot be had; it is still the client's to release."""
+        batch = chunk.batch
+        if batch.is_cancelled:
+            return
+        self._dispatcher.cancel(batch)
+        self._counters.batches_failed += 1
+        session = self._sessions[batch.session]
+        failed = Failed(
+            session=session.number,
+            epoch=batch.epoch,
+            index=batch.index,
+            code=code,
+            message=message[:MESSAGE_CHARS_MAX],
+        )
+        self._out.append(Send(session.peer, failed))
+
+    def _settle(self, batch: Batch) -> None:
+        """Account for a chunk that a worker does not have in hand any more."""
+        session = self._sessions.get(batch.session)
+        if session is None:
+            session = self._ended[batch.session]
+            session.in_hand -= 1
+            self._close_if_quiet(session)
+            return
+        session.in_hand -= 1
+        if session.wanted.get((batch.epoch, batch.index)) is not batch:
+            self._return_slot(session, batch)
+
+    def _let_go(self, session: Session, batch: Batch) -> None:
+        """The client released the batch; its slot follows when no worker writes to it."""
+        if batch.slot is None:
+            session.waiting.remove(batch)
+            return
+        self._dispatcher.cancel(batch)
+        self._return_slot(session, batch)
+
+    def _return_slot(self, session: Session, batch: Batch) -> None:
+        """Have a released batch's slot returned, unless a worker still writes to it."""
+        if batch.in_hand == 0 and batch.slot is not None:
+            self._out.append(ReturnSlot(session.number, batch.slot))
+            batch.slot = None
+
+    def _on_slot_returned(self, event: SlotReturned) -> None:
+        session = self._sessions.get(event.session)
+        if session is not None:
+            session.free_slots.append(event.slot)
+            self._give_slots(session)
+
+    # --- Beginnings and ends of sessions ------------------------------------------------------
+
+    def _on_slots_opened(self, event: SlotsOpened) -> None:
+        session = self._sessions.get(event.session)
+        if session is None:
+            return
+        session.is_open = True
+        self._counters.sessions_opened += 1
+        welcome = compose_welcome(
+            session.number,
+            session.hello,
+            self._datasets[session.hello.dataset],
+            batches=session.plan.batches,
+            window=session.layout.slots,
+            chunk_images=self._limits.chunk_images,
+            identity=self._identity,
+        )
+        self._out.append(Send(session.peer, welcome))
+
+    def _on_slots_refused(self, event: SlotsRefused) -> None:
+        session = self._sessions.get(event.session)
+        if session is not None:
+            self._refuse(session.peer, Refusal("memory", event.reason))
+            self._end(session)
+
+    def _on_peer_gone(self, event: PeerGone) -> None:
+        number = self._by_peer.get(event.peer)
+        if number is not None:
+            self._counters.sessions_lost += 1
+            self._end(self._sessions[number])
+
+    def _on_drain(self) -> None:
+        self._is_draining = True
+        for session in self._sessions.values():
+            self._out.append(Send(session.peer, Draining(session=session.number)))
+
+    def _on_clock(self) -> None:
+        """End silent sessions, kill stuck workers, and find out when to look again."""
+        self.check_at_s = float("inf")
+        for session in list(self._sessions.values()):
+            over_at_s = session.seen_s + self._limits.lease_s
+            if over_at_s <= self._now_s:
+                self._counters.sessions_expired += 1
+                self._end(session)
+            else:
+                self._check_by(over_at_s)
+        deadline_s = self._limits.chunk_deadline_s
+        stuck = self._dispatcher.find_stuck(self._now_s - deadline_s, self._now_s)
+        self._out += [KillWorker(worker) for worker in stuck]
+        self._check_by(self._dispatcher.oldest_progress_s() + deadline_s)
+
+    def _end(self, session: Session) -> None:
+        del self._sessions[session.number]
+        del self._by_peer[session.peer]
+        self._ended[session.number] = session
+        for batch in session.wanted.values():
+            self._dispatcher.cancel(batch)
+        session.waiting.clear()
+        self._close_if_quiet(session)
+
+    def _close_if_quiet(self, session: Session) -> None:
+        if session.in_hand == 0:
+            self._out.append(CloseSlots(session.number))
+
+    def _check_by(self, at_s: float) -> None:
+        self.check_at_s = min(self.check_at_s, at_s)
+
+    def _refuse(self, peer: bytes, refusal: Refusal, session: int | None = None) -> None:
+        code = refusal.code
+        self._counters.refused[code] = self._counters.refused.get(code, 0) + 1
+        message = refusal.message[:MESSAGE_CHARS_MAX]
+        self._out.append(Send(peer, Refused(code=code, message=message, session=session)))

@@ -1,0 +1,234 @@
+"""The bytes of a shard: header, sample blobs, records, names. No file is opened here.
+
+A shard is ``[header 64 B][blobs][records][names]``, everything little-endian; README.md beside
+this module describes it byte by byte. Each part carries a checksum: the header its own, each record
+its own and its blob's, and the header one over all records and names. What decodes here is
+consistent with itself; everything else raises DatasetError, whatever the bytes were.
+"""
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from feeder.errors import DatasetError
+
+MAGIC: Final = b"FEEDSHRD"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+RECORD_BYTES: Final = 64
+ALIGNMENT_BYTES: Final = 8  # blobs and records start on it, so that every field can be mapped
+
+# magic, version, header bytes, shard, samples, records offset, names offset, names bytes, index
+_HEADER = struct.Struct("<8sHHIQQQQQ")
+_HEADER_CHECKSUM = struct.Struct("<Q")
+_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBH12x")
+_RECORD_CHECKSUM = struct.Struct("<I")
+
+RECORD: Final = np.dtype(
+    [
+        ("offset", "<u8"),  # of the blob, from the start of the shard
+        ("checksum", "<u8"),  # xxh3_64 of the blob
+        ("blob_bytes", "<u4"),
+        ("label", "<u4"),
+        ("name_offset", "<u4"),  # in the names
+        ("name_bytes", "<u2"),
+        ("width", "<u2"),  # true pixels, as are the next
+        ("height", "<u2"),
+        ("header_bytes", "<u2"),  # of the JPEG: where segment 0 begins
+        ("sof_offset", "<u2"),  # of the SOF marker in the JPEG
+        ("tile_columns", "<u2"),
+        ("tile_rows", "<u2"),
+        ("tile_mcus", "u1"),
+        ("mcu_width_px", "u1"),
+        ("mcu_height_px", "u1"),
+        ("subsampling", "u1"),  # feeder.recode.Subsampling
+        ("flags", "<u2"),  # Oddity
+        ("reserved", "V12"),  # zero
+        ("record_checksum", "<u4"),  # low half of xxh3_64 of the 60 bytes before it
+    ]
+)
+
+
+class Oddity(enum.IntFlag):
+    """What was odd about a sample's source: ``flags`` of its record, counted in the manifest."""
+
+    PROGRESSIVE = 1 << 0  # re-coded as baseline without loss
+    ARITHMETIC = 1 << 1  # re-coded with Huffman tables without loss
+    CMYK = 1 << 2  # a CMYK or YCCK JPEG, converted to RGB and encoded anew
+    PNG = 1 << 3  # this and the next five: converted to RGB and encoded as JPEG
+    WEBP = 1 << 4
+    GIF = 1 << 5
+    BMP = 1 << 6
+    TIFF = 1 << 7
+    RARE_JPEG = 1 << 8  # a JPEG of a kind that cannot be tiled as it is
+    WRONG_SUFFIX = 1 << 9  # the suffix names another format than the bytes
+    WARNED = 1 << 10  # the decoder had a cosmetic complaint
+    EXIF_IGNORED = 1 << 11  # says that it is turned; left as it is, as torchvision does
+    EXIF_APPLIED = 1 << 12  # was turned without loss
+    EXIF_REENCODED = 1 << 13  # was turned, and encoded anew because it could not be without loss
+
+    @classmethod
+    def converted(cls) -> "Oddity":
+        """Return the flags of samples whose pixels were encoded anew, with loss."""
+        kinds = cls.CMYK | cls.PNG | cls.WEBP | cls.GIF | cls.BMP | cls.TIFF | cls.RARE_JPEG
+        return kinds | cls.EXIF_REENCODED
+
+    def kinds(self) -> list[str]:
+        """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""
+        return [str(flag.name).lower().replace("_", "-") for flag in self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHeader:
+    """The first 64 bytes of a shard."""
+
+    shard: int
+    samples: int
+    records_offset: int
+    names_offset: int
+    names_bytes: int
+    index_checksum: int  # xxh3_64 of records + names
+
+    @property
+    def file_bytes(self) -> int:
+        """The size that the whole shard file must have."""
+        return self.names_offset + self.names_bytes
+
+    def encode(self) -> bytes:
+        """Return the 64 bytes, checksum included."""
+        fields = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            HEADER_BYTES,
+            self.shard,
+            self.samples,
+            self.records_offset,
+            self.names_offset,
+            self.names_bytes,
+            self.index_checksum,
+        )
+        return fields + _HEADER_CHECKSUM.pack(checksum(fields))
+
+
+def decode_header(data: bytes, where: str) -> ShardHeader:
+    """Return the header in ``data`` (64 bytes); ``where`` names the shard in errors.
+
+    Raises DatasetError for a foreign file, another version, a wrong checksum or impossible offsets.
+    """
+    if len(data) < HEADER_BYTES:
+        raise DatasetError(f"{where} is truncated: {len(data)} bytes; restore it or pack again")
+    magic, version, header_bytes, shard, samples, records, names, names_bytes, index = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != MAGIC:
+        raise DatasetError(f"{where} is not a shard (wrong magic bytes); restore it or pack again")
+    (stored,) = _HEADER_CHECKSUM.unpack_from(data, _HEADER.size)
+    intact = stored == checksum(data[: _HEADER.size])
+    if version > VERSION and intact:
+        raise DatasetError(
+            f"{where} is of shard format version {version}, this feeder reads {VERSION}: upgrade it"
+        )
+    if not intact or version != VERSION or header_bytes != HEADER_BYTES:
+        raise DatasetError(f"{where} has a damaged header; restore it or pack again")
+    if (
+        records < HEADER_BYTES
+        or records % ALIGNMENT_BYTES
+        or names != records + samples * RECORD_BYTES
+    ):
+        raise DatasetError(f"{where} has a header with impossible offsets; pack again")
+    return ShardHeader(
+        shard=shard,
+        samples=samples,
+        records_offset=records,
+        names_offset=names,
+        names_bytes=names_bytes,
+        index_checksum=index,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord:
+    """One record's fields as Python integers; the writer's view (readers use the RECORD dtype)."""
+
+    offset: int
+    checksum: int
+    blob_bytes: int
+    label: int
+    name_offset: int
+    name_bytes: int
+    width: int
+    height: int
+    header_bytes: int
+    sof_offset: int
+    tile_columns: int
+    tile_rows: int
+    tile_mcus: int
+    mcu_width_px: int
+    mcu_height_px: int
+    subsampling: int
+    flags: int
+
+    def encode(self) -> bytes:
+        """Return the 64 bytes, checksum included; struct.error where a field is out of range."""
+        fields = _RECORD.pack(
+            self.offset,
+            self.checksum,
+            self.blob_bytes,
+            self.label,
+            self.name_offset,
+            self.name_bytes,
+            self.width,
+            self.height,
+            self.header_bytes,
+            self.sof_offset,
+            self.tile_columns,
+            self.tile_rows,
+            self.tile_mcus,
+            self.mcu_width_px,
+            self.mcu_height_px,
+            self.subsampling,
+            self.flags,
+        )
+        return fields + _RECORD_CHECKSUM.pack(checksum(fields) & 0xFFFFFFFF)
+
+
+def record_is_intact(data: bytes | memoryview) -> bool:
+    """Return whether a record's 64 bytes match the checksum at their end."""
+    (stored,) = _RECORD_CHECKSUM.unpack_from(data, _RECORD.size)
+    return bool(stored == checksum(data[: _RECORD.size]) & 0xFFFFFFFF)
+
+
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """Return xxh3_64 of ``data``, the only checksum inside shards."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def aligned(offset: int) -> int:
+    """Return the first multiple of ALIGNMENT_BYTES at or after ``offset``."""
+    return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def shard_name(number: int) -> str:
+    """Return the file name of shard ``number``, e.g. ``shard-00003.fds``."""
+    return f"shard-{number:05d}.fds"
+
+
+def encode_name(name: str) -> bytes:
+    """Return a source name as stored: UTF-8, undecodable bytes of the file system kept."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_name(data: bytes) -> str:
+    """Return the source name stored as ``data``; the reverse of encode_name for any bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def printable(name: str) -> str:
+    """Return a name of a file for messages: what would break the line or the encoding escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

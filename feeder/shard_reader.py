@@ -1,0 +1,112 @@
+"""Reads one shard by position: records, names and blobs by pread, checked on the way.
+
+pread and not mmap: the resident memory of a process that serves terabytes stays that of its
+scratch, and a file that shrinks under it is an error with a name, not a SIGBUS.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import DatasetError, ResourceError
+from feeder.shard_format import (
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    ShardHeader,
+    checksum,
+    decode_header,
+    decode_name,
+    record_is_intact,
+)
+
+
+class ShardReader:
+    """An open shard. Opening reads its 64-byte header; ``close`` is idempotent."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ResourceError(
+                    f"too many open files at {path}: lower open_shards, or raise the limit "
+                    "(ulimit -n)"
+                ) from error
+            raise DatasetError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            self.file_bytes = os.fstat(self._descriptor).st_size
+            self.header: ShardHeader = decode_header(
+                os.pread(self._descriptor, HEADER_BYTES, 0), str(path)
+            )
+            if self.file_bytes < self.header.file_bytes:
+                raise DatasetError(
+                    f"{path} is truncated: {self.file_bytes} of {self.header.file_bytes} bytes; "
+                    "restore it or pack again"
+                )
+        except OSError as error:
+            self.close()
+            raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+        except DatasetError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill ``out`` (bytes) with what stands at ``offset``; DatasetError where the file ends."""
+        done = 0
+        while done < len(out):
+            try:
+                count = os.preadv(self._descriptor, [out[done:]], offset + done)
+            except OSError as error:
+                raise DatasetError(
+                    f"{self.path} cannot be read at byte {offset}: {error.strerror}"
+                ) from error
+            if count == 0:
+                raise DatasetError(
+                    f"{self.path} is truncated: it ends before byte {offset + len(out)}; "
+                    "restore it or pack again"
+                )
+            done += count
+
+    def read_record_into(self, row: int, out: memoryview) -> bool:
+        """Fill ``out`` (64 bytes) with record ``row``; return whether its checksum is right."""
+        self.read_into(self.header.records_offset + row * RECORD_BYTES, out)
+        return record_is_intact(out)
+
+    def read_index(self) -> tuple[NDArray[np.void], bytes, bool]:
+        """Return all records (RECORD), all names, and whether their common checksum is right."""
+        size = self.header.file_bytes - self.header.records_offset
+        index = bytearray(size)
+        self.read_into(self.header.records_offset, memoryview(index))
+        intact = checksum(index) == self.header.index_checksum
+        records = np.frombuffer(index, RECORD, count=self.header.samples)
+        return records, bytes(index[self.header.samples * RECORD_BYTES :]), intact
+
+    def holds_blob(self, record: np.void) -> bool:
+        """Return whether the record's blob lies between the header and the records."""
+        # one item() for all fields: on the way of every sample, where each record["…"] takes 0.6 µs
+        offset, _, blob_bytes, _, _, _, _, _, header_bytes, _, columns, rows, *_ = record.item()
+        return bool(
+            offset >= HEADER_BYTES
+            and offset + blob_bytes <= self.header.records_offset
+            and 2 * columns * rows + header_bytes <= blob_bytes
+        )
+
+    def read_name(self, record: np.void) -> str:
+        """Return the source name of the record; DatasetError where it is out of the names."""
+        start, size = int(record["name_offset"]), int(record["name_bytes"])
+        if start + size > self.header.names_bytes:
+            raise DatasetError(f"{self.path} has a record whose name is out of the file")
+        name = bytearray(size)
+        self.read_into(self.header.names_offset + start, memoryview(name))
+        return decode_name(bytes(name))

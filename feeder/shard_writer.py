@@ -1,0 +1,164 @@
+"""Writes one shard: append samples, then finish. The file counts only once ``finish`` returned.
+
+A shard is written under a temporary name beside its final one and renamed after fsync, so that a
+file with the final name is always whole, whenever the process or the machine dies.
+"""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from feeder.shard_format import (
+    ALIGNMENT_BYTES,
+    HEADER_BYTES,
+    RECORD_BYTES,
+    SampleRecord,
+    ShardHeader,
+    aligned,
+    checksum,
+    encode_name,
+)
+
+if TYPE_CHECKING:
+    from feeder.recode import TiledJpeg
+
+_BUFFER_BYTES = 1 << 20  # ten images a write: fewer calls, and no more memory than one large image
+
+
+class ShardWriter:
+    """An open shard under a temporary name; a context manager that leaves nothing unfinished."""
+
+    def __init__(self, path: Path, *, shard: int) -> None:
+        self._path = path
+        self._shard = shard
+        self._temporary = _temporary_path(path)
+        self._file = self._temporary.open("wb", buffering=_BUFFER_BYTES)
+        self._file.write(bytes(HEADER_BYTES))
+        self._offset = HEADER_BYTES
+        self._records = bytearray()
+        self._names = bytearray()
+        self._finished = False
+
+    @property
+    def samples(self) -> int:
+        """How many samples were appended so far."""
+        return len(self._records) // RECORD_BYTES
+
+    def append(self, tiled: "TiledJpeg", *, label: int, name: str, flags: int) -> None:
+        """Append one re-coded image with its label, source name and Oddity flags."""
+        segment_table = np.ascontiguousarray(tiled.segment_bytes, dtype="<u2").tobytes()
+        blob = segment_table + tiled.jpeg
+        stored_name = encode_name(name)
+        record = SampleRecord(
+            offset=self._offset,
+            checksum=checksum(blob),
+            blob_bytes=len(blob),
+            label=label,
+            name_offset=len(self._names),
+            name_bytes=len(stored_name),
+            width=tiled.width,
+            height=tiled.height,
+            header_bytes=tiled.header_bytes,
+            sof_offset=tiled.sof_offset,
+            tile_columns=tiled.tile_columns,
+            tile_rows=tiled.tile_rows,
+            tile_mcus=tiled.tile_mcus,
+            mcu_width_px=tiled.mcu_width_px,
+            mcu_height_px=tiled.mcu_height_px,
+            subsampling=int(tiled.subsampling),
+            flags=flags,
+        )
+        self._append(record.encode(), blob, stored_name)
+
+    def append_copy(self, record: np.void, blob: bytes | memoryview, stored_name: bytes) -> None:
+        """Append a sample of another shard unchanged; only its offsets are new."""
+        fields = {name: int(record[name]) for name in SampleRecord.__slots__}
+        fields["offset"] = self._offset
+        fields["name_offset"] = len(self._names)
+        self._append(SampleRecord(**fields).encode(), blob, stored_name)
+
+    def _append(self, record: bytes, blob: bytes | memoryview, stored_name: bytes) -> None:
+        self._file.write(blob)
+        self._offset += len(blob)
+        self._pad()
+        self._records += record
+        self._names += stored_name
+
+    def _pad(self) -> None:
+        padding = aligned(self._offset) - self._offset
+        self._file.write(bytes(ALIGNMENT_BYTES)[:padding])
+        self._offset += padding
+
+    def finish(self) -> ShardHeader:
+        """Write records, names and header, make them durable, and give the file its final name."""
+        index = bytes(self._records + self._names)
+        header = ShardHeader(
+            shard=self._shard,
+            samples=self.samples,
+            records_offset=self._offset,
+            names_offset=self._offset + len(self._records),
+            names_bytes=len(self._names),
+            index_checksum=checksum(index),
+        )
+        self._file.write(index)
+        self._file.seek(0)
+        self._file.write(header.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._path)
+        fsync_folder(self._path.parent)
+        self._finished = True
+        return header
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._finished:
+            return
+        try:
+            self._file.close()
+        except OSError:
+            if error is None:
+                raise
+            # closing flushes, which fails again where the first error was a full disk
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Give ``path`` the content ``data``, wholly or not at all, durable on return."""
+    temporary = _temporary_path(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def _temporary_path(path: Path) -> Path:
+    """Return a name of this process's own: one that is being killed may still write to its own."""
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""From a source file, whatever it is, to a tiled JPEG, or a reason why not.
+
+Files are sniffed by their first bytes, never trusted by suffix. JPEGs are re-coded without loss;
+the few that cannot be (CMYK and YCCK, rare codings) and images of other formats become RGB as
+Pillow's ``convert("RGB")`` makes it, which is what training code sees through torchvision: alpha is
+dropped, an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at
+the given quality without chroma subsampling, then tiled like the rest. 16-bit grey is scaled to 8
+bits, where Pillow alone would clip it.
+"""
+
+import errno
+import functools
+import io
+import os
+import stat
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import turbojpeg
+from PIL import Image, ImageOps
+
+from feeder.errors import DatasetError
+from feeder.exif import UPRIGHT, read_orientation
+from feeder.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.shard_format import Oddity
+
+PIXELS_MAX: Final = 100_000_000  # also tile_jpeg's limit; 300 MB as RGB, the bound of a bomb
+FILE_BYTES_MAX: Final = 1 << 30
+_JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
+JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
+SNIFF_BYTES: Final = 16
+_JPEG: Final = "JPEG"
+
+# O_NONBLOCK: opening a named pipe must not wait for a writer
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_FLAGS = {
+    "PNG": Oddity.PNG,
+    "WEBP": Oddity.WEBP,
+    "GIF": Oddity.GIF,
+    "BMP": Oddity.BMP,
+    "TIFF": Oddity.TIFF,
+}
+_FORMAT_BY_SUFFIX = {
+    **dict.fromkeys(JPEG_SUFFIXES, _JPEG),
+    ".png": "PNG",
+    ".webp": "WEBP",
+    ".gif": "GIF",
+    ".bmp": "BMP",
+    ".dib": "BMP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+}
+# What Pillow's parsers raise on damaged files; the docs promise only the first two.
+_PILLOW_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    ZeroDivisionError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+class SourceError(DatasetError):
+    """Raised when a source file cannot become a sample; it goes to quarantine.
+
+    ``kind`` is one of "unreadable", "empty", "not-image", "truncated", "corrupt", "unsupported" and
+    "too-large"; ``reason`` says more, and the same on every run.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The packing options that shape a sample's bytes."""
+
+    tile_width_px: int
+    apply_exif: bool
+    quality: int
+    """JPEG quality of images that are encoded anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSample:
+    """A source file as a tiled JPEG, and what was odd about it."""
+
+    tiled: TiledJpeg
+    flags: Oddity
+
+
+def sniff_format(start: bytes) -> str | None:
+    """Return the format (Pillow's name) of a file that starts with ``start``; None: no image."""
+    if start.startswith(b"\xff\xd8\xff"):
+        return _JPEG
+    if start.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if start.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+        return "WEBP"
+    if start.startswith((b"II*\x00", b"MM\x00*")):
+        return "TIFF"
+    if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
+        return "BMP"
+    return None
+
+
+def sniff_file(path: bytes) -> str | None:
+    """Return the format of the file at ``path`` as ``sniff_format`` does; None if unreadable."""
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except OSError:
+        return None
+    try:
+        return sniff_format(os.read(descriptor, SNIFF_BYTES))
+    except OSError:  # a folder, a pipe
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Return the content of a regular file; SourceError (unreadable, empty, too-large) if none."""
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        reason = "a dangling link" if os.path.islink(path) else _words(error)
+        raise SourceError("unreadable", reason) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError("unreadable", "not a regular file")
+        if status.st_size > bytes_max:
+            raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            data = file.read(bytes_max)
+    except OSError as error:
+        raise SourceError("unreadable", _words(error)) from None
+    finally:
+        os.close(descriptor)
+    if not data:
+        raise SourceError("empty", "the file has no bytes")
+    return data
+
+
+def _words(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()
+
+
+def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSample:
+    """Turn the content of the file called ``name`` into a tiled JPEG; SourceError if it is none."""
+    found = sniff_format(data[:SNIFF_BYTES])
+    if found is None:
+        raise SourceError("not-image", f"starts with {data[:8].hex(' ')}")
+    flags = Oddity(0)
+    if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), found) != found:
+        flags |= Oddity.WRONG_SUFFIX
+    if found == _JPEG:
+        return _prepare_jpeg(data, flags, options)
+    return _convert(data, found, flags | _FLAGS[found], options)
+
+
+def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceSample:
+    orientation = read_orientation(data)
+    if orientation != UPRIGHT and not options.apply_exif:
+        flags |= Oddity.EXIF_IGNORED
+    try:
+        tiled = tile_jpeg(data, options.tile_width_px)
+        if tiled.was_progressive:
+            flags |= Oddity.PROGRESSIVE
+        if tiled.was_arithmetic:
+            flags |= Oddity.ARITHMETIC
+        if tiled.warnings:
+            flags |= Oddity.WARNED
+        if orientation != UPRIGHT and options.apply_exif:
+            upright = transform_jpeg(data, orientation)
+            if upright is None:
+                return _convert(data, _JPEG, flags | Oddity.EXIF_REENCODED, options)
+            tiled = tile_jpeg(upright, options.tile_width_px)
+            flags |= Oddity.EXIF_APPLIED
+    except RecodeError as error:
+        if error.kind == "cmyk":
+            _check_whole(data)
+            return _convert(data, _JPEG, flags | Oddity.CMYK, options)
+        if error.kind == "unsupported":
+            return _convert(data, _JPEG, flags | Oddity.RARE_JPEG, options)
+        raise SourceError(error.kind, error.reason) from None
+    return SourceSample(tiled=tiled, flags=flags)
+
+
+def _convert(data: bytes, found: str, flags: Oddity, options: SourceOptions) -> SourceSample:
+    """Decode with Pillow, encode as JPEG, tile."""
+    if found == "WEBP" and int.from_bytes(data[4:8], "little") + 8 > len(data):
+        raise SourceError("truncated", "WEBP: the file ends too early")
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        try:
+            encoded = _encode_as_jpeg(data, found, options)
+        except SourceError:
+            raise
+        except _PILLOW_ERRORS as error:
+            raise _explain(error, found) from None
+        except MemoryError:
+            raise SourceError("too-large", "not enough memory to decode it") from None
+    if complaints:
+        flags |= Oddity.WARNED
+    try:
+        tiled = tile_jpeg(encoded, options.tile_width_px)
+    except RecodeError as error:
+        raise SourceError(error.kind, error.reason) from None
+    return SourceSample(tiled=tiled, flags=flags)
+
+
+def _encode_as_jpeg(data: bytes, found: str, options: SourceOptions) -> bytes:
+    with Image.open(io.BytesIO(data), formats=[found]) as image:
+        width, height = image.size
+        if width * height > PIXELS_MAX or max(width, height) > _JPEG_SIDE_MAX:
+            raise SourceError("too-large", f"{width} x {height} pixels")
+        image.load()
+        upright = ImageOps.exif_transpose(image) if options.apply_exif else image
+        encoded = io.BytesIO()
+        rgb = _to_rgb(upright)
+        rgb.save(encoded, _JPEG, quality=options.quality, subsampling=0)
+    return encoded.getvalue()
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        grey_u16 = np.asarray(image).astype(np.uint32)
+        grey_u8 = ((grey_u16 + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
+        return Image.fromarray(grey_u8).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise SourceError("unsupported", "32 bits a sample: there is no telling what is white")
+    return image.convert("RGB")
+
+
+def _explain(error: Exception, found: str) -> SourceError:
+    """Say what Pillow found, in words that hold no addresses and are the same on every run."""
+    words = str(error).lower()
+    if isinstance(error, Image.DecompressionBombError):
+        return SourceError("too-large", f"{found}: more pixels than any image should have")
+    if "truncated" in words or "not enough" in words or isinstance(error, EOFError):
+        return SourceError("truncated", f"{found}: the file ends too early")
+    if isinstance(error, NotImplementedError) or "unsupported" in words or "not available" in words:
+        return SourceError("unsupported", f"{found}: a variant that Pillow cannot decode")
+    return SourceError("corrupt", f"{found}: Pillow cannot decode it")
+
+
+@functools.cache
+def _turbojpeg() -> turbojpeg.TurboJPEG:
+    return turbojpeg.TurboJPEG()
+
+
+def _check_whole(jpeg: bytes) -> None:
+    """Raise SourceError for a four-component JPEG whose data ends early, which Pillow overlooks."""
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        try:
+            width, height, _, _ = _turbojpeg().decode_header(jpeg)
+            if width * height > PIXELS_MAX:
+                raise SourceError("too-large", f"{width} x {height} pixels")
+            _turbojpeg().decode(jpeg, pixel_format=turbojpeg.TJPF_CMYK)
+        except OSError as error:
+            raise SourceError("corrupt", str(error)) from None
+    for complaint in complaints:
+        words = str(complaint.message)
+        if "premature end" in words.lower():
+            raise SourceError("truncated", words)
+        if "extraneous bytes" not in words:  # cosmetic, and the only such warning of libjpeg's
+            raise SourceError("corrupt", words)

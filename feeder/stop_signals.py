@@ -1,0 +1,44 @@
+"""Lets Ctrl-C and SIGTERM end a command the same way: by a KeyboardInterrupt in the main thread."""
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """While open, the first SIGINT or SIGTERM raises KeyboardInterrupt; later ones are ignored.
+
+    They are ignored so that nothing interrupts the clean-up that the first one began.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Callable[..., Any] | int | None] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        self.received = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    @property
+    def exit_status(self) -> int:
+        """128 + the number of the signal, as shells have it."""
+        return 128 + (self.received or signal.SIGINT)

@@ -1,0 +1,256 @@
+"""The supervisor: one node process for each NUMA node, looked after until it is told to end.
+
+    plan      datasets, topology, placement ─► one NodeConfig for each node process
+    start     all node processes at once ─► all ready ─► placement checked and shown ─► ready
+    crash     restarted after a growing pause; too many crashes end the daemon
+    SIGTERM   every node process drains ─► all gone within HARD_END_S, killed if need be ─► status 0
+
+It serves nothing itself and holds no state that a restart would lose. However it ends, its node
+processes end with it.
+"""
+
+import logging
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from feeder.channel import ChannelClosedError
+from feeder.config import Config
+from feeder.dataset import Dataset
+from feeder.endpoint import parse_endpoint
+from feeder.errors import ConfigError, ResourceError
+from feeder.memory_budget import available_bytes, slots_budget
+from feeder.node_messages import NodeConfig, NodeReady
+from feeder.node_process import START_DEADLINE_S, NodeProcess
+from feeder.notify import Notifier
+from feeder.placement import (
+    NodePlacement,
+    check_placement,
+    format_table,
+    merge_checks,
+    parse_pin,
+    plan_placement,
+)
+from feeder.restart_policy import CRASHES_MAX, WINDOW_S
+from feeder.topology import UsableCpus, read_topology, usable_cpus
+from feeder.wakeup import SignalWakeup
+from feeder.worker_messages import CannotStart
+
+HARD_END_S: Final = 4.8
+"""Everything is killed so long after SIGTERM; a little less than the 5 s that are promised."""
+
+_SLEEP_MAX_S: Final = 60.0
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """One daemon. ``run`` returns when it has ended."""
+
+    def __init__(self, config: Config, notifier: Notifier, say: Callable[[str], None]) -> None:
+        """Check the datasets and plan the node processes; nothing is started.
+
+        ``say`` shows a line to people. Raises FeederError for what cannot work.
+        """
+        serve = config.serve
+        self._notifier = notifier
+        self._say = say
+        self._summary = summarise_datasets(config.data)
+        root = Path(serve.topology_root)
+        self._usable = usable_cpus(root)
+        placements = plan_placement(
+            read_topology(root),
+            self._usable,
+            None if serve.workers == "auto" else serve.workers,
+            parse_pin(serve.pin),
+        )
+        self._nodes = [
+            NodeProcess(node_config, placement)
+            for node_config, placement in zip(
+                plan_nodes(config, placements), placements, strict=True
+            )
+        ]
+        self._wakeup = SignalWakeup(_STOP_SIGNALS)
+        self._polls = select.poll()
+        self._polls.register(self._wakeup.fileno(), select.POLLIN)
+        self._was_ready = False
+        self._end_by_s: float | None = None
+
+    def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or SIGHUP, and end within HARD_END_S of it.
+
+        Raises FeederError when a node process cannot start, or crashes again and again.
+        """
+        try:
+            for node in self._nodes:
+                self._start(node)
+            while self._end_by_s is None or any(node.is_running for node in self._nodes):
+                now_s = time.monotonic()
+                if self._end_by_s is not None and now_s >= self._end_by_s:
+                    _log.warning("the drain is over and not all is sent: ending")
+                    break
+                self._notifier.watchdog()
+                self._tend(now_s)
+                ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
+                if any(fd == self._wakeup.fileno() for fd, _ in ready):
+                    self._on_signals()
+                fds = {fd for fd, _ in ready}
+                for node in self._nodes:
+                    if node.fd in fds:
+                        self._hear(node)
+        finally:
+            self._end_all()
+
+    def _next_deadline_s(self) -> float:
+        pause_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
+        deadlines = [time.monotonic() + pause_s, *(node.due_s for node in self._nodes)]
+        return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
+
+    def _tend(self, now_s: float) -> None:
+        """Start node processes whose pause is over; end those that did not come up in time."""
+        for node in self._nodes:
+            if node.due_s > now_s or self._end_by_s is not None:
+                continue
+            if not node.is_running:
+                self._start(node)
+            else:
+                raise ResourceError(
+                    f"node process {node.config.number} was not ready after "
+                    f"{START_DEADLINE_S:.0f} s: is the disk of its datasets slow or dead?"
+                )
+
+    def _on_signals(self) -> None:
+        if not self._wakeup.take():
+            return
+        if self._end_by_s is not None:
+            self._end_by_s = 0.0  # asked twice: at once
+            return
+        self._end_by_s = time.monotonic() + HARD_END_S
+        self._notifier.stopping("draining")
+        _log.info("draining: finishing what clients have asked for")
+        for node in self._nodes:
+            node.due_s = float("inf")
+            node.drain()
+
+    def _hear(self, node: NodeProcess) -> None:
+        try:
+            message = node.receive()
+        except ChannelClosedError:
+            self._bury(node)
+            return
+        if isinstance(message, CannotStart):
+            raise message.as_error()
+        if isinstance(message, NodeReady):
+            node.ready, node.due_s = message, float("inf")
+            # A successor takes the ports that the system chose for this one: clients know them.
+            node.keep_endpoints(message.endpoints)
+            if self._was_ready:
+                _log.warning("node process %d serves again", node.config.number)
+            elif all(other.ready for other in self._nodes):
+                self._was_ready = True
+                self._announce()
+
+    def _bury(self, node: NodeProcess) -> None:
+        """Reap a node process; unless the daemon is ending, plan its successor."""
+        pid = node.pid
+        ending = self._end(node)
+        if self._end_by_s is not None:
+            return
+        number = node.config.number
+        at_s = node.policy.crashed(time.monotonic())
+        if at_s is None:
+            raise ResourceError(
+                f"node process {number} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; "
+                f"the last one {ending}: see its messages above"
+            )
+        _log.warning("node process %d (pid %d) %s: restarted", number, pid or 0, ending)
+        node.due_s = at_s
+
+    def _start(self, node: NodeProcess) -> None:
+        node.start()
+        self._polls.register(node.fd, select.POLLIN)
+
+    def _end(self, node: NodeProcess) -> str:
+        if node.is_running:
+            self._polls.unregister(node.fd)
+        return node.end()
+
+    def _end_all(self) -> None:
+        """End all node processes side by side; the drain, if there was one, is over."""
+        for node in self._nodes:
+            if node.is_running:
+                self._polls.unregister(node.fd)
+                node.hang_up()
+                if self._end_by_s is not None:
+                    node.kill()
+        for node in self._nodes:
+            node.end()
+
+    def _announce(self) -> None:
+        """Show where everything runs, and say that batches can be served."""
+        reports = [(node, node.ready) for node in self._nodes if node.ready is not None]
+        checks = {}
+        for node, ready in reports:
+            pids = [pid for pid in (node.pid, *ready.worker_pids) if pid is not None]
+            found = [check_placement(pid, node.placement) for pid in pids]
+            checks[node.placement.node_id] = merge_checks([c for c in found if c is not None])
+        placements = [node.placement for node, _ in reports]
+        warnings = [warning for _, ready in reports for warning in ready.warnings]
+        for line in format_table(placements, self._usable, checks, warnings).splitlines():
+            self._say(line)
+        text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
+        self._say(f"ready, {text}")
+        self._notifier.ready(text)
+
+
+def summarise_datasets(folders: Mapping[str, Path]) -> str:
+    """Open each dataset and return a summary; FeederError when there is none or one is damaged."""
+    if not folders:
+        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
+    parts: list[str] = []
+    for name, folder in sorted(folders.items()):
+        with Dataset.open(folder) as dataset:
+            layout, classes = dataset.layout, len(dataset.classes)
+            parts.append(
+                f"data={name}: {layout.samples:,} samples, {layout.shards:,} shards, "
+                f"{classes:,} classes, {dataset.fingerprint[:12]}"
+            )
+    return "; ".join(parts)
+
+
+def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[NodeConfig]:
+    """Return what each node process is told, the first one binding the endpoints as configured."""
+    serve = config.serve
+    base = [parse_endpoint(text) for text in serve.bind]
+    budget = slots_budget(serve.slots_bytes, nodes=len(placements), available=available_bytes())
+    return [
+        NodeConfig(
+            number=number,
+            name=f"{socket.gethostname()}/{number}",
+            endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
+            workers=placement.workers,
+            datasets={name: str(folder) for name, folder in config.data.items()},
+            window_max=serve.window_max,
+            chunk_images=serve.chunk_images,
+            slots_bytes=budget,
+            clients_max=serve.clients_max,
+            lease_s=serve.lease_s,
+            drain_s=serve.drain_s,
+            open_shards=serve.open_shards,
+            log_level=config.log_level,
+        )
+        for number, placement in enumerate(placements)
+    ]
+
+
+def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:
+    """Return in one line where and what is served, by how many workers, with which libraries."""
+    endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
+    workers = sum(len(report.worker_pids) for report in reports)
+    libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())
+    return f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}"

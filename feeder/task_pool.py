@@ -1,0 +1,247 @@
+"""Runs tasks in worker processes: for packing, verifying and unpacking.
+
+    parent                                   worker: python -m feeder.task_pool
+      setup, then one task at a time ──────►   perform(setup, task, report)
+      ◄────── {"report": …} any number, then {"done": …} or {"error": …} and the end
+
+Each worker is a fresh interpreter (never a fork) at the other end of a SOCK_SEQPACKET pair;
+messages are JSON, one a packet, below 64 KiB. Workers ignore the terminal's Ctrl-C, die with their
+parent, and may be killed at any time: whoever uses them writes files so that this does no harm.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
+from feeder.parent_death import die_with_parent
+from feeder.runtime import single_thread_environment
+from feeder.topology import usable_cpus
+
+Message = dict[str, Any]
+Report = Callable[[Message], None]
+
+_MESSAGE_BYTES_MAX: Final = 1 << 16
+_SILENCE_MAX_S: Final = 600.0  # one file, or one fsync of a shard on a slow disk
+_EXIT_MAX_S: Final = 10.0
+_JOBS_MAX: Final = 4096
+_ERRORS: Final = {kind.__name__: kind for kind in (ConfigError, DatasetError, ResourceError)}
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    task: int = -1  # the number of the task it works on
+    heard_at_s: float = field(default_factory=time.monotonic)
+
+
+class TaskPool:
+    """Worker processes for one module's tasks; a context manager that leaves none alive."""
+
+    def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
+        """Take the module whose ``perform(setup, task, report)`` does a task; ``jobs`` at once."""
+        self._module = module
+        self._setup = setup
+        self._jobs = jobs
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
+        """Perform ``tasks``; yield (task number, "report" or "done", message) as they come.
+
+        Raises what the task raised if that is a FeederError or an OSError, ResourceError when a
+        worker dies or falls silent. The tasks still running are abandoned then.
+        """
+        waiting = deque(enumerate(tasks))
+        for _ in range(min(self._jobs, len(waiting))):
+            self._assign(self._start(), waiting)
+        while any(worker.task >= 0 for worker in self._workers):
+            for worker in self._ready():
+                if worker.task < 0:  # it is idle and yet readable: gone, and nothing with it
+                    self._selector.unregister(worker.socket)
+                    continue
+                number, (kind, body) = worker.task, self._receive(worker)
+                if kind == "error":
+                    _raise_error(body)
+                if kind == "done":
+                    self._assign(worker, waiting)
+                yield number, kind, body
+
+    def _start(self) -> _Worker:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        package_root = str(Path(__file__).resolve().parents[1])
+        paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        arguments = (str(theirs.fileno()), str(os.getpid()), self._module)
+        environment = {"PYTHONPATH": os.pathsep.join(paths), **single_thread_environment()}
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    # -P: modules never come from the folder that the command happens to run in
+                    [sys.executable, "-P", "-m", "feeder.task_pool", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,  # the terminal's Ctrl-C is for the parent
+                    env={**os.environ, **environment},
+                )
+            except OSError as error:
+                ours.close()
+                raise ResourceError(
+                    f"no worker process can be started ({error.strerror}): use fewer --jobs"
+                ) from error
+        worker = _Worker(process, ours)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._send(worker, dict(self._setup))
+        return worker
+
+    def _assign(self, worker: _Worker, waiting: deque[tuple[int, Message]]) -> None:
+        if waiting:
+            worker.task, task = waiting.popleft()
+            worker.heard_at_s = time.monotonic()
+            self._send(worker, task)
+        else:
+            worker.task = -1
+
+    def _send(self, worker: _Worker, message: Message) -> None:
+        try:
+            worker.socket.send(_encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death(worker) from None
+
+    def _ready(self) -> list[_Worker]:
+        """Return the workers that have something to say; wait for one at most _SILENCE_MAX_S."""
+        ready = [key.data for key, _ in self._selector.select(timeout=1.0)]
+        now_s = time.monotonic()
+        for worker in self._workers:
+            if worker in ready:
+                worker.heard_at_s = now_s
+            elif worker.task >= 0 and now_s - worker.heard_at_s > _SILENCE_MAX_S:
+                raise ResourceError(
+                    f"worker process {worker.process.pid} said nothing for {_SILENCE_MAX_S:.0f} s: "
+                    "look whether its disk answers, then run the same command again"
+                )
+        return ready
+
+    def _receive(self, worker: _Worker) -> tuple[str, Message]:
+        try:
+            packet = worker.socket.recv(_MESSAGE_BYTES_MAX)
+        except ConnectionResetError:
+            packet = b""
+        if not packet:
+            raise self._death(worker)
+        message: Message = json.loads(packet)
+        kind = message.pop("kind")
+        return kind, message
+
+    def _death(self, worker: _Worker) -> ResourceError:
+        status = worker.process.wait(timeout=_EXIT_MAX_S)
+        how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+        return ResourceError(
+            f"worker process {worker.process.pid} died ({how}): if memory ran out, use fewer "
+            "--jobs; what is finished is kept, run the same command again"
+        )
+
+    def close(self) -> None:
+        """End all workers: those at work are killed, the others see the end of their socket."""
+        for worker in self._workers:
+            if worker.task >= 0:
+                worker.process.kill()
+            worker.socket.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(timeout=_EXIT_MAX_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait(timeout=_EXIT_MAX_S)
+        self._workers.clear()
+        self._selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def choose_jobs(asked: int | None) -> int:
+    """Return how many worker processes to use: as asked, else one for each usable core."""
+    if asked is None:
+        return usable_cpus().count
+    if not 1 <= asked <= _JOBS_MAX:
+        raise ConfigError(f"--jobs {asked} is not within 1 .. {_JOBS_MAX}")
+    return asked
+
+
+def _encode(message: Message) -> bytes:
+    return json.dumps(message).encode("ascii")
+
+
+def _raise_error(body: Message) -> None:
+    if "errno" in body:
+        raise OSError(body["errno"], body["message"], body["path"])
+    raise _ERRORS.get(body["error"], ResourceError)(body["message"])
+
+
+def main(arguments: list[str]) -> int:
+    """Be a worker: the socket's descriptor, the parent's pid and the module are the arguments."""
+    descriptor, parent, module = int(arguments[0]), int(arguments[1]), arguments[2]
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    perform: Callable[[Message, Message, Report], Message]
+    perform = importlib.import_module(module).perform
+    with socket.socket(fileno=descriptor) as parent_socket:
+        setup = json.loads(parent_socket.recv(_MESSAGE_BYTES_MAX) or b"{}")
+
+        def report(body: Message) -> None:
+            parent_socket.send(_encode({"kind": "report", **body}))
+
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
+            while packet := parent_socket.recv(_MESSAGE_BYTES_MAX):
+                answer = _perform_one(perform, setup, json.loads(packet), report)
+                parent_socket.send(_encode(answer))
+    return 0
+
+
+def _perform_one(
+    perform: Callable[[Message, Message, Report], Message],
+    setup: Message,
+    task: Message,
+    report: Report,
+) -> Message:
+    try:
+        return {"kind": "done", **perform(setup, task, report)}
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except OSError as error:
+        return {
+            "kind": "error",
+            "errno": error.errno,
+            "message": error.strerror,
+            "path": os.fsdecode(error.filename) if error.filename else None,
+        }
+    except FeederError as error:
+        kind = next((k.__name__ for k in _ERRORS.values() if isinstance(error, k)), "")
+        return {"kind": "error", "error": kind, "message": str(error)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,230 @@
+"""What the machine offers: NUMA nodes from sysfs, and how many CPUs this process may really use.
+
+Everything is read below an injectable root, so that a test can hand in the tree of any machine:
+
+    <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
+    <root>/sys/devices/system/cpu/online
+    <root>/proc/self/cgroup, mountinfo      where the cgroup quotas are, v1 and v2
+
+Invariants: a Topology has at least one node with CPUs; imports the standard library alone at module
+level, because the node process reads its placement before it may touch memory.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from feeder.errors import ConfigError, ResourceError
+
+_CPULIST_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaNode:
+    """One NUMA node: `cpus` are its online CPUs (none: memory only, such as CXL).
+
+    `memory_node` is where its processes should keep their memory: itself, or for a node without
+    memory the nearest one that has some; None where the machine does not say.
+    """
+
+    id: int
+    cpus: frozenset[int]
+    memory_bytes: int
+    memory_node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """All NUMA nodes of the machine, by id."""
+
+    nodes: tuple[NumaNode, ...]
+
+    @property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """The ids of the nodes that hold memory; one or none means that there is no choice."""
+        return tuple(node.id for node in self.nodes if node.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsableCpus:
+    """What this process was given: its CPU mask, its cgroup quota in CPUs, and the lesser."""
+
+    affinity: frozenset[int]
+    quota: float | None
+    count: int
+    reason: str
+
+
+def parse_cpulist(text: str) -> frozenset[int]:
+    """Return the CPUs of the kernel's list syntax: "0-3,8,10-11", or nothing for an empty text.
+
+    Raises ConfigError on anything else.
+    """
+    cpus: set[int] = set()
+    for part in filter(None, (part.strip() for part in text.strip().split(","))):
+        match = _CPULIST_PART.fullmatch(part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
+        if not match or last < first:
+            raise ConfigError(
+                f"{part!r} in {text.strip()!r} is not a CPU or a range of CPUs: write a list such "
+                "as 0-3,8"
+            )
+        cpus.update(range(first, last + 1))
+    return frozenset(cpus)
+
+
+def format_cpulist(cpus: Iterable[int]) -> str:
+    """Return CPUs in the kernel's list syntax, the inverse of parse_cpulist."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+
+
+def read_cpulist(path: Path) -> frozenset[int]:
+    """Return the list of CPUs or nodes in a kernel's file; nothing where it is absent."""
+    try:
+        return parse_cpulist(_read(path))
+    except ConfigError as error:
+        raise ResourceError(f"{path} cannot be understood: {error}") from None
+
+
+def read_topology(root: Path = Path("/")) -> Topology:
+    """Return the machine's NUMA nodes; where sysfs has none, one node with all online CPUs."""
+    system = root / "sys/devices/system"
+    online = read_cpulist(system / "cpu/online")
+    found = {
+        int(entry.name.removeprefix("node")): entry
+        for entry in _entries(system / "node")
+        if re.fullmatch(r"node\d+", entry.name)
+    }
+    nodes: list[NumaNode] = []
+    memory = {number: _node_memory_bytes(entry) for number, entry in found.items()}
+    for number, entry in sorted(found.items()):
+        cpus = read_cpulist(entry / "cpulist")
+        nodes.append(
+            NumaNode(
+                id=number,
+                cpus=cpus & online if online else cpus,
+                memory_bytes=memory[number],
+                memory_node=_nearest_memory(number, _read(entry / "distance"), memory),
+            )
+        )
+    if any(node.cpus for node in nodes):
+        return Topology(nodes=tuple(nodes))
+    cpus = online or frozenset(os.sched_getaffinity(0))
+    whole = NumaNode(id=0, cpus=cpus, memory_bytes=_machine_memory_bytes(), memory_node=None)
+    return Topology(nodes=(whole,))
+
+
+def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> UsableCpus:
+    """Return how many CPUs this process may keep busy: the lesser of its CPU mask and its quota.
+
+    A quota of 2.5 CPUs counts as 2: what is left over is the node process's own. `affinity` is the
+    calling process's unless given.
+    """
+    if affinity is None:
+        affinity = frozenset(os.sched_getaffinity(0))
+    quota = min(_quotas(root), default=None)
+    if quota is None:
+        count, reason = len(affinity), f"affinity {len(affinity)}, no cgroup quota"
+    else:
+        count = max(1, min(len(affinity), int(quota)))
+        reason = f"min(affinity {len(affinity)}, cgroup quota {quota:.1f})"
+    return UsableCpus(affinity=affinity, quota=quota, count=count, reason=f"{count} = {reason}")
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield every CPU quota that applies to this process, in CPUs: its groups' and all above."""
+    memberships = [
+        (hierarchy, controllers.split(","), path)
+        for line in _read(root / "proc/self/cgroup").splitlines()
+        for hierarchy, controllers, path in [line.split(":", 2)]
+    ]
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        mounted, kind = before.split(), after.split()
+        if len(mounted) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        unified = kind[0] == "cgroup2"
+        if not unified and "cpu" not in kind[2].split(","):
+            continue
+        mount_root, mount_point = (_unescape(field) for field in mounted[3:5])
+        for hierarchy, controllers, path in memberships:
+            if hierarchy == "0" if unified else "cpu" in controllers:
+                folder = root / mount_point.lstrip("/")
+                for group in _group_folders(folder, mount_root, path):
+                    yield from _v2_quota(group) if unified else _v1_quota(group)
+
+
+def _group_folders(mount: Path, mount_root: str, path: str) -> Iterator[Path]:
+    """Yield the folders of a cgroup and of all groups above it that this mount shows.
+
+    In a container the mount may show only a part of the hierarchy; then `mount_root` is the
+    part's path and what lies outside cannot be read.
+    """
+    yield mount
+    group, shown = PurePosixPath(path), PurePosixPath(mount_root)
+    if ".." in group.parts or not group.is_relative_to(shown):
+        return
+    for name in group.relative_to(shown).parts:
+        mount = mount / name
+        yield mount
+
+
+def _v2_quota(group: Path) -> Iterator[float]:
+    words = _read(group / "cpu.max").split()
+    if len(words) == 2 and words[0] != "max":
+        yield int(words[0]) / int(words[1])
+
+
+def _v1_quota(group: Path) -> Iterator[float]:
+    quota_us, period_us = (_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    if quota_us and period_us and int(quota_us) > 0:
+        yield int(quota_us) / int(period_us)
+
+
+def _nearest_memory(number: int, distance: str, memory: dict[int, int]) -> int | None:
+    """Return the node whose memory is nearest; `distance` lists one figure per node, by id."""
+    if memory[number]:
+        return number
+    distances = dict(zip(sorted(memory), map(int, distance.split()), strict=False))
+    holders = [node for node, size in memory.items() if size]
+    return min(holders, key=lambda node: (distances.get(node, 255), node), default=None)
+
+
+def _node_memory_bytes(entry: Path) -> int:
+    match = re.search(r"MemTotal:\s*(\d+) kB", _read(entry / "meminfo"))
+    return int(match[1]) * 1024 if match else 0
+
+
+def _machine_memory_bytes() -> int:
+    import psutil  # not at module level: see the module's invariant
+
+    return int(psutil.virtual_memory().total)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    """Return a small kernel file's text, or "" where it is absent or hidden from us."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _unescape(field: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)

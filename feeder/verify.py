@@ -1,0 +1,76 @@
+"""Verifies a dataset: manifest, quarantine list, every byte and every sample of every shard.
+
+A flip of any single byte in any file of a dataset is found (see verify_shard for how shards are
+covered; the manifest has one canonical spelling; the quarantine list has its hash in the manifest).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from feeder.manifest import QUARANTINE_NAME, Manifest, load_manifest
+from feeder.progress import ProgressLine
+from feeder.shard_format import checksum
+from feeder.task_pool import TaskPool
+from feeder.verify_shard import VerifySetup, VerifyTask
+
+
+@dataclass(slots=True)
+class Verification:
+    """One verification; iterate over ``problems`` to perform it."""
+
+    path: Path
+    manifest: Manifest
+    jobs: int
+    progress: ProgressLine
+
+    @classmethod
+    def open(cls, path: Path, *, jobs: int, progress: ProgressLine) -> "Verification":
+        """Load the manifest; DatasetError where even that is missing or damaged."""
+        return cls(path, load_manifest(path), jobs, progress)
+
+    def problems(self) -> Iterator[str]:
+        """Check everything; yield each problem as one line that names the file or the sample."""
+        yield from self._check_quarantine()
+        setup = VerifySetup(
+            path=str(self.path.absolute()),
+            classes=len(self.manifest.classes),
+            tile_width_px=self.manifest.tile_width_px,
+        )
+        odd: Counter[str] = Counter()
+        subsampling: Counter[str] = Counter()
+        found = 0
+        self.progress.begin("verifying", "samples", self.manifest.samples)
+        with TaskPool("feeder.verify_shard", msgspec.to_builtins(setup), jobs=self.jobs) as pool:
+            for _, kind, message in pool.run(self._tasks()):
+                if "problem" in message:
+                    found += 1
+                    yield message["problem"]
+                    continue
+                self.progress.add(message["samples"], message["bytes"])
+                if kind == "done":
+                    odd.update(message["odd"])
+                    subsampling.update(message["subsampling"])
+        self.progress.end()
+        if not found and (odd, subsampling) != (self.manifest.odd, self.manifest.subsampling):
+            yield "manifest.json: it counts other odd kinds or subsamplings than the shards hold"
+
+    def _tasks(self) -> Iterator[dict[str, object]]:
+        first_sample = 0
+        for number, entry in enumerate(self.manifest.shards):
+            task = VerifyTask(number=number, first_sample=first_sample, entry=entry)
+            yield msgspec.to_builtins(task)
+            first_sample += entry.samples
+
+    def _check_quarantine(self) -> Iterator[str]:
+        path = self.path / QUARANTINE_NAME
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            yield f"{QUARANTINE_NAME}: it cannot be read ({error.strerror})"
+            return
+        if f"{checksum(data):016x}" != self.manifest.quarantine_xxh3:
+            yield f"{QUARANTINE_NAME}: its checksum does not match"

@@ -1,0 +1,246 @@
+"""Checks one shard completely: the work of a verification's worker process (see task_pool).
+
+Every byte of a shard is covered: the header by its checksum, records and names by the index
+checksum, each record and each blob by its own, and what lies between blobs must be zero. Beyond
+that each sample must make sense: the geometry fits, each segment ends in its marker, and the whole
+JPEG decodes without a complaint.
+"""
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import turbojpeg
+
+from feeder.errors import DatasetError
+from feeder.manifest import ShardEntry
+from feeder.recode import Subsampling
+from feeder.shard_format import (
+    HEADER_BYTES,
+    RECORD,
+    Oddity,
+    aligned,
+    checksum,
+    decode_name,
+    printable,
+    record_is_intact,
+)
+from feeder.shard_reader import ShardReader
+from feeder.task_pool import Report
+
+_MCU_PX: Final = {
+    Subsampling.S444: (8, 8),
+    Subsampling.S422: (16, 8),
+    Subsampling.S420: (16, 16),
+    Subsampling.S440: (8, 16),
+    Subsampling.S411: (32, 8),
+    Subsampling.GREY: (8, 8),
+}
+_MARKERS = 0xD0  # of RST0
+_EOI = 0xD9
+_SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
+_DAMAGED_PADDING = "the bytes between two samples are not zero"
+_REPORT_EVERY: Final = 32  # samples
+
+
+class VerifySetup(msgspec.Struct, frozen=True, kw_only=True):
+    """What all shards of a dataset have in common."""
+
+    path: str
+    classes: int
+    tile_width_px: int
+
+
+class VerifyTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Which shard to check, and what the manifest says about it."""
+
+    number: int
+    first_sample: int
+    entry: ShardEntry
+
+
+def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
+    """Check the shard; reports {"samples", "bytes"} and {"problem"}; answers what it counted."""
+    check = _ShardCheck(
+        msgspec.convert(setup, VerifySetup), msgspec.convert(task, VerifyTask), report
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a decoder's complaint is a problem
+        check.run()
+    return {
+        **check.take_news(),
+        "odd": dict(check.odd),
+        "subsampling": dict(check.subsampling),
+    }
+
+
+class _ShardCheck:
+    def __init__(self, setup: VerifySetup, task: VerifyTask, report: Report) -> None:
+        self._setup = setup
+        self._task = task
+        self._report = report
+        self._decoder = turbojpeg.TurboJPEG()
+        self._samples = self._bytes = 0
+        self.odd: Counter[str] = Counter()
+        self.subsampling: Counter[str] = Counter()
+
+    def run(self) -> None:
+        entry = self._task.entry
+        try:
+            reader = ShardReader(Path(self._setup.path) / entry.name)
+        except DatasetError as error:
+            self._report({"problem": str(error)})
+            return
+        try:
+            self._check_header(reader)
+            self._check_samples(reader)
+        except DatasetError as error:  # the file cannot be read to its end
+            self._report({"problem": str(error)})
+        finally:
+            reader.close()
+
+    def take_news(self) -> dict[str, Any]:
+        """Return how many samples and bytes were checked since the last time."""
+        news = {"samples": self._samples, "bytes": self._bytes}
+        self._samples = self._bytes = 0
+        return news
+
+    def _problem(self, what: str) -> None:
+        self._report({"problem": f"{self._task.entry.name}: {what}"})
+
+    def _sample_problem(self, row: int, name: str, what: str) -> None:
+        sample = self._task.first_sample + row
+        self._report(
+            {"problem": f"sample {sample} ({printable(name)}) in {self._task.entry.name}: {what}"}
+        )
+
+    def _check_header(self, reader: ShardReader) -> None:
+        entry, header = self._task.entry, reader.header
+        if header.shard != self._task.number:
+            self._problem(f"its header says that it is shard {header.shard}")
+        if header.samples != entry.samples:
+            self._problem(f"it holds {header.samples} samples, the manifest says {entry.samples}")
+        if not reader.file_bytes == header.file_bytes == entry.bytes:
+            self._problem(f"it has {reader.file_bytes} bytes, the manifest says {entry.bytes}")
+        if f"{header.index_checksum:016x}" != entry.index_xxh3:
+            self._problem("its index is not the one that the manifest means")
+
+    def _check_samples(self, reader: ShardReader) -> None:
+        records, names, intact = reader.read_index()
+        if not intact:
+            self._problem("the checksum of its records and names does not match")
+        # where the next blob and name must begin; not known after a damaged record
+        blobs_end: int | None = HEADER_BYTES
+        names_end: int | None = 0
+        for row, record in enumerate(records):
+            self._samples += 1
+            if self._samples == _REPORT_EVERY:
+                self._report(self.take_news())
+            if not record_is_intact(record.tobytes()):
+                self._sample_problem(row, "name unknown", "its record is damaged")
+                blobs_end = names_end = None
+                continue
+            offset = int(record["offset"])
+            name = self._check_name(row, record, names, names_end)
+            names_end = int(record["name_offset"]) + int(record["name_bytes"])
+            if not reader.holds_blob(record):
+                self._sample_problem(row, name, "its record points out of the shard")
+                blobs_end = None
+                continue
+            if blobs_end is not None:
+                self._check_padding(reader, blobs_end, offset, row, name)
+            blobs_end = offset + int(record["blob_bytes"])
+            self._check_sample(reader, row, record, name)
+        if blobs_end is not None:
+            self._check_padding(reader, blobs_end, reader.header.records_offset, -1, "")
+        if names_end is not None and names_end != len(names):
+            self._problem("it has names that belong to no sample")
+
+    def _check_name(self, row: int, record: np.void, names: bytes, names_end: int | None) -> str:
+        start = int(record["name_offset"])
+        name = decode_name(names[start : start + int(record["name_bytes"])])
+        if names_end not in (start, None) or start + int(record["name_bytes"]) > len(names):
+            self._sample_problem(row, name, "its name is not where it belongs")
+        return name
+
+    def _check_padding(
+        self, reader: ShardReader, start: int, end: int, row: int, name: str
+    ) -> None:
+        if end != aligned(start):
+            what = "there is a gap or an overlap before it"
+        else:
+            gap = bytearray(end - start)
+            reader.read_into(start, memoryview(gap))
+            if not any(gap):
+                return
+            what = _DAMAGED_PADDING
+        if row >= 0:
+            self._sample_problem(row, name, what)
+        else:
+            self._problem(f"before its records: {what}")
+
+    def _check_sample(self, reader: ShardReader, row: int, record: np.void, name: str) -> None:
+        blob = bytearray(int(record["blob_bytes"]))
+        reader.read_into(int(record["offset"]), memoryview(blob))
+        self._bytes += len(blob)
+        if checksum(blob) != int(record["checksum"]):
+            self._sample_problem(row, name, "its checksum does not match")
+            return
+        if int(record["label"]) >= self._setup.classes:
+            self._sample_problem(row, name, f"there is no class {int(record['label'])}")
+        what = find_fault(record, blob, self._setup.tile_width_px) or self._decode(record, blob)
+        if what is not None:
+            self._sample_problem(row, name, what)
+            return
+        self.odd.update(Oddity(int(record["flags"])).kinds())
+        self.subsampling[Subsampling(int(record["subsampling"])).name.lower()] += 1
+
+    def _decode(self, record: np.void, blob: bytearray) -> str | None:
+        segments = int(record["tile_columns"]) * int(record["tile_rows"])
+        jpeg = np.frombuffer(blob, np.uint8)[2 * segments :]
+        try:
+            pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGB)
+        except (OSError, Warning) as error:
+            return f"it does not decode ({error})"
+        height, width = pixels.shape[:2]
+        if height < record["height"] or width < record["width"]:
+            return f"it decodes to {width} x {height} pixels, its record says more"
+        return None
+
+
+def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> str | None:
+    """Return what in the geometry of a sample contradicts itself, or None."""
+    fields = {name: int(record[name]) for name in RECORD.names or () if name != "reserved"}
+    columns, rows = fields["tile_columns"], fields["tile_rows"]
+    tile_px = fields["tile_mcus"] * fields["mcu_width_px"]
+    mcu_px = (fields["mcu_width_px"], fields["mcu_height_px"])
+    if (
+        fields["subsampling"] not in _MCU_PX
+        or mcu_px != _MCU_PX[Subsampling(fields["subsampling"])]
+    ):
+        return "its MCU size does not fit its subsampling"
+    if not tile_px or (fields["tile_mcus"] > 1 and tile_px > tile_width_px):
+        return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"
+    if not fields["width"] or not fields["height"]:
+        return "its size is zero"
+    if -(-fields["width"] // tile_px) != columns or -(-fields["height"] // mcu_px[1]) != rows:
+        return "its tile grid does not fit its size"
+    table = np.frombuffer(blob, "<u2", count=columns * rows)
+    jpeg = np.frombuffer(blob, np.uint8)[2 * columns * rows :]
+    ends = fields["header_bytes"] + np.cumsum(table, dtype=np.int64)
+    if not len(ends) or ends[-1] != len(jpeg):
+        return "its segment lengths do not sum to its JPEG"
+    markers = _MARKERS + np.arange(len(ends)) % 8
+    markers[-1] = _EOI
+    if (table < 2).any() or (jpeg[ends - 2] != 0xFF).any() or (jpeg[ends - 1] != markers).any():
+        return "a segment does not end in its marker"
+    sof = fields["sof_offset"]
+    if sof + 9 > fields["header_bytes"] or jpeg[sof] != 0xFF or jpeg[sof + 1] not in _SOF_MARKERS:
+        return "its frame header is not where its record says"
+    height, width = np.frombuffer(jpeg[sof + 5 : sof + 9].tobytes(), ">u2").tolist()
+    if height != fields["height"] or not fields["width"] <= width <= columns * tile_px:
+        return "its frame header gives another size than its record"
+    return None

@@ -1,0 +1,268 @@
+"""The wire protocol: what client and node say to each other, as bytes and as checked values.
+
+    frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
+    a Chunk is followed by three raw frames:
+      pixels      int8 (images, S, S, 3), C order
+      labels      int64 little-endian (images,)
+      sample ids  int64 little-endian (images,)
+    Rows at and past ``valid`` of a padded batch have pixels 0, label -100 and sample id -1.
+
+    client                                          node
+      Hello              ──────────────────────────►
+                         ◄──────────────────────────  Welcome | Refused
+      Request (want)     ──────────────────────────►
+                         ◄──────────────────────────  Chunk … | Failed      (any order, interleaved)
+      Request (release, want the next) ────────────►
+      Ping               ──────────────────────────►  Pong                  (keeps the lease)
+                         ◄──────────────────────────  Draining              (the node is stopping)
+      Bye                ──────────────────────────►
+      StatsRequest       ──────────────────────────►  Stats
+
+A client may have at most ``window`` batches wanted and not yet released.
+
+Invariant: a decoded message is within every bound stated here; whatever the bytes are, ``decode_*``
+either returns such a message or raises ``ProtocolError``, in time and memory linear in the frame.
+"""
+
+from typing import Annotated, Final, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.plan import MAX_EPOCH, MAX_SHARDS
+from feeder.recipe import MAX_BATCH_SIZE, Recipe
+
+PROTOCOL_VERSION: Final = 1
+MAGIC: Final = b"FDR"
+MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
+MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
+MAX_INDICES: Final = 64
+MAX_WINDOW: Final = 64
+MAX_CLASSES: Final = 2**20
+
+PADDING_LABEL: Final = -100  # torch's cross_entropy ignores it
+PADDING_SAMPLE_ID: Final = -1
+
+_PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
+_MAX_REASON_CHARACTERS: Final = 200
+_NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"  # names end up in logs and on terminals
+
+# MessagePack holds no integer above 2**64 - 1 and msgspec no bound above 2**63 - 1: u64 needs none.
+U64 = Annotated[int, Meta(ge=0)]
+Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
+Index = Annotated[int, Meta(ge=0, lt=2**48)]
+Count = Annotated[int, Meta(ge=0, lt=2**48)]
+Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
+Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
+Text = Annotated[str, Meta(max_length=4096)]
+BatchKey = tuple[Epoch, Index]
+BatchKeys = Annotated[tuple[BatchKey, ...], Meta(max_length=MAX_INDICES)]
+Counter = int | float | Text
+RefusedCode = Literal[
+    "version",
+    "unknown-dataset",
+    "bad-recipe",
+    "unknown-session",
+    "window",
+    "memory",
+    "clients",
+    "draining",
+    "malformed",
+    "range",
+]
+
+
+class VersionMismatch(ProtocolError):  # noqa: N818 -- a name that says what happened
+    """Raised when a frame is of another protocol version, which ``their_version`` holds."""
+
+    def __init__(self, their_version: int) -> None:
+        """Take the version byte of the frame."""
+        self.their_version = their_version
+        super().__init__(
+            f"the peer speaks protocol version {their_version}, this feeder {PROTOCOL_VERSION}: "
+            "install the same feeder version on both sides"
+        )
+
+
+class BadRecipe(ProtocolError):  # noqa: N818 -- a name that says what happened
+    """Raised when a Hello's recipe has a field out of its range; the message says which."""
+
+
+class _Message(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag=True,
+    tag_field="type",
+):
+    """The base of all messages."""
+
+
+class Hello(_Message, frozen=True, kw_only=True):
+    """Asks for a session on a dataset with a recipe; ``client`` is a name for people."""
+
+    dataset: Name
+    recipe: Recipe
+    seed: U64
+    window: Window
+    client: Name
+
+
+class Request(_Message, frozen=True, kw_only=True):
+    """Asks for the batches ``want`` and gives the batches ``release`` back."""
+
+    session: U64
+    want: BatchKeys = ()
+    release: BatchKeys = ()
+
+
+class Ping(_Message, frozen=True, kw_only=True):
+    """Keeps the session alive."""
+
+    session: U64
+
+
+class Bye(_Message, frozen=True, kw_only=True):
+    """Ends the session and releases everything."""
+
+    session: U64
+
+
+class StatsRequest(_Message, frozen=True, kw_only=True):
+    """Asks for the node's counters; needs no session."""
+
+
+class Welcome(_Message, frozen=True, kw_only=True):
+    """Grants a session: what the dataset is and how far the client may run ahead."""
+
+    session: U64
+    dataset: Name
+    fingerprint: Name
+    recipe_fingerprint: Name
+    classes: Annotated[tuple[Text, ...], Meta(max_length=MAX_CLASSES)]
+    samples: Annotated[int, Meta(ge=1, le=2**48)]
+    batches: Count
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    lanes: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    window: Window
+    chunk_images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
+    node: Name
+    feeder_version: Name
+    libraries: Annotated[dict[Name, Text], Meta(max_length=256)]
+
+
+class Refused(_Message, frozen=True, kw_only=True):
+    """Says why the node does not do what was asked; ``session`` is None before there is one."""
+
+    code: RefusedCode
+    message: Text
+    session: U64 | None = None
+
+
+class Chunk(_Message, frozen=True, kw_only=True):
+    """Announces rows first .. first + images - 1 of a batch, of whose rows ``valid`` are real."""
+
+    session: U64
+    epoch: Epoch
+    index: Index
+    first: Rows
+    images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
+    valid: Rows
+
+
+class Failed(_Message, frozen=True, kw_only=True):
+    """Says that a batch cannot be made, and why."""
+
+    session: U64
+    epoch: Epoch
+    index: Index
+    code: Name
+    message: Text
+
+
+class Pong(_Message, frozen=True, kw_only=True):
+    """Answers a Ping."""
+
+    session: U64
+
+
+class Draining(_Message, frozen=True, kw_only=True):
+    """Says that the node is stopping: what was requested still comes, nothing after it."""
+
+    session: U64
+
+
+class Stats(_Message, frozen=True, kw_only=True):
+    """Carries the node's counters."""
+
+    counters: Annotated[dict[Name, Counter], Meta(max_length=65_536)]
+
+
+ClientMessage = Hello | Request | Ping | Bye | StatsRequest
+NodeMessage = Welcome | Refused | Chunk | Failed | Pong | Draining | Stats
+
+_AnyMessage = TypeVar("_AnyMessage")
+
+_CLIENT_TYPES: Final = get_args(ClientMessage)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_CLIENT_DECODER: Final[msgspec.msgpack.Decoder[ClientMessage]] = msgspec.msgpack.Decoder(
+    ClientMessage
+)
+_NODE_DECODER: Final[msgspec.msgpack.Decoder[NodeMessage]] = msgspec.msgpack.Decoder(NodeMessage)
+
+
+def encode(message: ClientMessage | NodeMessage) -> bytes:
+    """Return the message's frame; ProtocolError when the receiver would have to refuse it.
+
+    Checking here costs a few microseconds and names the fault where it was made, not at the peer,
+    which drops what does not parse without an answer.
+    """
+    try:
+        frame = _PREFIX + _ENCODER.encode(message)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"{type(message).__name__} cannot be encoded: {error}") from error
+    if isinstance(message, _CLIENT_TYPES):
+        decode_from_client(frame)
+    else:
+        decode_from_node(frame)
+    return frame
+
+
+def decode_from_client(frame: bytes | memoryview) -> ClientMessage:
+    """Return the message in a frame from a client, within all bounds.
+
+    Raises VersionMismatch for another version, BadRecipe for a recipe out of range, and
+    ProtocolError for everything else.
+    """
+    return _decode(frame, _CLIENT_DECODER, MAX_HEADER_BYTES)
+
+
+def decode_from_node(frame: bytes | memoryview) -> NodeMessage:
+    """Return the message in a first frame from a node, within all bounds.
+
+    Raises VersionMismatch for another version and ProtocolError for everything else.
+    """
+    return _decode(frame, _NODE_DECODER, MAX_NODE_HEADER_BYTES)
+
+
+def _decode(
+    frame: bytes | memoryview, decoder: msgspec.msgpack.Decoder[_AnyMessage], max_bytes: int
+) -> _AnyMessage:
+    if len(frame) > max_bytes:
+        raise ProtocolError(f"a header of {len(frame)} bytes is over the limit of {max_bytes}")
+    start = bytes(frame[: len(_PREFIX)])
+    if len(start) < len(_PREFIX) or not start.startswith(MAGIC):
+        raise ProtocolError(f"not a feeder message: it starts with {start!r}, not {MAGIC!r}")
+    if start != _PREFIX:
+        raise VersionMismatch(start[-1])
+    try:
+        return decoder.decode(memoryview(frame)[len(_PREFIX) :])
+    except ConfigError as error:
+        raise BadRecipe(str(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # The text may quote the peer: one line, no control characters, and not the whole frame.
+        reason = str(error).encode("unicode_escape").decode()
+        raise ProtocolError(f"malformed message: {reason[:_MAX_REASON_CHARACTERS]}") from error

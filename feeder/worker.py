@@ -1,0 +1,104 @@
+"""A worker: a process that fills chunks of batches, one after the other, until its channel ends.
+
+    python -m feeder.worker CHANNEL_FD PARENT_PID
+
+Started by a node process, whose CPU mask and memory policy it inherits. It knows of no socket but
+its channel. The decoder's libraries are imported only once they have been checked, so that one that
+is missing is reported in a line.
+"""
+
+import gc
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from feeder.channel import Channel, ChannelClosedError
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError, FeederError
+from feeder.parent_death import die_with_parent
+from feeder.runtime import check_libraries, library_versions, tune_allocator
+from feeder.worker_messages import (
+    CannotStart,
+    CloseSession,
+    Configure,
+    Fill,
+    Filled,
+    FillFailed,
+    NodeToWorker,
+    OpenSession,
+    Started,
+    WorkerToNode,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from feeder.chunk_filler import ChunkFiller
+
+
+def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
+    """Check the libraries, open the datasets, report; FeederError when that is impossible."""
+    configure = channel.receive()
+    assert isinstance(configure, Configure), "Configure comes first"
+    check_libraries()
+    from feeder.chunk_filler import ChunkFiller
+    from feeder.sample import STAGES
+
+    filler = ChunkFiller(
+        {
+            name: Dataset.open(Path(path), open_shards=configure.open_shards)
+            for name, path in configure.datasets.items()
+        }
+    )
+    if configure.self_test:
+        filler.test_decoding()
+    gc.collect()
+    gc.freeze()
+    channel.send(Started(libraries=library_versions(), stages=STAGES))
+    return filler
+
+
+def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -> NoReturn:
+    """Do what the node process says; raises ChannelClosedError when that has ended."""
+    while True:
+        message, fd = channel.receive_with_fd()
+        match message:
+            case Fill():
+                channel.send(_fill(filler, message))
+            case OpenSession():
+                assert fd is not None, "the slots come with OpenSession"
+                filler.open_session(message, fd)
+            case CloseSession():
+                filler.close_session(message.session)
+            case _:
+                raise AssertionError(f"a worker that runs is not told {message!r}")
+
+
+def main(channel_fd: int, parent: int) -> int:
+    """Run a worker on an inherited channel; return the exit status."""
+    die_with_parent(parent)
+    # Terminals and systemd signal every process; a worker goes when its node process lets it.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    tune_allocator()
+    channel: Channel[WorkerToNode, NodeToWorker] = Channel.from_fd(channel_fd, NodeToWorker)
+    try:
+        try:
+            filler = start(channel)
+        except FeederError as error:
+            channel.send(CannotStart.of(error))
+            return error.exit_status
+        serve(channel, filler)
+    except ChannelClosedError:
+        return 0
+
+
+def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
+    try:
+        return Filled(chunk.ticket, filler.fill(chunk))
+    except DatasetError as error:
+        return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(error)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,107 @@
+"""What a node process and its workers say to each other over their channel.
+
+node process                                worker
+Configure            ──────────►            (checks its libraries, opens the datasets)
+                     ◄──────────            Started, or CannotStart and it ends
+OpenSession + fd     ──────────►            (maps the session's slots)
+Fill                 ──────────►
+                     ◄──────────            Filled or FillFailed, in the order of the Fills
+CloseSession         ──────────►            (unmaps the slots)
+end of channel       ──────────►            (ends)
+"""
+
+import msgspec
+
+from feeder.errors import FeederError
+from feeder.recipe import Recipe
+
+
+def printable(text: str) -> str:
+    """Return text that MessagePack takes: bytes of a file name that are no UTF-8 as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The first message: what will be served."""
+
+    datasets: dict[str, str]
+    """Folder of each dataset by its name."""
+    open_shards: int
+    """Most shards of a dataset that the worker holds open."""
+    self_test: bool
+    """Whether to decode one sample of each dataset before Started."""
+
+
+class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """A session's slots and what is to be written into them; the slots' memory comes as fd."""
+
+    session: int
+    dataset: str
+    recipe: Recipe
+    seed: int
+    slots: int
+
+
+class CloseSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The session has ended; there are no more Fills for it."""
+
+    session: int
+
+
+class Fill(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Write rows first .. first + count - 1 of a batch into a slot."""
+
+    ticket: int
+    session: int
+    slot: int
+    epoch: int
+    index: int
+    first: int
+    count: int
+
+
+NodeToWorker = Configure | OpenSession | CloseSession | Fill
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The worker is ready for sessions; the versions of everything that shapes its bytes."""
+
+    libraries: dict[str, str]
+    stages: tuple[str, ...]
+    """Names of the stages that Filled gives seconds of."""
+
+
+class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The worker, or the node process that passes this on, ends for this reason."""
+
+    error: str
+    """Name of the class in feeder.errors."""
+    message: str
+
+    @classmethod
+    def of(cls, error: FeederError) -> "CannotStart":
+        """Return the message that carries an error to the parent process."""
+        return cls(error=type(error).__name__, message=printable(str(error)))
+
+    def as_error(self) -> FeederError:
+        """Return the error that was carried."""
+        classes = {kind.__name__: kind for kind in FeederError.__subclasses__()}
+        return classes.get(self.error, FeederError)(self.message)
+
+
+class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All rows of the chunk are written; seconds spent in each stage since the last Filled."""
+
+    ticket: int
+    stage_seconds: tuple[float, ...]
+
+
+class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The chunk cannot be had."""
+
+    ticket: int
+    code: str
+    message: str
+
+
+WorkerToNode = Started | CannotStart | Filled | FillFailed

@@ -1,0 +1,375 @@
+"""The real daemon for tests: started, listened to, killed; and a client that can misbehave."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import psutil
+import zmq
+from numpy.typing import NDArray
+
+from feeder.dataset import Dataset
+from feeder.plan import EpochPlan
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from feeder.stats_request import request_counters
+from feeder.wire import (
+    Bye,
+    Chunk,
+    ClientMessage,
+    Hello,
+    NodeMessage,
+    Ping,
+    Refused,
+    Request,
+    Welcome,
+    decode_from_node,
+    encode,
+)
+from tests.sources import REPOSITORY, feeder_command, make_source, pack
+
+Key = tuple[int, int]
+SAMPLES = 53
+DEADLINE_S = 30.0
+"""For whatever should happen soon: generous, as the machines that run tests are busy."""
+
+
+def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Return once ``holds()`` is true; AssertionError that says ``what`` did not happen in time."""
+    give_up_s = time.monotonic() + deadline_s
+    never = threading.Event()
+    while not holds():
+        assert time.monotonic() < give_up_s, f"not within {deadline_s:g} s: {what}"
+        never.wait(0.01)
+
+
+def pack_small(folder: Path) -> Path:
+    """Pack a dataset of SAMPLES small images, a prime number, in 5 shards; return its folder."""
+    pack(make_source(folder / "source", SAMPLES, side=72), folder / "dataset", shards=5, lanes=2)
+    return folder / "dataset"
+
+
+class Daemon:
+    """A running ``feeder serve``; leaving its context ends it and checks that nothing is left."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environ: Mapping[str, str] | None = None,
+        is_ready: bool = True,
+    ) -> None:
+        """Start it, and wait for its ready line unless ``is_ready`` is false."""
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            feeder_command("serve", *arguments),
+            cwd=REPOSITORY,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            env={**os.environ, **(environ or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._family: set[psutil.Process] = set()
+        if is_ready:
+            try:
+                self.ready = self.wait_line(r"^feeder: ready, ")
+            except BaseException:
+                self.close()
+                raise
+            self.endpoints = re.findall(r"(?:tcp|ipc)://[^,;\s]+", self.ready.split(";")[0])
+            self.family()
+
+    def __enter__(self) -> "Daemon":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        left = self.close()
+        if kind is None:
+            assert not left, f"processes outlived the daemon: {left}"
+
+    @property
+    def endpoint(self) -> str:
+        """The first endpoint that it bound."""
+        return str(self.endpoints[0])
+
+    @property
+    def node(self) -> psutil.Process:
+        """The first node process."""
+        return psutil.Process(self.process.pid).children()[0]
+
+    def workers(self) -> list[psutil.Process]:
+        """The workers of the first node process."""
+        return self.node.children()
+
+    def family(self) -> set[psutil.Process]:
+        """All processes that the daemon has now, and those that were seen before."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.process.pid)
+            self._family |= {root, *root.children(recursive=True)}
+        return self._family
+
+    def counters(self) -> dict[str, Any]:
+        """The counters of the first node process."""
+        return dict(request_counters(self.endpoint, DEADLINE_S))
+
+    def wait_line(self, pattern: str, deadline_s: float = DEADLINE_S) -> str:
+        """Return the first line on stderr that matches, once there is one."""
+        with self._changed:
+            found = self._changed.wait_for(
+                lambda: (
+                    next((line for line in self.lines if re.search(pattern, line)), None)
+                    or (self.process.poll() is not None and not self._reader.is_alive())
+                ),
+                deadline_s,
+            )
+        assert isinstance(found, str), f"no line {pattern!r} in:\n" + "".join(self.lines)
+        return found
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Signal it; return its exit status and the seconds that it took to end."""
+        self.family()
+        began_s = time.monotonic()
+        self.process.send_signal(number)
+        status = self.process.wait(DEADLINE_S)
+        return status, time.monotonic() - began_s
+
+    def wait_gone(self) -> None:
+        """Return once no process of the daemon is left."""
+        for process in self._family:
+            wait_until(lambda p=process: not _is_alive(p), f"{process} is gone")  # type: ignore[misc]
+
+    def close(self) -> list[psutil.Process]:
+        """Make sure that it ends; return processes that it left behind, which end too."""
+        self.family()
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        for process in self._family:
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda p=process: not _is_alive(p), "gone", 2.0)  # type: ignore[misc]
+        left = [process for process in self._family if _is_alive(process)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return left
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class Arrived:
+    """What has come of a batch: pixels int8 (rows, S, S, 3), labels and ids int64 (rows,)."""
+
+    pixels: NDArray[np.int8]
+    labels: NDArray[np.int64]
+    sample_ids: NDArray[np.int64]
+    missing: int
+    valid: int = -1
+
+    def add(self, chunk: Chunk, frames: list[bytes]) -> None:
+        rows = slice(chunk.first, chunk.first + chunk.images)
+        shape = (chunk.images, *self.pixels.shape[1:])
+        self.pixels[rows] = np.frombuffer(frames[0], np.int8).reshape(shape)
+        self.labels[rows] = np.frombuffer(frames[1], np.int64)
+        self.sample_ids[rows] = np.frombuffer(frames[2], np.int64)
+        self.missing -= chunk.images
+        self.valid = chunk.valid
+
+
+class RawClient:
+    """One DEALER socket that says what the test wants it to say."""
+
+    def __init__(self, endpoint: str, receive_mark: int = 1000) -> None:
+        """Connect; ``receive_mark`` is how many messages the socket takes in before we do."""
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.set(zmq.RCVHWM, receive_mark)
+        self.socket.connect(endpoint)
+        self.recipe: Recipe | None = None
+        self.session = 0
+        self.batches: dict[Key, Arrived] = {}
+        self.others: list[NodeMessage] = []
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.destroy(linger=0)
+
+    def send(self, message: ClientMessage) -> None:
+        """Send a valid message."""
+        self.socket.send(encode(message))
+
+    def receive(self, deadline_s: float = DEADLINE_S) -> NodeMessage:
+        """Return the next message; a chunk's frames go into ``batches``."""
+        assert self.socket.poll(int(deadline_s * 1000)), f"no message within {deadline_s:g} s"
+        header, *frames = self.socket.recv_multipart()
+        message = decode_from_node(header)
+        if isinstance(message, Chunk):
+            assert message.session == self.session
+            self.batches[message.epoch, message.index].add(message, frames)
+        return message
+
+    def hello(self, recipe: Recipe, *, window: int = 4, seed: int = 3, dataset: str = "d") -> Any:
+        """Say hello; return the Welcome or Refused."""
+        self.recipe = recipe
+        self.send(Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client="test"))
+        answer = self.receive()
+        while not isinstance(answer, Welcome | Refused):
+            answer = self.receive()  # chunks of a session that this Hello replaces
+        if isinstance(answer, Welcome):
+            self.session = answer.session
+        return answer
+
+    def want(self, *keys: Key, release: tuple[Key, ...] = ()) -> None:
+        """Ask for batches and release others."""
+        assert self.recipe is not None
+        rows, size = self.recipe.batch_size, self.recipe.image_size
+        for key in keys:
+            self.batches[key] = Arrived(
+                np.full((rows, size, size, 3), 99, np.int8),
+                np.full(rows, -7, np.int64),
+                np.full(rows, -7, np.int64),
+                rows,
+            )
+        self.send(Request(session=self.session, want=keys, release=release))
+
+    def take(self, key: Key, deadline_s: float = DEADLINE_S) -> Arrived:
+        """Return a batch that was asked for, once all of it is here."""
+        while self.batches[key].missing > 0:
+            message = self.receive(deadline_s)
+            if not isinstance(message, Chunk):
+                self.others.append(message)
+        assert self.batches[key].missing == 0, "rows came twice"
+        return self.batches[key]
+
+    def ping(self) -> None:
+        """Show that we live."""
+        self.send(Ping(session=self.session))
+
+    def bye(self) -> None:
+        """End the session."""
+        self.send(Bye(session=self.session))
+
+
+def small_recipe(
+    split: Literal["train", "val"] = "train", *, batch_size: int = 10, **fields: Any
+) -> Recipe:
+    """Return a recipe of small images."""
+    fields = {"image_size": 32, "resize_size": 36} | fields
+    return Recipe.for_split(split, batch_size=batch_size, **fields)
+
+
+def check_batch(
+    dataset: Dataset, recipe: Recipe, key: Key, arrived: Arrived, *, seed: int = 3
+) -> None:
+    """Compare a batch with the same one made in this process, to the last bit."""
+    epoch, index = key
+    plan = EpochPlan(
+        dataset.layout,
+        batch_size=recipe.batch_size,
+        seed=seed,
+        epoch=epoch,
+        shuffle=recipe.shuffle,
+        last_batch=recipe.last_batch,
+    )
+    ids = plan.samples(index)
+    real = len(ids)
+    pixels = np.zeros_like(arrived.pixels)
+    labels = np.full(recipe.batch_size, -100, np.int64)
+    SampleReader(dataset, recipe).fill(
+        ids, seed=seed, epoch=epoch, pixels=pixels[:real], labels=labels[:real]
+    )
+    assert arrived.valid == real
+    assert arrived.sample_ids.tolist() == ids.tolist() + [-1] * (recipe.batch_size - real)
+    assert arrived.labels.tolist() == labels.tolist()
+    assert np.array_equal(arrived.pixels, pixels)
+
+
+def open_fds(process: psutil.Process) -> int:
+    """Return how many descriptors a process has open."""
+    return int(process.num_fds())
+
+
+def run_status(endpoint: str) -> dict[str, Any]:
+    """Return what ``feeder status --json`` prints."""
+    done = subprocess.run(
+        feeder_command("status", endpoint, "--json"),
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    return dict(json.loads(done.stdout))
+
+
+@contextlib.contextmanager
+def listening_port() -> Iterator[int]:
+    """Hold a tcp port of the loopback interface."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield int(holder.getsockname()[1])
+
+
+def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> "subprocess.Popen[str]":
+    """Start a process that asks for batches and reads no more than the first chunk.
+
+    It prints ``asked`` then. What is larger than the system's buffers stays with the daemon.
+    """
+    program = (
+        "import sys, json\n"
+        "from feeder.recipe import Recipe\n"
+        "from tests.daemon import RawClient\n"
+        "import msgspec\n"
+        "endpoint, recipe, keys = sys.argv[1:]\n"
+        "client = RawClient(endpoint, receive_mark=1)\n"
+        "client.hello(msgspec.json.decode(recipe, type=Recipe), window=len(json.loads(keys)))\n"
+        "client.want(*map(tuple, json.loads(keys)))\n"
+        "client.receive()\n"
+        "print('asked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    text = msgspec.json.encode(recipe).decode()
+    return subprocess.Popen(
+        [sys.executable, "-c", program, endpoint, text, json.dumps(keys)],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )

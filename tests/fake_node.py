@@ -1,0 +1,266 @@
+"""A node for the client's tests: a ROUTER socket in a thread that speaks ``feeder.wire``.
+
+It serves made-up samples in the real order, and breaks the rules on request: ``script`` may drop,
+repeat, reorder or mangle the chunks of a batch; sessions can be forgotten; replies can be
+anything. Every message that arrives is kept in ``heard``.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+import zmq
+from numpy.typing import NDArray
+
+from feeder.plan import EpochPlan, ShardLayout
+from feeder.wire import (
+    Bye,
+    Chunk,
+    ClientMessage,
+    Failed,
+    Hello,
+    NodeMessage,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
+    decode_from_client,
+    encode,
+)
+
+Key = tuple[int, int]
+Message = list[bytes]  # the frames, without the peer's identity
+Script = Callable[[Key, list[Message]], list[Message]]
+
+WAIT_S = 20.0
+
+
+def sample_pixels(sample_ids: NDArray[np.int64], epoch: int, side: int) -> NDArray[np.int8]:
+    """Return pixels (n, side, side, 3) that tell the sample and the epoch; padding is 0."""
+    places = np.arange(side * side * 3, dtype=np.int64).reshape(side, side, 3)
+    values = sample_ids[:, None, None, None] * 31 + places * 7 + epoch * 3
+    pixels = (values % 256 - 128).astype(np.int8)
+    pixels[sample_ids < 0] = 0
+    return pixels
+
+
+@dataclass
+class Session:
+    """What the node knows of a client."""
+
+    hello: Hello
+    peer: bytes
+    wanted: set[Key] = field(default_factory=set)
+
+
+class FakeNode:
+    """Serves until ``close``; a context manager. Attributes may be changed while it runs."""
+
+    def __init__(
+        self,
+        *,
+        samples: int = 97,
+        shards: int = 5,
+        lanes: int = 3,
+        classes: Sequence[str] = ("cat", "dog", "emu"),
+        chunk_images: int = 4,
+        window: int = 64,
+        endpoint: str = "tcp://127.0.0.1:*",
+        fingerprint: str = "f" * 32,
+        first_session: int = 1,
+    ) -> None:
+        self.layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
+        self.classes = tuple(classes)
+        self.chunk_images = chunk_images
+        self.window = window
+        self.fingerprint = fingerprint
+        self.script: Script = lambda key, messages: messages
+        self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
+        self.answers_pings = True
+        self.heard: list[ClientMessage] = []
+        self.sessions: dict[int, Session] = {}
+        self.largest_window = 0  # most batches that a client wanted without releasing
+        self.problems: list[str] = []
+        self._next_session = first_session
+        self._changed = threading.Condition()
+        self._outbox: list[tuple[bytes, Message]] = []
+        self._closing = False
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.linger = 0
+        self._router.bind(endpoint)
+        self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._thread = threading.Thread(target=self._run, name="fake node")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disappear without a word. Idempotent."""
+        self._closing = True
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition on this node holds."""
+        with self._changed:
+            assert self._changed.wait_for(condition, WAIT_S), f"{what}; heard {self.heard}"
+
+    def count(self, kind: type[ClientMessage]) -> int:
+        """Return how many messages of a kind were heard."""
+        return sum(isinstance(message, kind) for message in self.heard)
+
+    def send(self, message: Message, peer: bytes | None = None) -> None:
+        """Send frames to the last peer that greeted."""
+        with self._changed:
+            peer = peer or next(reversed(self.sessions.values())).peer
+            self._outbox.append((peer, message))
+
+    def tell(self, message: NodeMessage) -> None:
+        """Send a message without frames to the last peer that greeted."""
+        self.send([encode(message)])
+
+    def forget_sessions(self) -> None:
+        """Behave like a node that was restarted behind an unbroken connection."""
+        with self._changed:
+            self.sessions.clear()
+
+    def plan(self, session: Session, epoch: int) -> EpochPlan:
+        """Return the order of an epoch."""
+        recipe = session.hello.recipe
+        return EpochPlan(
+            self.layout,
+            batch_size=recipe.batch_size,
+            seed=session.hello.seed,
+            epoch=epoch,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+        )
+
+    def chunks(self, number: int, key: Key) -> list[Message]:
+        """Return the chunk messages of a batch in order."""
+        session = self.sessions[number]
+        recipe, (epoch, index) = session.hello.recipe, key
+        plan = self.plan(session, epoch)
+        sample_ids = np.full(recipe.batch_size, -1, dtype=np.int64)
+        sample_ids[: plan.valid(index)] = plan.samples(index)
+        labels = np.where(sample_ids < 0, -100, sample_ids % len(self.classes))
+        pixels = sample_pixels(sample_ids, epoch, recipe.image_size)
+        messages: list[Message] = []
+        for first in range(0, recipe.batch_size, self.chunk_images):
+            rows = slice(first, min(first + self.chunk_images, recipe.batch_size))
+            header = Chunk(
+                session=number,
+                epoch=epoch,
+                index=index,
+                first=first,
+                images=rows.stop - rows.start,
+                valid=plan.valid(index),
+            )
+            frames = [pixels[rows], labels[rows], sample_ids[rows]]
+            messages.append([encode(header), *(frame.tobytes() for frame in frames)])
+        return messages
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                if self._router.poll(5):
+                    peer, *frames = self._router.recv_multipart()
+                    with self._changed:
+                        self._hear(peer, decode_from_client(frames[0]))
+                        self._changed.notify_all()
+                with self._changed:
+                    outbox, self._outbox = self._outbox, []
+                for peer, message in outbox:
+                    self._router.send_multipart([peer, *message])
+        finally:
+            self._context.destroy(linger=0)
+
+    def _hear(self, peer: bytes, message: ClientMessage) -> None:
+        self.heard.append(message)
+        match message:
+            case Hello():
+                self._outbox.extend((peer, reply) for reply in self._greet(peer, message))
+            case Bye():
+                self.sessions.pop(message.session, None)
+            case Ping() | Request() if message.session not in self.sessions:
+                refusal = Refused(
+                    code="unknown-session", message="no such session", session=message.session
+                )
+                self._outbox.append((peer, [encode(refusal)]))
+            case Ping():
+                if self.answers_pings:
+                    self._outbox.append((peer, [encode(Pong(session=message.session))]))
+            case Request():
+                self._serve(message)
+
+    def _greet(self, peer: bytes, hello: Hello) -> list[Message]:
+        if self.greeting is not None:
+            message = self.greeting(hello)
+            return [] if message is None else [message]
+        number, self._next_session = self._next_session, self._next_session + 1
+        self.sessions[number] = Session(hello, peer)
+        return [[encode(self.welcome(number))]]
+
+    def welcome(self, number: int) -> Welcome:
+        """Return the welcome to a session."""
+        session = self.sessions[number]
+        return Welcome(
+            session=number,
+            dataset=session.hello.dataset,
+            fingerprint=self.fingerprint,
+            recipe_fingerprint=session.hello.recipe.fingerprint(),
+            classes=self.classes,
+            samples=self.layout.samples,
+            batches=self.plan(session, 0).batches,
+            shards=self.layout.shards,
+            lanes=self.layout.lanes,
+            window=min(self.window, session.hello.window),
+            chunk_images=self.chunk_images,
+            node="fake",
+            feeder_version="0",
+            libraries={},
+        )
+
+    def _serve(self, request: Request) -> None:
+        session = self.sessions[request.session]
+        for key in request.release:
+            if key not in session.wanted:
+                self.problems.append(f"{key} was released without being wanted")
+            session.wanted.discard(key)
+        for key in request.want:
+            if key in session.wanted:
+                self.problems.append(f"{key} was wanted twice")
+            session.wanted.add(key)
+        self.largest_window = max(self.largest_window, len(session.wanted))
+        for key in request.want:
+            replies = self.script(key, self.chunks(request.session, key))
+            self._outbox.extend((session.peer, reply) for reply in replies)
+
+
+def failed(session: int, key: Key, message: str) -> Message:
+    """Return the message that says a batch cannot be made."""
+    epoch, index = key
+    return [
+        encode(Failed(session=session, epoch=epoch, index=index, code="dataset", message=message))
+    ]
+
+
+def change_chunk(message: Message, **fields: int) -> Message:
+    """Return a chunk message with fields of its header changed, whatever they may be."""
+    header = msgspec.msgpack.decode(message[0][4:])
+    return [message[0][:4] + msgspec.msgpack.encode(header | fields), *message[1:]]

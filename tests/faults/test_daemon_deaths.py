@@ -1,0 +1,228 @@
+"""SIGKILL of every process of the daemon, and of its clients: nothing lost, nothing left."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.dataset import Dataset
+from feeder.wire import Failed, Refused, Welcome
+from tests.daemon import (
+    Daemon,
+    RawClient,
+    check_batch,
+    client_process,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.sources import error_line, run_feeder
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("deaths"))
+
+
+@pytest.fixture(scope="module")
+def dataset(packed: Path) -> Iterator[Dataset]:
+    with Dataset.open(packed) as opened:
+        yield opened
+
+
+def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0") -> Daemon:
+    return Daemon(
+        *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more)
+    )
+
+
+def test_killed_workers_are_replaced_and_no_batch_is_lost(packed: Path, dataset: Dataset) -> None:
+    recipe = small_recipe(batch_size=10, image_size=160, resize_size=180)
+    keys = [(epoch, index) for epoch in range(6) for index in range(5)]
+    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
+        client.hello(recipe, window=4)
+        client.want(*keys[:4])
+        for done, key in enumerate(keys):
+            if done % 10 == 0:
+                victim = daemon.workers()[0]
+                client.receive()  # in mid-batch
+                victim.kill()
+            check_batch(dataset, recipe, key, client.take(key))
+            client.want(*keys[done + 4 : done + 5], release=(key,))
+        assert not client.others
+        wait_until(lambda: daemon.counters()["worker_restarts"] == 3, "three deaths counted")
+        wait_until(lambda: len(daemon.workers()) == 2, "both workers are back")
+        daemon.family()
+
+
+def test_a_killed_node_process_comes_back_on_its_port(packed: Path, dataset: Dataset) -> None:
+    recipe = small_recipe()
+    with serve(packed) as daemon:
+        node, workers = daemon.node, daemon.workers()
+        with RawClient(daemon.endpoint) as client:
+            client.hello(recipe)
+            client.want((0, 0))
+            client.take((0, 0))
+            node.kill()
+            daemon.wait_line("node process 0 serves again")
+            client.ping()  # the socket has reconnected by itself
+            while not isinstance(answer := client.receive(), Refused):
+                pass
+            assert answer.code == "unknown-session"
+            assert isinstance(client.hello(recipe), Welcome)
+            client.want((0, 1))
+            check_batch(dataset, recipe, (0, 1), client.take((0, 1)))
+        for process in (node, *workers):
+            wait_until(lambda p=process: not p.is_running(), f"{process} is gone")  # type: ignore[misc]
+        daemon.family()
+
+
+def test_nothing_survives_a_killed_supervisor(packed: Path) -> None:
+    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe())
+        client.want((0, 0))
+        daemon.family()
+        daemon.process.kill()
+        daemon.wait_gone()
+
+
+def test_nothing_survives_a_supervisor_that_is_killed_while_starting(packed: Path) -> None:
+    daemon = Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", is_ready=False)
+    with daemon:
+        wait_until(lambda: len(daemon.family()) >= 2, "the node process was started")
+        daemon.process.kill()
+        daemon.wait_gone()
+
+
+def test_a_killed_clients_slots_come_back_after_its_lease(packed: Path) -> None:
+    with serve(packed, "--lease-s", "2") as daemon:
+        client = client_process(daemon.endpoint, small_recipe(), [(0, 0), (0, 1)])
+        with client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "asked\n"
+            assert daemon.counters()["slots_committed_bytes"] > 0
+            client.kill()
+        wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease is over")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        counters = daemon.counters()
+        assert counters["sessions_expired"] + counters["sessions_lost"] == 1
+
+
+def test_a_stopped_client_hurts_nobody_and_its_memory_is_bounded(
+    packed: Path, dataset: Dataset
+) -> None:
+    large = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
+    recipe = small_recipe()
+    with serve(packed, "--lease-s", "2") as daemon:
+        keys = [(epoch, index) for epoch in range(3) for index in range(3)]
+        client = client_process(daemon.endpoint, large, keys[:8])
+        with client:
+            try:
+                assert client.stdout is not None
+                assert client.stdout.readline() == "asked\n"
+                client.send_signal(signal.SIGSTOP)
+                budget = daemon.counters()["slots_committed_bytes"]
+                with RawClient(daemon.endpoint) as other:
+                    other.hello(recipe)
+                    for epoch in range(3):
+                        other.want((epoch, 0))
+                        check_batch(dataset, recipe, (epoch, 0), other.take((epoch, 0)))
+                        other.want(release=((epoch, 0),))
+                    other.bye()
+                wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease is over")
+                assert daemon.counters()["slots_committed_bytes"] <= budget
+                assert daemon.node.memory_info().rss < budget + (150 << 20)
+            finally:
+                client.kill()
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+
+
+def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
+    bind = f"ipc://{tmp_path}/s"
+    with serve(packed, bind=bind) as daemon:
+        daemon.process.kill()
+        daemon.wait_gone()
+    assert (tmp_path / "s").exists()
+    with serve(packed, bind=bind) as daemon:
+        assert daemon.counters()["batches"] == 0
+        daemon.stop()
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_library_that_is_missing_is_one_line_and_no_loop(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "turbojpeg.py").write_text("raise ModuleNotFoundError(name='turbojpeg')\n")
+    environ = {"PYTHONPATH": str(tmp_path)}
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
+        line = daemon.wait_line("^feeder: error: ")
+        assert "turbojpeg is not installed" in line
+        assert daemon.process.wait(20) == 4
+        assert len([line for line in daemon.lines if "error" in line]) == 1
+
+
+def test_workers_that_die_while_starting_end_the_daemon(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'feeder.worker' in sys.orig_argv:\n    os._exit(7)\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path)}
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
+        line = daemon.wait_line("^feeder: error: ")
+        assert "workers in a row ended while starting, the last one ended with status 7" in line
+        assert daemon.process.wait(20) == 4
+
+
+def test_node_processes_that_crash_again_and_again_end_the_daemon(
+    packed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'feeder.node' in sys.orig_argv:\n    os.kill(os.getpid(), 11)\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path)}
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
+        line = daemon.wait_line("^feeder: error: ", 60)
+        assert "crashed 6 times within 60 s; the last one was ended by signal 11" in line
+        assert daemon.process.wait(20) == 4
+
+
+def test_a_dataset_that_is_damaged_fails_its_batch_with_the_samples_name(
+    packed: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in packed.iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    shard = damaged / "shard-00002.fds"
+    content = bytearray(shard.read_bytes())
+    content[64 + 3000] ^= 0xFF  # in the blob of its first or second sample
+    shard.write_bytes(content)
+    recipe = small_recipe("val", batch_size=53)
+    with serve(damaged) as daemon, RawClient(daemon.endpoint) as client:
+        client.hello(recipe)
+        client.want((0, 0))
+        while not isinstance(message := client.receive(), Failed):
+            pass
+        assert message.code == "dataset"
+        assert "shard-00002.fds" in message.message
+        assert "feeder verify" in message.message
+        assert daemon.counters()["batches_failed"] == 1
+    done = run_feeder("serve", "--data", f"d={damaged}/manifest.json")
+    assert done.returncode == 3
+    assert error_line(done)
+
+
+def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
+    with serve(packed) as daemon:
+        before = {process.pid for process in daemon.family()}
+        for process in [daemon.node, *daemon.workers()]:
+            process.send_signal(signal.SIGINT)
+        for process in daemon.workers():
+            process.send_signal(signal.SIGTERM)
+        assert daemon.counters()["worker_restarts"] == 0
+        assert {process.pid for process in daemon.family()} == before
+        status, _ = daemon.stop(signal.SIGINT)
+        assert status == 0
+        assert not any(psutil.pid_exists(pid) for pid in before if pid != daemon.process.pid)

@@ -1,0 +1,50 @@
+"""Builds the /sys and /proc of any machine below a folder, for tests that read such trees."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_tree(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files by their path below `root`; returns `root`."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+def node(number: int, cpulist: str, memory_kb: int, distance: str = "") -> dict[str, str]:
+    """Return the files of one NUMA node, for write_tree."""
+    folder = f"sys/devices/system/node/node{number}"
+    total = f"Node {number} MemTotal:  {memory_kb} kB\nNode {number} MemFree:  1 kB"
+    files = {f"{folder}/cpulist": cpulist, f"{folder}/meminfo": total}
+    return files | ({f"{folder}/distance": distance} if distance else {})
+
+
+def two_nodes(root: Path) -> Path:
+    """Write the usual server: CPUs 0-3 and 4-7 on nodes 0 and 1, 1 GiB each."""
+    files = node(0, "0-3", 1 << 20, "10 21") | node(1, "4-7", 1 << 20, "21 10")
+    return write_tree(root, files | {"sys/devices/system/cpu/online": "0-7"})
+
+
+def cgroup_v2(path: str, quotas: Mapping[str, str], shown: str = "/") -> dict[str, str]:
+    """Return the files of a v2 hierarchy: our group, and cpu.max by folder below the mount."""
+    mount = "sys/fs/cgroup"
+    files = {
+        "proc/self/cgroup": f"0::{path}",
+        "proc/self/mountinfo": f"30 23 0:26 {shown} /{mount} rw,nosuid - cgroup2 cgroup2 rw",
+    }
+    return files | {f"{mount}/{name}/cpu.max": text for name, text in quotas.items()}
+
+
+def cgroup_v1(path: str, quotas: Mapping[str, tuple[int, int]], shown: str = "/") -> dict[str, str]:
+    """Return the files of a v1 hierarchy: our group, and (quota, period) by folder in the mount."""
+    mount = "sys/fs/cgroup/cpu,cpuacct"
+    files = {
+        "proc/self/cgroup": f"5:memory:{path}\n4:cpu,cpuacct:{path}",
+        "proc/self/mountinfo": f"33 31 0:29 {shown} /{mount} rw - cgroup cgroup rw,cpu,cpuacct",
+    }
+    for name, (quota_us, period_us) in quotas.items():
+        files[f"{mount}/{name}/cpu.cfs_quota_us"] = str(quota_us)
+        files[f"{mount}/{name}/cpu.cfs_period_us"] = str(period_us)
+    return files

@@ -1,0 +1,25 @@
+"""A process on the cores of one node with its memory on another, for guest_check to look at.
+
+usage: python -m tests.numa.crossed_process CPU_NODE MEMORY_NODE    (ends with its standard input)
+"""
+
+import sys
+
+from feeder.placement import NodePlacement, apply_placement
+from feeder.topology import read_topology
+
+_TOUCHED_BYTES = 16 << 20
+
+
+def main(cpu_node: int, memory_node: int) -> None:
+    """Cross the two, touch memory, say so, wait."""
+    cpus = read_topology().nodes[cpu_node].cpus
+    apply_placement(NodePlacement(node_id=cpu_node, cpus=cpus, memory_node=memory_node, workers=1))
+    touched = bytearray(_TOUCHED_BYTES)
+    sys.stdout.write(f"touched {len(touched)}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

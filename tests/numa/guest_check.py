@@ -1,0 +1,215 @@
+"""Runs in the guest: starts `feeder serve` on two NUMA nodes and asserts that it keeps to them.
+
+Prints a line for each assertion and, last, ``N passed, M failed``. The same batches are fetched
+from node 0, from node 1 and from an unpinned daemon of one worker, which is also the control: its
+process must look unpinned, or the looking proves nothing.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from feeder.placement import NodePlacement, check_placement, count_pages
+from feeder.recipe import Recipe
+from feeder.topology import NumaNode, Topology, format_cpulist, read_topology
+from tests.numa.daemon import Daemon
+from tests.numa.processes import node_processes, processors
+from tests.numa.processes import workers as workers_of
+from tests.numa.report import Report
+from tests.wire_client import WireClient
+
+BASE_PORT = 5555
+BATCH_SIZE = 16
+WINDOW = 4
+OWN_SHARE_MIN = 0.99
+"""Of a process's own pages on its node: 1 but for what the kernel set up before it could ask."""
+
+
+@dataclass
+class Fetched:
+    """What one endpoint sent: a digest of pixels, labels and sample ids for each batch."""
+
+    digests: list[str]
+    images: int
+
+
+def fetch(endpoint: str, done: threading.Event, may_close: threading.Event) -> Fetched:
+    """Fetch an epoch of training and one of validation; hold the sessions until `may_close`.
+
+    The slots of ended sessions are gone, and their place could not be looked at any more.
+    """
+    fetched = Fetched(digests=[], images=0)
+    recipes = [Recipe.for_split("train", batch_size=BATCH_SIZE)]
+    recipes.append(Recipe.for_split("val", batch_size=BATCH_SIZE))
+    with WireClient(endpoint) as train, WireClient(endpoint) as val:
+        for client, recipe in zip((train, val), recipes, strict=True):
+            welcome = client.hello("set", recipe, seed=7, window=WINDOW)
+            for index in range(welcome.batches):
+                batch = client.fetch(1, index)
+                digest = xxhash.xxh3_128()
+                for part in (batch.pixels, batch.labels, batch.sample_ids):
+                    digest.update(part.tobytes())
+                fetched.digests.append(digest.hexdigest())
+                fetched.images += int((batch.sample_ids >= 0).sum())
+        done.set()
+        may_close.wait()
+    return fetched
+
+
+def check_process(report: Report, name: str, pid: int, placement: NodePlacement) -> None:
+    """Assert mask, policy and pages of one process."""
+    node = placement.memory_node
+    found = check_placement(pid, placement)
+    assert found is not None, f"{name} is gone"
+    mask = format_cpulist(placement.cpus)
+    report.check(found.cpus_ok, f"{name}: every thread may run on CPUs {mask} only", found.cpus_ok)
+    maps = Path(f"/proc/{pid}/numa_maps").read_text()
+    policies = memory_policies(maps)
+    report.check(policies == {f"bind:{node}"}, f"{name}: memory policy bind:{node}", policies)
+    own, _ = count_pages(maps)
+    seen = f"{found.on_node_share:.2%} of {sum(own.values())} pages, {own}"
+    report.check(found.on_node_share >= OWN_SHARE_MIN, f"{name}: own memory on node {node}", seen)
+    slots, _ = count_pages("\n".join(line for line in maps.splitlines() if "/memfd:" in line))
+    report.check(
+        bool(slots) and set(slots) == {node}, f"{name}: slots on node {node} only", f"pages {slots}"
+    )
+
+
+def memory_policies(numa_maps: str) -> set[str]:
+    """Return the policies of a process's mappings, but for OpenBLAS's own.
+
+    It asks for "local" memory for its buffers itself; on pinned cores that is the same node, and
+    their pages, once touched, count like all others.
+    """
+    return {line.split()[1] for line in numa_maps.splitlines()} - {"local"}
+
+
+def check_memory_follows_policy(report: Report, topology: Topology) -> None:
+    """Run on one node with memory bound to the other: only the policy can bring it there.
+
+    On its own node, a process would have its memory near by the kernel's habit alone.
+    """
+    here, there = topology.nodes
+    crossed = NodePlacement(node_id=here.id, cpus=here.cpus, memory_node=there.id, workers=1)
+    command = [sys.executable, "-m", "tests.numa.crossed_process", str(here.id), str(there.id)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has touched its memory
+        found = check_placement(process.pid, crossed)
+        process.kill()
+    good = found is not None and found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
+    claim = f"on cores of node {here.id} with memory bound to node {there.id}, memory goes there"
+    report.check(good, claim, found)
+
+
+def check_two_nodes(report: Report, dataset: str, topology: Topology) -> list[Fetched]:
+    """Assert where everything of a daemon on two nodes is while and after it serves."""
+    arguments = ("--bind", f"tcp://127.0.0.1:{BASE_PORT}", "--chunk-images", "4")
+    with Daemon(dataset, *arguments) as daemon:
+        for line in daemon.messages().splitlines():
+            report.say(f"      {line}")
+        nodes = node_processes(daemon.pid)
+        workers = {node: workers_of(node) for node in nodes}
+        report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
+        counts = [len(pids) for pids in workers.values()]
+        report.check(counts == [2, 2], "a worker for each core of its node", counts)
+        ran_on: dict[int, set[int]] = {p: set() for node in nodes for p in (node, *workers[node])}
+        endpoints = [f"tcp://127.0.0.1:{BASE_PORT + k}" for k in range(len(nodes))]
+        may_close = threading.Event()
+        done = [threading.Event() for _ in nodes]
+        with ThreadPoolExecutor() as pool:
+            fetching = [
+                pool.submit(fetch, endpoint, event, may_close)
+                for endpoint, event in zip(endpoints, done, strict=True)
+            ]
+            try:
+                while not all(
+                    e.wait(0.05) or f.done() for e, f in zip(done, fetching, strict=True)
+                ):
+                    for pid, seen in ran_on.items():
+                        seen |= processors(pid)
+                for numa_node, node in zip(topology.nodes, nodes, strict=True):
+                    check_node(report, numa_node, node, workers[node], ran_on)
+            finally:
+                may_close.set()
+            fetched = [future.result() for future in fetching]
+        check_end(report, daemon)
+    return fetched
+
+
+def check_node(
+    report: Report, numa_node: NumaNode, node: int, workers: list[int], ran_on: dict[int, set[int]]
+) -> None:
+    """Assert that a node process and its workers, all given by pid, are where they should be."""
+    placement = NodePlacement(
+        node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=len(workers)
+    )
+    for pid in (node, *workers):
+        name = f"node {numa_node.id}, {'node process' if pid == node else 'worker'} {pid}"
+        check_process(report, name, pid, placement)
+        good = bool(ran_on[pid]) and ran_on[pid] <= numa_node.cpus
+        report.check(good, f"{name}: seen running on its cores only", sorted(ran_on[pid]))
+
+
+def check_unpinned(report: Report, dataset: str, topology: Topology) -> Fetched:
+    """Fetch the same from one unpinned worker, and see that it does look unpinned."""
+    arguments = ("--pin", "off", "--workers", "1", "--bind", f"tcp://127.0.0.1:{BASE_PORT}")
+    with Daemon(dataset, *arguments) as daemon:
+        (node,) = node_processes(daemon.pid)
+        may_close = threading.Event()
+        may_close.set()
+        fetched = fetch(f"tcp://127.0.0.1:{BASE_PORT}", threading.Event(), may_close)
+        policies = memory_policies(Path(f"/proc/{node}/numa_maps").read_text())
+        report.check(policies == {"default"}, "control: --pin off sets no memory policy", policies)
+        everywhere = NodePlacement(
+            node_id=0, cpus=topology.nodes[0].cpus, memory_node=0, workers=1, pinned=True
+        )
+        check = check_placement(node, everywhere)
+        found = check is not None and not check.cpus_ok
+        report.check(found, "control: --pin off would not pass for pinned to node 0", check)
+        check_end(report, daemon)
+    return fetched
+
+
+def check_end(report: Report, daemon: Daemon) -> None:
+    began_s = time.monotonic()
+    status = daemon.stop()
+    report.check(status == 0, "SIGTERM ends the daemon", f"status {status}")
+    report.say(f"      after {time.monotonic() - began_s:.1f} s, in emulation")
+    report.check(not daemon.descendants(), "no process is left", daemon.descendants())
+
+
+def main(dataset: str) -> None:
+    """Run all checks against the packed dataset in the guest's folder `dataset`."""
+    report = Report()
+    topology = read_topology()
+    seen = {node.id: format_cpulist(node.cpus) for node in topology.nodes}
+    report.check(seen == {0: "0-1", 1: "2-3"}, "the guest has two nodes of two cores", seen)
+    check_memory_follows_policy(report, topology)
+    fetched = check_two_nodes(report, dataset, topology)
+    fetched.append(check_unpinned(report, dataset, topology))
+    compare(report, fetched)
+    report.finish()
+
+
+def compare(report: Report, fetched: Sequence[Fetched]) -> None:
+    """Assert that all endpoints sent the same bytes, and that these are worth comparing."""
+    for each, name in zip(fetched, ("node 0", "node 1", "--pin off --workers 1"), strict=True):
+        seen = f"{len(each.digests)} batches, {each.images} images"
+        report.check(each.images > 0, f"{name} serves an epoch of training and validation", seen)
+    same = all(each.digests == fetched[0].digests for each in fetched)
+    different = len({digest for each in fetched for digest in each.digests})
+    report.check(same, "the three send the same bytes", f"{different} different batches in all")
+    distinct = different == len(fetched[0].digests)
+    report.check(distinct, "and no two batches are alike", f"{len(fetched[0].digests)} batches")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,114 @@
+"""`make test-numa`: boots a guest with two NUMA nodes and shows what the check in it found.
+
+usage: python -m tests.numa.run [placement | unit]
+
+placement (without an argument): `feeder serve` keeps processes and memory on their nodes, and sends
+the same bytes as one unpinned worker. unit: the same nodes, but systemd is process 1 and runs
+feeder.service with its whole sandbox.
+
+Exit status 0 where all passed, 1 where not, 2 where this machine cannot run the guest.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.numa.root_image import RootImage, python_and_daemon
+from tests.numa.unit_root import SYSTEMD, add_systemd
+from tests.numa.virtual_machine import CannotRunError, boot, check_host, fetch_kernel
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = PROJECT / ".build" / "numa"
+IMAGES = 61  # a prime: no batch size and no number of shards divides it
+GUEST_DEADLINE_S = 480.0
+CONSOLE_LINES = 40
+INIT = {
+    "placement": "/init -- /dataset",
+    "unit": f"{SYSTEMD} systemd.show_status=0 systemd.journald.forward_to_console=1",
+}
+"""Process 1 of the guest, and the rest of the kernel's command line."""
+
+
+def main(guest: str = "placement") -> int:
+    """Boot one of the guests of INIT; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends qemu too
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="feeder-numa-") as folder:
+        report, console = Path(folder) / "report", Path(folder) / "console"
+        try:
+            check_host()
+            kernel = fetch_kernel(CACHE)
+            root_image = build_root(Path(folder), guest)
+        except CannotRunError as error:
+            sys.stderr.write(f"test-numa: cannot run here: {error}\n")
+            return 2
+        megabytes = root_image.stat().st_size / 1e6
+        say(f"test-numa: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
+        in_time = boot(
+            kernel,
+            root_image,
+            INIT[guest],
+            console=console,
+            report=report,
+            deadline_s=GUEST_DEADLINE_S,
+        )
+        good = in_time and show_report(report)
+        if not good:
+            why = "ended" if in_time else f"was ended after {GUEST_DEADLINE_S:.0f} s"
+            say(f"test-numa: the guest {why}; the end of its console:")
+            lines = console.read_text(errors="replace").replace("\r", "").splitlines()
+            say("\n".join(lines[-CONSOLE_LINES:]))
+    say(f"test-numa: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
+    return 0 if good else 1
+
+
+def show_report(report: Path) -> bool:
+    """Print what the guest has reported; True where it ends with passes and no failure."""
+    text = report.read_text(errors="replace").replace("\r", "")
+    sys.stdout.write(text)
+    summary = re.search(r"^(\d+) passed, (\d+) failed$", text, re.MULTILINE)
+    return summary is not None and int(summary[1]) > 0 and int(summary[2]) == 0
+
+
+def build_root(folder: Path, guest: str) -> Path:
+    """Pack the dataset, and make the guest's root with it and process 1; returns the archive."""
+    source, dataset = folder / "source", folder / "dataset"
+    run_python("bench.synthetic", str(source), "--images", str(IMAGES), "--classes", "3")
+    run_python("feeder.cli", "pack", str(source), str(dataset))
+    image = RootImage()
+    if guest == "unit":
+        add_systemd(image, PROJECT)
+    else:
+        code = (PROJECT / "tests/numa/guest_init.py").read_text()
+        image.add_text("/init", f"#!{sys.executable}\n{code}", 0o755)
+    python_and_daemon(image, PROJECT)
+    image.add_at(dataset, "/dataset")
+    for file in dataset.iterdir():
+        image.add_at(file, f"/dataset/{file.name}")
+    image.write(folder / "root.cpio")
+    return folder / "root.cpio"
+
+
+def say(line: str) -> None:
+    """Show a line at once, also where make collects the output."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run_python(module: str, *arguments: str) -> None:
+    """Run one of the project's modules; what it says is shown only where it fails."""
+    answer = subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=PROJECT, capture_output=True, text=True
+    )
+    if answer.returncode:
+        raise SystemExit(f"test-numa: {module} failed:\n{answer.stdout}{answer.stderr}")
+
+
+if __name__ == "__main__":
+    if not set(sys.argv[1:]) <= set(INIT) or len(sys.argv) > 2:
+        sys.exit(f"usage: python -m tests.numa.run [{' | '.join(INIT)}]")
+    sys.exit(main(*sys.argv[1:]))

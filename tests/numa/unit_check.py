@@ -1,0 +1,91 @@
+"""Runs in the guest after systemd started feeder.service: is it up, closed in and placed?"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from feeder.placement import NodePlacement, check_placement
+from feeder.recipe import Recipe
+from feeder.topology import read_topology
+from tests.numa.processes import children, node_processes, workers
+from tests.numa.report import Report
+from tests.wire_client import WireClient
+
+ENDPOINTS = (
+    "tcp://127.0.0.1:5555",
+    "tcp://127.0.0.1:5556",
+    "ipc:///run/feeder/feeder",
+    "ipc:///run/feeder/feeder.1",
+)
+OWN_SHARE_MIN = 0.99
+
+
+def systemctl(*arguments: str) -> str:
+    """Return what systemctl says about the service."""
+    command = ["/bin/systemctl", *arguments, "feeder.service"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Run all checks, then report."""
+    report = Report()
+    state = systemctl("show", "-P", "ActiveState")
+    report.check(state == "active", "systemd has started the service", state)
+    if state != "active":
+        report.say(systemctl("status", "--no-pager", "--full"))
+        report.finish()
+    restarts = systemctl("show", "-P", "NRestarts")
+    report.check(restarts == "0", "without a restart", f"{restarts} restarts")
+    supervisor = int(systemctl("show", "-P", "MainPID"))
+    check_sandbox(report, supervisor)
+    check_nodes(report, supervisor)
+    for endpoint in ENDPOINTS:
+        with WireClient(endpoint) as client:
+            client.hello("set", Recipe.for_split("train", batch_size=8))
+            images = int((client.fetch(0, 0).sample_ids >= 0).sum())
+            report.check(images == 8, f"serves at {endpoint}", f"{images} images")
+    mode = os.stat("/run/feeder/feeder").st_mode & 0o777
+    report.check(
+        mode == 0o770, "its ipc socket is open to its group, and to no others", f"{mode:o}"
+    )
+    processes = [supervisor, *children(supervisor)]
+    systemctl("stop")
+    result = systemctl("show", "-P", "Result"), systemctl("show", "-P", "ExecMainStatus")
+    report.check(result == ("success", "0"), "systemctl stop ends it in peace", result)
+    left = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+    report.check(not left, "no process is left", left)
+    report.finish()
+
+
+def check_sandbox(report: Report, supervisor: int) -> None:
+    """Assert that the sandbox is in force: what /proc says of it."""
+    status = dict(
+        re.findall(r"^(\w+):\t(.*)$", Path(f"/proc/{supervisor}/status").read_text(), re.M)
+    )
+    user = int(status["Uid"].split()[0])
+    report.check(user >= 61184, "runs as a dynamic user", user)
+    seen = {name: status[name] for name in ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp")}
+    good = int(seen["CapEff"], 16) == int(seen["CapBnd"], 16) == 0
+    good = good and (seen["NoNewPrivs"], seen["Seccomp"]) == ("1", "2")
+    report.check(good, "without capabilities, its system calls filtered", seen)
+
+
+def check_nodes(report: Report, supervisor: int) -> None:
+    """Assert that the sandbox lets every process take its place and bind its memory."""
+    nodes = node_processes(supervisor)
+    report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
+    for numa_node, node in zip(read_topology().nodes, nodes, strict=True):
+        placement = NodePlacement(
+            node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=2
+        )
+        for pid in (node, *workers(node)):
+            found = check_placement(pid, placement)
+            good = found is not None and found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
+            bound = f" bind:{numa_node.id} " in Path(f"/proc/{pid}/numa_maps").read_text()
+            claim = f"process {pid} is bound to node {numa_node.id}, and there"
+            report.check(good and bound, claim, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""A stand-in for all that surrounds the session state machine; it checks every instruction."""
+
+from dataclasses import dataclass, field
+
+from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.metrics import SessionCounters
+from feeder.plan import ShardLayout
+from feeder.recipe import Recipe
+from feeder.session import SessionTable
+from feeder.session_events import (
+    ChunkFailed,
+    ChunkFilled,
+    ClockAdvanced,
+    CloseSlots,
+    Event,
+    FillChunk,
+    Instruction,
+    KillWorker,
+    MessageReceived,
+    OpenSlots,
+    ReturnSlot,
+    Send,
+    SendChunk,
+    SlotReturned,
+    SlotsClosed,
+    SlotsOpened,
+    WorkerJoined,
+    WorkerLost,
+)
+from feeder.slot_layout import SlotLayout
+from feeder.wire import (
+    Bye,
+    ClientMessage,
+    Failed,
+    Hello,
+    NodeMessage,
+    Ping,
+    Refused,
+    Request,
+    Welcome,
+)
+
+Key = tuple[int, int]
+SAMPLES = 101
+BATCH = 7
+CHUNK = 3
+ROWS = frozenset(range(BATCH))
+
+
+def recipe(**fields: object) -> Recipe:
+    """Return a recipe of tiny batches."""
+    return Recipe.for_split("train", **({"batch_size": BATCH, "image_size": 8} | fields))  # type: ignore[arg-type]
+
+
+SLOT_BYTES = SlotLayout(slots=1, batch_size=BATCH, image_size=8).slot_bytes
+
+
+def limits(**fields: float) -> SessionLimits:
+    """Return limits that tests run into."""
+    values: dict[str, object] = {
+        "sessions_max": 3,
+        "window_max": 4,
+        "chunk_images": CHUNK,
+        "slots_bytes": 9 * SLOT_BYTES,
+        "lease_s": 10.0,
+        "chunk_deadline_s": 30.0,
+    }
+    return SessionLimits(**(values | fields))  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class Wanted:
+    """A batch that a client waits for, as the client sees it."""
+
+    sent: set[int] = field(default_factory=set)
+    failed: bool = False
+
+
+@dataclass
+class ClientView:
+    """What a client knows of its session."""
+
+    session: int
+    window: int
+    batches: int
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+
+
+class Shell:
+    """Carries instructions out like a node process would, as late as the test wants, and checks."""
+
+    def __init__(self, table_limits: SessionLimits | None = None) -> None:
+        self.limits = table_limits or limits()
+        self.counters = SessionCounters()
+        layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
+        self.table = SessionTable(
+            {"d": ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)},
+            self.limits,
+            NodeIdentity(node="host/0", feeder_version="0", libraries={}),
+            self.counters,
+        )
+        self.now_s = 0.0
+        self.available_bytes = 1 << 40
+        self.next_session = 1
+        self.next_worker = 1
+        self.workers: dict[int, list[int]] = {}  # tickets in hand, oldest first
+        self.fills: dict[int, FillChunk] = {}
+        self.open: dict[int, OpenSlots] = {}  # memory that exists
+        # (session, slot) to the batch that it was last filled for, until it is back
+        self.holders: dict[Key, tuple[Key, Wanted | None]] = {}
+        self.returning: list[Key] = []
+        self.closing: list[int] = []
+        self.clients: dict[bytes, ClientView] = {}
+        self.inbox: list[tuple[bytes, NodeMessage]] = []
+        self.sent: list[SendChunk] = []
+        self.filled: FillChunk | None = None
+        self.killed: list[int] = []
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> list[Instruction]:
+        """Have the table handle an event, and check and remember what it says."""
+        done: list[Instruction] = []
+        events = [event]
+        while events:
+            for instruction in self.table.handle(events.pop(0), self.now_s):
+                done.append(instruction)
+                events += self._carry_out(instruction)
+        self._check()
+        return done
+
+    def message(self, peer: bytes, message: ClientMessage) -> list[Instruction]:
+        """A client's message arrives."""
+        session, self.next_session = self.next_session, self.next_session + 1
+        if isinstance(message, Hello):
+            self.clients.pop(peer, None)
+        return self.apply(MessageReceived(peer, message, session, self.available_bytes))
+
+    def hello(self, peer: bytes, *, window: int = 3, dataset: str = "d", **fields: object) -> None:
+        """A client says hello."""
+        self.message(
+            peer,
+            Hello(dataset=dataset, recipe=recipe(**fields), seed=1, window=window, client="test"),
+        )
+
+    def request(self, peer: bytes, want: list[Key], release: list[Key]) -> None:
+        """A client asks and releases; what it asks for counts as wanted unless it is refused."""
+        view = self.clients[peer]
+        for key in release:
+            view.wanted.pop(key, None)
+        before = len(self.inbox)
+        fresh = [key for key in dict.fromkeys(want) if key not in view.wanted]
+        for key in fresh:
+            view.wanted[key] = Wanted()
+        self.message(peer, Request(session=view.session, want=tuple(want), release=tuple(release)))
+        if any(isinstance(m, Refused) and p == peer for p, m in self.inbox[before:]):
+            for key in fresh:
+                assert not view.wanted.pop(key).sent, "a refused batch was sent"
+
+    def bye(self, peer: bytes) -> None:
+        """A client ends its session."""
+        self.message(peer, Bye(session=self.clients.pop(peer).session))
+
+    def ping(self, peer: bytes) -> None:
+        """A client shows that it lives."""
+        self.message(peer, Ping(session=self.clients[peer].session))
+
+    def join(self) -> int:
+        """Another worker is ready."""
+        worker, self.next_worker = self.next_worker, self.next_worker + 1
+        self.workers[worker] = []
+        self.apply(WorkerJoined(worker))
+        return worker
+
+    def lose(self, worker: int) -> None:
+        """A worker dies."""
+        for ticket in self.workers.pop(worker):
+            del self.fills[ticket]
+        self.apply(WorkerLost(worker))
+
+    def fill(self, worker: int) -> FillChunk:
+        """A worker finishes the oldest chunk that it has in hand."""
+        ticket = self.workers[worker].pop(0)
+        self.filled = self.fills.pop(ticket)
+        self.apply(ChunkFilled(ticket))
+        done, self.filled = self.filled, None
+        return done
+
+    def fail(self, worker: int) -> None:
+        """A worker cannot fill the oldest chunk that it has in hand."""
+        ticket = self.workers[worker].pop(0)
+        del self.fills[ticket]
+        self.apply(ChunkFailed(ticket, "dataset", "sample 3 is damaged"))
+
+    def return_slot(self, place: int = 0) -> None:
+        """The socket lets go of a slot that is wanted back."""
+        key = self.returning.pop(place)
+        self.holders.pop(key, None)
+        self.apply(SlotReturned(*key))
+
+    def close_slots(self, place: int = 0) -> None:
+        """The socket lets go of all slots of a session that has ended."""
+        session = self.closing.pop(place)
+        del self.open[session]
+        self.holders = {key: held for key, held in self.holders.items() if key[0] != session}
+        self.returning = [key for key in self.returning if key[0] != session]
+        self.apply(SlotsClosed(session))
+
+    def advance(self, seconds: float) -> None:
+        """Time passes; the table is asked when it wants to be."""
+        self.now_s += seconds
+        if self.table.check_at_s <= self.now_s:
+            self.apply(ClockAdvanced())
+
+    def finish(self) -> None:
+        """Let everything come to its end: workers fill, sockets send, slots return."""
+        while self.fills or self.returning or self.closing:
+            for worker in [w for w, tickets in self.workers.items() if tickets]:
+                self.fill(worker)
+            while self.returning:
+                self.return_slot()
+            while self.closing:
+                self.close_slots()
+
+    def refusals(self) -> list[str]:
+        """The codes of all refusals so far."""
+        return [message.code for _, message in self.inbox if isinstance(message, Refused)]
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def _carry_out(self, instruction: Instruction) -> list[Event]:
+        match instruction:
+            case OpenSlots(session):
+                assert session not in self.open
+                self.open[session] = instruction
+                return [SlotsOpened(session)]
+            case FillChunk():
+                self._check_fill(instruction)
+            case SendChunk():
+                self._check_chunk(instruction)
+            case ReturnSlot(session, slot):
+                assert (session, slot) not in self.returning
+                assert not any((f.session, f.slot) == (session, slot) for f in self.fills.values())
+                view = self._view(session)
+                if view is not None and (session, slot) in self.holders:
+                    key, wanted = self.holders[session, slot]
+                    assert view.wanted.get(key) is not wanted, "it is still lent to the client"
+                self.returning.append((session, slot))
+            case CloseSlots(session):
+                assert not any(fill.session == session for fill in self.fills.values())
+                assert session not in self.closing
+                self.closing.append(session)
+            case KillWorker(worker):
+                assert worker in self.workers
+                self.killed.append(worker)
+            case Send(peer, message):
+                self._receive(peer, message)
+        return []
+
+    def _check_fill(self, fill: FillChunk) -> None:
+        self.workers[fill.worker].append(fill.ticket)
+        assert len(self.workers[fill.worker]) <= 2, "a worker holds two chunks at most"
+        assert fill.session in self.open, "memory exists while workers write"
+        assert fill.session not in self.closing
+        assert 0 <= fill.slot < self.open[fill.session].layout.slots
+        place = fill.session, fill.slot
+        assert place not in self.returning, "a slot is not reused before it is back"
+        key = fill.epoch, fill.index
+        view = self._view(fill.session)
+        batch = key, view.wanted[key] if view is not None else None
+        assert self.holders.setdefault(place, batch) == batch, "a slot holds one batch"
+        rows = set(range(fill.first, fill.first + fill.count))
+        for other in self.fills.values():
+            if (other.session, other.slot) == place:
+                assert not rows & set(range(other.first, other.first + other.count))
+        self.fills[fill.ticket] = fill
+
+    def _check_chunk(self, chunk: SendChunk) -> None:
+        assert self.filled is not None, "a chunk is sent when it is filled"
+        assert (chunk.session, chunk.slot) == (self.filled.session, self.filled.slot)
+        assert (chunk.first, chunk.count) == (self.filled.first, self.filled.count)
+        view = self.clients[chunk.peer]
+        assert view.session == chunk.session
+        wanted = view.wanted[chunk.epoch, chunk.index]
+        assert not wanted.failed, "nothing is sent of a batch that failed"
+        rows = set(range(chunk.first, chunk.first + chunk.count))
+        assert not rows & wanted.sent, "each row is sent once"
+        wanted.sent |= rows
+        self.sent.append(chunk)
+
+    def _receive(self, peer: bytes, message: NodeMessage) -> None:
+        self.inbox.append((peer, message))
+        if isinstance(message, Welcome):
+            self.clients[peer] = ClientView(message.session, message.window, message.batches)
+        elif isinstance(message, Failed):
+            wanted = self.clients[peer].wanted[message.epoch, message.index]
+            assert not wanted.failed, "a batch fails once"
+            wanted.failed = True
+
+    def _view(self, session: int) -> ClientView | None:
+        return next((v for v in self.clients.values() if v.session == session), None)
+
+    def _check(self) -> None:
+        committed = sum(opened.layout.total_bytes for opened in self.open.values())
+        assert self.table.committed_bytes == committed <= self.limits.slots_bytes
+        assert self.table.open_sessions <= self.limits.sessions_max
+        for view in self.clients.values():
+            assert len(view.wanted) <= max(view.window, 0) or self.refusals()

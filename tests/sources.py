@@ -1,0 +1,121 @@
+"""Source folders for the packing tests, small and quick to make; and ways to pack them."""
+
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from feeder.pack import PackOptions, PackSummary, pack_dataset
+from feeder.progress import ProgressLine
+from tests.jpegs import picture
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
+    """Return an RGB picture with content that shows mistakes."""
+    return Image.fromarray(picture(width, height, seed))
+
+
+def encoded(picture: Image.Image, format_name: str = "JPEG", **options: Any) -> bytes:
+    """Return ``picture`` as a file of the format."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format_name, **options)
+    return buffer.getvalue()
+
+
+def make_source(root: Path, images: int, classes: int = 3, side: int = 40) -> Path:
+    """Write ``images`` different small JPEGs in ``classes`` folders; return root."""
+    for number in range(images):
+        folder = root / f"class{number % classes}"
+        folder.mkdir(parents=True, exist_ok=True)
+        picture = image(side + number % 7, side - 5 + number % 3, seed=number)
+        (folder / f"image{number:03d}.jpg").write_bytes(encoded(picture, quality=80))
+    return root
+
+
+class InlinePool:
+    """Stands in for TaskPool: does every task at once, in this process."""
+
+    def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
+        self._perform = importlib.import_module(module).perform
+        self._setup = _through_json(dict(setup))
+
+    def run(self, tasks: Iterable[dict[str, Any]]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        for number, task in enumerate(tasks):
+            reports: list[dict[str, Any]] = []
+            answer = self._perform(self._setup, _through_json(task), reports.append)
+            for report in reports:
+                yield number, "report", _through_json(report)
+            yield number, "done", _through_json(answer)
+
+    def __enter__(self) -> "InlinePool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+
+def _through_json(message: Any) -> Any:
+    return json.loads(json.dumps(message))
+
+
+def silent() -> ProgressLine:
+    """Return a progress line that nobody sees."""
+    return ProgressLine(io.StringIO())
+
+
+def pack(source: Path, destination: Path, **options: Any) -> PackSummary:
+    """Pack with ``options`` of PackOptions."""
+    return pack_dataset(source, destination, PackOptions(**options), silent())
+
+
+def feeder_command(*arguments: str | Path) -> list[str]:
+    """Return the command line of the real CLI."""
+    return [sys.executable, "-m", "feeder.cli", *map(str, arguments)]
+
+
+def run_feeder(
+    *arguments: str | Path, prefix: Iterable[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Run the real CLI, through the command ``prefix``; returns status, stdout, stderr as text."""
+    return subprocess.run(
+        [*prefix, *feeder_command(*arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=120,
+        check=False,
+    )
+
+
+def error_line(result: "subprocess.CompletedProcess[str]") -> str:
+    """Return the one error line of a failed command; there must be exactly one and no traceback."""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("feeder: error: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+def file_tree(root: Path) -> dict[str, bytes]:
+    """Return the content of all files below ``root`` by relative path."""
+    return {
+        os.path.relpath(path, root): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def pixels(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the RGB pixels (height, width, 3) of an image file."""
+    with Image.open(io.BytesIO(data)) as opened:
+        return np.asarray(opened.convert("RGB"))

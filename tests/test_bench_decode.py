@@ -1,0 +1,165 @@
+"""``feeder-bench decode`` for real, on a tiny set: rows, JSON, the comparison of pixels."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import contenders, decode, likeness
+from bench.cli import main
+from bench.contenders import PreparedSamples
+from bench.machine import choose_core
+from bench.synthetic import write_synthetic
+from feeder.dataset import Dataset
+from feeder.recipe import Recipe
+from tests.synthetic_sets import pack_synthetic
+
+SAMPLES = 37
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("decode"), images=SAMPLES)
+
+
+def test_rows_names_and_baselines_are_those_promised(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "decode.json"
+    before = os.sched_getaffinity(0)
+    assert main(["decode", str(dataset), "--rounds", "2", "--json", str(out)]) == 0
+    assert os.sched_getaffinity(0) == before
+    report = json.loads(out.read_text())
+    assert report["bench"] == "decode"
+    assert report["machine"]["cores_used"] == {"all contenders": choose_core(None)}
+    rows = {row["name"]: row for row in report["results"]}
+    assert {row["unit"] for name, row in rows.items() if name[:6] in ("decode", "sample")} == {
+        "images/s"
+    }
+    for name, baseline in (
+        ("decode/full", None),
+        ("decode/tiled", "decode/full"),
+        ("decode/full-libraries", "decode/full"),
+        ("decode/tiled-unscaled", "decode/full"),
+        ("decode/tiled-against-libraries", "decode/full-libraries"),
+        ("sample/full", None),
+        ("sample/full-libraries", "sample/full"),
+        ("sample/whole", "sample/full"),
+        ("sample/whole-unscaled", "sample/full"),
+        ("sample/whole-against-libraries", "sample/full-libraries"),
+        ("stage/read", None),
+        ("stage/join", None),
+        ("stage/decode", None),
+        ("stage/resize", None),
+        ("stage/rest", None),
+    ):
+        row = rows[name]
+        assert row["min"] <= row["value"] <= row["max"]
+        assert row["value"] > 0
+        assert row["baseline"] == baseline
+        assert (row["ratio"] is None) == (baseline is None)
+    assert rows["dataset/images"]["value"] == SAMPLES
+    assert rows["check/equal-to-pillow"]["value"] == SAMPLES
+    assert 0 <= rows["crops/scaled"]["value"] <= 100
+    text = capsys.readouterr().out
+    assert "sample/whole" in text
+    assert "× sample/full" in text
+    assert "libjpeg-turbo" in text
+
+
+def test_pixels_that_differ_end_the_bench_and_name_the_sample(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resize_rightly = contenders.resize_pack_reference
+
+    def resize_wrongly(*arguments: object, **named: object) -> None:
+        resize_rightly(*arguments, **named)  # type: ignore[arg-type]
+        named["out"][3, 5, 1] ^= 1  # type: ignore[index]
+
+    monkeypatch.setattr(contenders, "resize_pack_reference", resize_wrongly)
+    assert main(["decode", str(dataset), "--rounds", "1"]) == 3
+    error = capsys.readouterr().err
+    assert "sample/full does not give the pixels of Pillow's resize" in error
+    assert ".jpg) in shard-" in error
+
+
+def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path) -> None:
+    recipe = Recipe.for_split("train", batch_size=8)
+    with (
+        Dataset.open(dataset) as opened,
+        PreparedSamples(opened, recipe, np.arange(SAMPLES)) as samples,
+    ):
+        for jpeg, width, height in zip(
+            samples.jpegs, samples.widths.tolist(), samples.heights.tolist(), strict=True
+        ):
+            assert b"\xff\xdd" not in jpeg[:700], "a restart interval is defined"
+            sof = jpeg.index(b"\xff\xc0")
+            assert int.from_bytes(jpeg[sof + 7 : sof + 9]) == width
+            assert int.from_bytes(jpeg[sof + 5 : sof + 7]) == height
+
+
+def test_without_a_dataset_it_makes_its_own_and_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["decode", "--images", "11", "--rounds", "1"]) == 0
+    assert "dataset/images" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["nowhere"], 3, "nowhere"),
+        (["{dataset}", "--core", "99999"], 2, "--core 99999"),
+        (
+            ["{dataset}", "--images", "4", "--rounds", "1", "--json", "/none/x"],
+            4,
+            "cannot write the results",
+        ),
+    ],
+)
+def test_errors_are_one_line(
+    dataset: Path,
+    arguments: list[str],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["decode", *(each.format(dataset=dataset) for each in arguments)]) == status
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("feeder-bench: error: ")
+    assert said in error
+
+
+def test_numbers_that_make_no_sense_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["decode", "--rounds", "0"])
+    assert ended.value.code == 2
+    assert "0 is not 1 or more" in capsys.readouterr().err
+
+
+def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    fill = decode.SampleReader.fill
+
+    def counted(self: decode.SampleReader, sample_ids: np.ndarray, **named: object) -> None:
+        calls.append(len(sample_ids))
+        fill(self, sample_ids, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decode.SampleReader, "fill", counted)
+    report = decode.measure_decode(dataset, images=10, rounds=3, core=choose_core(None))
+    assert calls == [10] * 2 * (1 + 1 + 3)  # compared, warmed up, measured; scaled and not
+    assert {result.name for result in report.results} >= {"sample/whole"}
+
+
+def test_likeness_compares_real_images_with_synthetic_ones(tmp_path: Path) -> None:
+    write_synthetic(tmp_path / "source", images=4, classes=2, seed=5, jobs=1)
+    out = tmp_path / "likeness.json"
+    assert likeness.main([str(tmp_path / "source"), "--rounds", "1", "--json", str(out)]) == 0
+    rows = {row["name"]: row for row in json.loads(out.read_text())["results"]}
+    assert rows["full/synthetic"]["baseline"] == "full/real"
+    assert rows["tiled/synthetic"]["ratio"] > 0
+    assert rows["source/real"]["value"] > 1000

@@ -1,0 +1,135 @@
+"""``feeder-bench stream`` for real, on a tiny set: rows, JSON, and nothing left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.cli import main
+from bench.daemon import DATASET_NAME, running_daemon
+from bench.machine import choose_core
+from feeder.cli import main as feeder_main
+from feeder.errors import ResourceError
+from tests.synthetic_sets import pack_synthetic
+
+SAMPLES = 41
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("stream"), images=SAMPLES)
+
+
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files whose path leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_rows_names_and_baselines_are_those_promised(
+    dataset: Path, tmp_path: Path, short_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "stream.json"
+    arguments = ["--rounds", "1", "--batches", "2", "--idle", "0.2", "--json", str(out)]
+    assert main(["stream", str(dataset), *arguments]) == 0
+    assert list(short_folder.iterdir()) == []
+    report = json.loads(out.read_text())
+    assert report["bench"] == "stream"
+    rows = {row["name"]: row for row in report["results"]}
+    suffixes = [("", "sample/whole")]
+    if len(set(report["machine"]["cores_used"].values())) > 1:
+        suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
+    for suffix, baseline in suffixes:
+        assert rows[baseline]["baseline"] is None
+        for name in ("stream/ipc", "stream/tcp"):
+            row = rows[name + suffix]
+            assert row["unit"] == "images/s"
+            assert row["baseline"] == baseline
+            assert row["ratio"] > 0
+            assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
+            assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
+        assert rows[f"stream/first-batch{suffix}"]["unit"] == "s"
+        assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
+        assert rows[f"daemon/idle{suffix}"]["value"] >= 0
+        assert 10 < rows[f"worker/own-memory{suffix}"]["value"] < 1000
+    assert "stream/tcp" in capsys.readouterr().out
+
+
+def test_preview_draws_a_batch_that_a_daemon_serves(
+    dataset: Path, tmp_path: Path, short_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served, local = tmp_path / "served.png", tmp_path / "local.png"
+    asked = ["--images", "4", "--batch-size", "16", "--index", "1", "--split", "val"]
+    cores = frozenset({choose_core(None)})
+    with running_daemon(dataset, workers=1, cores=cores) as daemon:
+        arguments = ["preview", "--from", daemon.ipc, "--out", str(served), *asked]
+        assert feeder_main([*arguments, "--dataset", DATASET_NAME]) == 0
+        assert feeder_main([*arguments, "--dataset", "other"]) == 3
+        assert "other" in capsys.readouterr().err
+        left_out = ["preview", "--from", daemon.ipc, "--dataset", DATASET_NAME, "--index", "9"]
+        assert feeder_main(left_out) == 2
+    assert feeder_main(["preview", str(dataset), "--out", str(local), *asked]) == 0
+    from PIL import Image
+
+    with Image.open(served) as one, Image.open(local) as two:
+        below_title = (0, 36, one.width, one.height)
+        assert np.array_equal(np.asarray(one.crop(below_title)), np.asarray(two.crop(below_title)))
+
+
+def test_a_daemon_that_does_not_start_is_quoted(tmp_path: Path, short_folder: Path) -> None:
+    cores = frozenset({choose_core(None)})
+    with (
+        pytest.raises(ResourceError, match=r"was not ready .*nowhere"),
+        running_daemon(tmp_path / "nowhere", workers=1, cores=cores),
+    ):
+        pass
+    assert list(short_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_end_of_the_bench_leaves_a_process(
+    dataset: Path, short_folder: Path, number: signal.Signals
+) -> None:
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "bench.cli", "stream", str(dataset), "--rounds", "10000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(short_folder)},
+    )
+    started: set[psutil.Process] = set()
+    try:
+        while not any("feeder.worker" in _command(process) for process in started):
+            assert bench.poll() is None
+            started |= set(psutil.Process(bench.pid).children(recursive=True))
+        bench.send_signal(number)
+        status = bench.wait(30)
+        _, alive = psutil.wait_procs(started, timeout=30)
+    finally:
+        bench.kill()
+        bench.wait()
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    assert alive == []
+    if number is not signal.SIGKILL:
+        assert status == 128 + number
+        assert list(short_folder.iterdir()) == []
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

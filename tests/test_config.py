@@ -1,0 +1,200 @@
+"""The configuration: what is accepted, what is refused and in which words, what wins over what."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from feeder.config import (
+    COMMAND_LINE,
+    DEFAULT,
+    Config,
+    ServeConfig,
+    format_effective,
+    load_config,
+)
+from feeder.errors import ConfigError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "feeder.toml"
+
+
+def load(file: Path, text: str, overrides: dict[str, object] | None = None) -> Config:
+    file.write_text(text)
+    return load_config(file, overrides or {})
+
+
+def test_no_file_is_all_defaults() -> None:
+    config = load_config(None, {})
+    assert config.serve == ServeConfig()
+    assert (config.data, config.log_level) == ({}, "info")
+    assert set(config.provenance.values()) == {DEFAULT}
+
+
+def test_command_line_wins_over_file_wins_over_default(file: Path) -> None:
+    text = "[serve]\nworkers = 3\nwindow_max = 8"
+    config = load(file, text, {"serve.workers": "5", "serve.pin": None})
+    assert (config.serve.workers, config.serve.window_max, config.serve.pin) == (5, 8, "auto")
+    assert config.provenance["serve.workers"] == COMMAND_LINE
+    assert config.provenance["serve.window_max"] == str(file)
+    assert config.provenance["serve.pin"] == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("serve.workers", "auto", "auto"),
+        ("serve.workers", "7", 7),
+        ("serve.slots_bytes", "1048576", 1_048_576),
+        ("serve.lease_s", "2.5", 2.5),
+        ("serve.bind", "ipc:///run/feeder/socket", ("ipc:///run/feeder/socket",)),
+        ("serve.pin", "0-3,8", "0-3,8"),
+        ("log_level", "debug", "debug"),
+    ],
+)
+def test_command_line_text_is_read_as_the_keys_kind(key: str, text: str, value: object) -> None:
+    config = load_config(None, {key: text})
+    holder = config.serve if key.startswith("serve.") else config
+    assert getattr(holder, key.rpartition(".")[2]) == value
+
+
+def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
+    overrides: dict[str, object] = {"data": {"b": "three", "c": Path("/four")}}
+    config = load(file, '[data]\na = "one"\nb = "/two"\n"v1.2" = "x"', overrides)
+    assert config.data == {
+        "a": file.parent / "one",
+        "b": Path.cwd() / "three",
+        "c": Path("/four"),
+        "v1.2": file.parent / "x",
+    }
+    assert config.provenance["data.a"] == str(file)
+    assert config.provenance["data.b"] == COMMAND_LINE
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[serve]\nworker = 2", "there is no key serve.worker: did you mean serve.workers?"),
+        ("[serve]\nwindow-max = 2", "did you mean serve.window_max?"),
+        ("workers = 2", "there is no key workers: did you mean serve.workers?"),
+        ("[server]\nworkers = 2", "there is no key server: did you mean [serve]?"),
+        ("[serve]\nlog_level = 'info'", "did you mean log_level?"),
+        ("[serve]\nxyzzy = 2", "there is no key serve.xyzzy: known are log_level, serve.bind"),
+        ("serve = 2", "serve is 2: it must be a table, [serve]"),
+        ("data = 'x'", 'data is "x": it must be a table, [data]'),
+        (
+            "[serve]\nworkers = '4'",
+            'serve.workers is "4": allowed is a whole number 1 .. 1024, or "auto"',
+        ),
+        ("[serve]\nworkers = 0", "serve.workers is 0: allowed is a whole number 1 .. 1024"),
+        ("[serve]\nworkers = true", "serve.workers is true: allowed is"),
+        ("[serve]\nworkers = 2.0", "serve.workers is 2.0: allowed is"),
+        ("[serve.workers]\na = 1", 'serve.workers is {"a": 1}: allowed is'),
+        ("[serve]\nwindow_max = 65", "serve.window_max is 65: allowed is a whole number 1 .. 64"),
+        ("[serve]\nwindow_max = 'auto'", 'serve.window_max is "auto": allowed is a whole number'),
+        ("[serve]\nlease_s = nan", "serve.lease_s is NaN: allowed is a number 2 .. 3600"),
+        ("[serve]\nlease_s = 'long'", 'serve.lease_s is "long": allowed is a number'),
+        ("[serve]\ndrain_s = 5", "serve.drain_s is 5: allowed is a number 0 .. 4.5"),
+        ("[serve]\npin = '3-1'", 'serve.pin is "3-1": allowed is "auto", "off" or a list of CPUs'),
+        ("[serve]\npin = 3", "serve.pin is 3: allowed is"),
+        ("[serve]\nbind = []", "serve.bind is []: allowed is a list of different endpoints"),
+        ("[serve]\nbind = 'tcp://127.0.0.1:1'", "allowed is a list of different endpoints"),
+        ("[serve]\nbind = ['ipc:///a', 'ipc:///a']", "allowed is a list of different endpoints"),
+        ("[serve]\nbind = ['tcp://0.0.0.0:5555']", "tcp://0.0.0.0:5555"),
+        ("[serve]\ntopology_root = 'x'", 'topology_root is "x": allowed is an absolute path'),
+        (
+            "log_level = 'loud'",
+            'log_level is "loud": allowed is one of "debug", "info", "warning", "error"',
+        ),
+        ("[data]\n'a b' = '/x'", "'a b' is no dataset name"),
+        ("[data]\na = 1", "data.a is 1: allowed is the path of a folder"),
+        ("[data]\na = ''", 'data.a is "": allowed is the path of a folder'),
+        ("[data.a]\nb = '/x'", 'data.a is {"b": "/x"}: allowed is the path of a folder'),
+    ],
+)
+def test_mistake_in_the_file_is_named_in_one_line(file: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(file, text)
+    assert str(error.value).startswith(f"{file}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"serve.workers": "many"}, 'command line: serve.workers is "many": allowed is a whole'),
+        ({"serve.lease_s": "x"}, 'command line: serve.lease_s is "x": allowed is a number'),
+        ({"serve.wrokers": "2"}, "command line: there is no key serve.wrokers: did you mean"),
+        ({"data": "x"}, "write --data NAME=FOLDER"),
+        ({"data": {"": "x"}}, "'' is no dataset name"),
+    ],
+)
+def test_mistake_on_the_command_line_is_named(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(None, overrides)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("[serve]\nworkers 2\n", ":2", "not valid TOML: Expected '='"),
+        ("[serve]\nworkers = 1\nworkers = 2\n", ":3", "not valid TOML: Cannot overwrite a value"),
+        ("[serve]\npin = 'auto", "", "not valid TOML"),
+    ],
+)
+def test_mistake_of_syntax_names_file_and_line(
+    file: Path, text: str, place: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(file, text)
+    assert str(error.value).startswith(f"{file}{place}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_file_that_is_not_text_is_named(file: Path) -> None:
+    file.write_bytes(b"log_level = '\xff'")
+    with pytest.raises(ConfigError, match="byte 13 is not UTF-8"):
+        load_config(file, {})
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "absent.toml", {})
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path, {})
+
+
+def test_printed_configuration_loads_again_and_says_where_from(file: Path, tmp_path: Path) -> None:
+    text = '[serve]\nbind = ["ipc:///run/ä\\"b"]\n[data]\n"v1.2" = "/x y"'
+    config = load(file, text, {"serve.lease_s": "20"})
+    printed = format_effective(config)
+    lines = [line.split("#") for line in printed.splitlines() if "#" in line]
+    origin = {assignment.split()[0]: where.strip() for assignment, where in lines}
+    assert (origin["bind"], origin["lease_s"], origin["workers"]) == (
+        str(file),
+        COMMAND_LINE,
+        DEFAULT,
+    )
+    again = load(tmp_path / "again.toml", printed)
+    assert dataclasses.replace(again, provenance={}) == dataclasses.replace(config, provenance={})
+
+
+def test_nothing_reads_the_environment_but_the_entry_point() -> None:
+    """Configuration comes from file and command line; children get the environment whole."""
+    root = Path(__file__).parents[1]
+    readers = {
+        str(path.relative_to(root))
+        for package in ("feeder", "trainer_client")
+        for path in (root / package).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r"os\.(environ|getenv)", line) and "env={**os.environ, " not in line
+    }
+    assert readers == {
+        "feeder/commands/serve.py",  # hands it to Notifier.from_environment
+        "feeder/task_pool.py",  # adds to PYTHONPATH for its children
+    }

@@ -1,0 +1,268 @@
+"""Crops against torchvision's rules written out line by line, driven by the same draws."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from feeder.crop import TRIES, CropPlan, plan_crops
+from feeder.recipe import Recipe
+from feeder.rng import Stream, uniforms
+
+Box = tuple[float, float, float, float]
+
+TRAIN = Recipe.for_split("train", batch_size=256)
+VAL = Recipe.for_split("val", batch_size=256)
+
+sizes = st.tuples(
+    st.integers(1, 5000) | st.sampled_from([1, 2, 3, 65_535]),
+    st.integers(1, 5000) | st.sampled_from([1, 2, 3, 65_535]),
+)
+
+
+def crop_all(
+    recipe: Recipe, image_sizes: list[tuple[int, int]], *, seed: int = 0, epoch: int = 0
+) -> CropPlan:
+    return plan_crops(
+        recipe,
+        seed=seed,
+        epoch=epoch,
+        sample_ids=np.arange(len(image_sizes), dtype=np.int64),
+        widths=np.array([width for width, _ in image_sizes], dtype=np.uint16),
+        heights=np.array([height for _, height in image_sizes], dtype=np.uint16),
+    )
+
+
+def random_resized_by_hand(
+    width: int,
+    height: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    draws: NDArray[np.float64],
+) -> Box:
+    """torchvision.transforms.RandomResizedCrop.get_params, one image at a time."""
+    uniform = iter(draws.tolist())
+    areas = [next(uniform) for _ in range(TRIES)]
+    ratios = [next(uniform) for _ in range(TRIES)]
+    place_x, place_y = uniform
+    area = height * width
+    log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
+    for area_draw, ratio_draw in zip(areas, ratios, strict=True):
+        target_area = area * (scale[0] + area_draw * (scale[1] - scale[0]))
+        aspect_ratio = math.exp(log_ratio[0] + ratio_draw * (log_ratio[1] - log_ratio[0]))
+        w = round(math.sqrt(target_area * aspect_ratio))
+        h = round(math.sqrt(target_area / aspect_ratio))
+        if 0 < w <= width and 0 < h <= height:
+            i = math.floor(place_y * (height - h + 1))
+            j = math.floor(place_x * (width - w + 1))
+            return j, i, w, h
+    in_ratio = float(width) / float(height)
+    if in_ratio < min(ratio):
+        w = width
+        h = round(w / min(ratio))
+    elif in_ratio > max(ratio):
+        h = height
+        w = round(h * max(ratio))
+    else:
+        w = width
+        h = height
+    w, h = max(w, 1), max(h, 1)  # ours: torchvision would make an empty crop
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def centre_by_hand(width: int, height: int, resize: int, crop: int) -> Box:
+    """torchvision's Resize(resize) and CenterCrop(crop), put back into source pixels."""
+    short, long = (width, height) if width <= height else (height, width)
+    new_short, new_long = resize, int(resize * long / short)
+    new_w, new_h = (new_short, new_long) if width <= height else (new_long, new_short)
+    top = round((new_h - crop) / 2.0)
+    left = round((new_w - crop) / 2.0)
+    return (
+        left * width / new_w,
+        top * height / new_h,
+        crop * width / new_w,
+        crop * height / new_h,
+    )
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    image_sizes=st.lists(sizes, min_size=1, max_size=30),
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 2**31 - 1),
+    scale=st.sampled_from([(0.08, 1.0), (0.5, 0.5), (1.0, 1.0), (0.001, 0.01)]),
+    ratio=st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.5, 0.6), (2.0, 3.0), (0.1, 10.0)]),
+)
+def test_random_resized_boxes_are_torchvisions_for_the_same_draws(
+    image_sizes: list[tuple[int, int]],
+    seed: int,
+    epoch: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> None:
+    recipe = Recipe.for_split("train", batch_size=1, scale=scale, ratio=ratio)
+    plan = crop_all(recipe, image_sizes, seed=seed, epoch=epoch)
+    ids = np.arange(len(image_sizes), dtype=np.int64)
+    draws = uniforms(seed, epoch, ids, Stream.CROP, 2 * TRIES + 2)
+    for box, (width, height), row in zip(plan.boxes.tolist(), image_sizes, draws, strict=True):
+        expected = random_resized_by_hand(width, height, scale, ratio, row)
+        assert tuple(box) == expected
+
+
+def every_size_up_to(limit: int) -> Iterator[tuple[int, int]]:
+    return ((width, height) for width in range(1, limit) for height in range(1, limit))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    image_sizes=st.lists(sizes, min_size=1, max_size=30),
+    crop=st.sampled_from(["random-resized", "centre"]),
+    seed=st.integers(0, 2**64 - 1),
+    image_size=st.sampled_from([8, 31, 224, 256]),
+)
+def test_every_box_lies_inside_its_image(
+    image_sizes: list[tuple[int, int]], crop: str, seed: int, image_size: int
+) -> None:
+    recipe = Recipe.for_split("train", batch_size=1, crop=crop, image_size=image_size)
+    plan = crop_all(recipe, image_sizes, seed=seed)
+    x, y, w, h = plan.boxes.T
+    widths, heights = np.array(image_sizes, dtype=np.float64).T
+    assert plan.boxes.dtype == np.float64
+    assert ((x >= 0) & (y >= 0) & (w > 0) & (h > 0)).all()
+    assert ((x + w <= widths) & (y + h <= heights)).all()
+    if crop == "random-resized":
+        assert (plan.boxes == np.floor(plan.boxes)).all()
+        assert ((w >= 1) & (h >= 1)).all()
+
+
+@pytest.mark.parametrize("recipe", [TRAIN, VAL], ids=["random-resized", "centre"])
+def test_all_small_images_get_boxes_inside_them(recipe: Recipe) -> None:
+    image_sizes = list(every_size_up_to(40))
+    x, y, w, h = crop_all(recipe, image_sizes).boxes.T
+    widths, heights = np.array(image_sizes, dtype=np.float64).T
+    assert ((x >= 0) & (y >= 0) & (w > 0) & (h > 0)).all()
+    assert ((x + w <= widths) & (y + h <= heights)).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "box"),
+    [
+        ((1, 1000), (0, 499, 1, 1)),  # round(1 / 0.75) = 1, (1000 - 1) // 2
+        ((1000, 1), (499, 0, 1, 1)),  # round(1 * 1.33) = 1
+        ((3, 1000), (0, 498, 3, 4)),
+        ((1000, 3), (498, 0, 4, 3)),
+        ((1, 1), (0, 0, 1, 1)),
+    ],
+)
+def test_thin_images_fall_back_to_the_centre(size: tuple[int, int], box: Box) -> None:
+    recipe = Recipe.for_split("train", batch_size=1, scale=(1.0, 1.0))
+    for row in crop_all(recipe, [size] * 20).boxes.tolist():
+        assert tuple(row) == box
+
+
+def test_a_ratio_that_rounds_a_side_to_nothing_leaves_one_pixel() -> None:
+    recipe = Recipe.for_split("train", batch_size=1, ratio=(0.1, 0.2))
+    assert crop_all(recipe, [(1000, 1)]).boxes.tolist() == [[499, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("size", "box"),
+    [
+        # 500x375 -> 341x256: left round(58.5) = 58, top 16
+        ((500, 375), (58 * 500 / 341, 16 * 375 / 256, 224 * 500 / 341, 224 * 375 / 256)),
+        ((375, 500), (16 * 375 / 256, 58 * 500 / 341, 224 * 375 / 256, 224 * 500 / 341)),
+        # 500x333 -> 384x256: left 80
+        ((500, 333), (80 * 500 / 384, 16 * 333 / 256, 224 * 500 / 384, 224 * 333 / 256)),
+        # 259x256 -> 259x256: left round(17.5) = 18, half to even
+        ((259, 256), (18, 16, 224, 224)),
+        ((256, 256), (16, 16, 224, 224)),
+        ((1, 1), (16 / 256, 16 / 256, 224 / 256, 224 / 256)),
+        ((1, 1000), (16 / 256, 127888 / 256, 224 / 256, 224 / 256)),
+    ],
+)
+def test_centre_boxes_are_the_golden_ones(size: tuple[int, int], box: Box) -> None:
+    assert tuple(crop_all(VAL, [size]).boxes[0].tolist()) == pytest.approx(box, rel=1e-15, abs=0)
+
+
+@settings(deadline=None)
+@given(
+    image_sizes=st.lists(sizes, min_size=1, max_size=30),
+    image_size=st.integers(8, 300),
+    margin=st.integers(0, 100),
+)
+def test_centre_boxes_are_torchvisions(
+    image_sizes: list[tuple[int, int]], image_size: int, margin: int
+) -> None:
+    resize = image_size + margin
+    recipe = Recipe.for_split("val", batch_size=1, image_size=image_size, resize_size=resize)
+    for box, (width, height) in zip(
+        crop_all(recipe, image_sizes).boxes.tolist(), image_sizes, strict=True
+    ):
+        expected = centre_by_hand(width, height, resize, image_size)
+        assert box == pytest.approx(expected, rel=1e-14, abs=1e-10)
+
+
+@settings(deadline=None)
+@given(
+    image_sizes=st.lists(sizes, min_size=1, max_size=30),
+    crop=st.sampled_from(["random-resized", "centre"]),
+    image_size=st.sampled_from([8, 64, 224]),
+    seed=st.integers(0, 1000),
+)
+def test_scaled_decoding_takes_the_largest_scale_that_keeps_the_output_size(
+    image_sizes: list[tuple[int, int]], crop: str, image_size: int, seed: int
+) -> None:
+    recipe = Recipe.for_split(
+        "train", batch_size=1, crop=crop, image_size=image_size, dct_scaling=True
+    )
+    plan = crop_all(recipe, image_sizes, seed=seed)
+    for (_, _, w, h), scale in zip(plan.boxes.tolist(), plan.scales.tolist(), strict=True):
+        fitting = [d for d in (2, 4, 8) if w / d >= image_size and h / d >= image_size]
+        assert scale == max(fitting, default=1)
+
+
+def test_without_dct_scaling_nothing_is_scaled() -> None:
+    recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
+    assert (crop_all(recipe, [(5000, 5000)] * 50).scales == 1).all()
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 2**40, 100)
+    widths, heights = rng.integers(1, 2000, (2, 100))
+    whole = plan_crops(TRAIN, seed=3, epoch=4, sample_ids=ids, widths=widths, heights=heights)
+    for rows in (slice(0, 1), slice(17, 49), slice(99, 100), slice(5, 5)):
+        part = plan_crops(
+            TRAIN,
+            seed=3,
+            epoch=4,
+            sample_ids=ids[rows],
+            widths=widths[rows],
+            heights=heights[rows],
+        )
+        assert (part.boxes == whole.boxes[rows]).all()
+        assert (part.flips == whole.flips[rows]).all()
+        assert (part.scales == whole.scales[rows]).all()
+        assert part.boxes.shape == (len(ids[rows]), 4)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 1}])
+def test_another_seed_or_epoch_changes_nearly_every_crop(change: dict[str, int]) -> None:
+    image_sizes = [(500, 375)] * 5000
+    first = crop_all(TRAIN, image_sizes)
+    other = crop_all(TRAIN, image_sizes, **change)
+    assert (first.boxes == other.boxes).all(axis=1).mean() < 0.001
+    assert 0.45 < (first.flips == other.flips).mean() < 0.55
+
+
+def test_flipping_does_not_change_the_crops() -> None:
+    image_sizes = [(500, 375)] * 100
+    unflipped = Recipe.for_split("train", batch_size=256, flip_probability=0.0)
+    flipped = Recipe.for_split("train", batch_size=256, flip_probability=1.0)
+    assert (crop_all(unflipped, image_sizes).boxes == crop_all(flipped, image_sizes).boxes).all()
+    assert not crop_all(unflipped, image_sizes).flips.any()
+    assert crop_all(flipped, image_sizes).flips.all()

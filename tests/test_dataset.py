@@ -1,0 +1,198 @@
+"""Open datasets: samples by id, checked, in little memory, with errors that name the sample."""
+
+import os
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError
+from feeder.manifest import MANIFEST_NAME
+from feeder.recode import untile_jpeg
+from feeder.shard_format import RECORD, shard_name
+from feeder.shard_reader import ShardReader
+from tests.sources import InlinePool, make_source, pack, pixels
+from tests.test_manifest import make_manifest
+
+_IMAGES = 23  # prime: shards are uneven
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A source and the dataset of it."""
+    root = tmp_path_factory.mktemp("dataset")
+    source = make_source(root / "source", _IMAGES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.TaskPool", InlinePool)
+        pack(source, root / "packed", shards=5)
+    return source, root / "packed"
+
+
+@pytest.fixture
+def dataset(packed: tuple[Path, Path]) -> Iterator[Dataset]:
+    with Dataset.open(packed[1], open_shards=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def damaged(packed: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A copy of the dataset to damage."""
+    for path in packed[1].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def _all_ids(dataset: Dataset) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    return np.arange(dataset.layout.samples, dtype=np.int64)
+
+
+def _name(dataset: Dataset, sample: int) -> str:
+    return dataset.describe(sample).split("(")[1].split(")")[0]
+
+
+def test_every_sample_is_its_source_file(packed: tuple[Path, Path], dataset: Dataset) -> None:
+    source, _ = packed
+    records = dataset.read_records(_all_ids(dataset))
+    scratch = np.empty(int(records["blob_bytes"].max()), np.uint8)
+    names = set()
+    for sample, record in enumerate(records):
+        blob = dataset.read_blob(sample, record, scratch)
+        assert len(blob) == record["blob_bytes"]
+        jpeg = blob[2 * int(record["tile_columns"]) * int(record["tile_rows"]) :]
+        name = _name(dataset, sample)
+        names.add(name)
+        original = pixels((source / name).read_bytes())
+        assert original.shape[:2] == (record["height"], record["width"])
+        ordinary = untile_jpeg(jpeg, int(record["width"]), int(record["height"]))
+        assert np.array_equal(pixels(ordinary), original)
+        assert dataset.classes[record["label"]] == name.split("/")[0]
+    assert len(names) == _IMAGES
+
+
+def test_records_come_in_the_order_of_the_ids(dataset: Dataset) -> None:
+    ids = _all_ids(dataset)
+    records = dataset.read_records(ids)
+    shuffled = np.random.Generator(np.random.Philox(0)).permutation(ids)
+    assert records.dtype == RECORD
+    assert np.array_equal(dataset.read_records(shuffled), records[shuffled])
+    assert len(dataset.read_records(ids[:0])) == 0
+
+
+def test_single_ids_lie_where_the_layout_says(dataset: Dataset) -> None:
+    shards, rows = dataset.layout.locate(_all_ids(dataset))
+    for sample, where in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+        assert dataset._locate(sample) == where
+    for outside in (-1, _IMAGES):
+        with pytest.raises(IndexError, match=r"not within 0 \.\. 22"):
+            dataset.describe(outside)
+        with pytest.raises(IndexError):
+            dataset.read_records(np.array([outside]))
+
+
+def test_open_shards_are_bounded_and_closed(packed: tuple[Path, Path]) -> None:
+    process = psutil.Process()
+    before = process.num_fds()
+    dataset = Dataset.open(packed[1], open_shards=2)
+    assert process.num_fds() == before
+    for _ in range(3):
+        dataset.read_records(_all_ids(dataset))
+        assert process.num_fds() == before + 2
+    dataset.close()
+    dataset.close()
+    assert process.num_fds() == before
+
+
+def test_damaged_blob_names_the_sample_on_first_read_only(damaged: Path) -> None:
+    with Dataset.open(damaged) as dataset:
+        records = dataset.read_records(_all_ids(dataset))
+        name = _name(dataset, 6)
+        path = damaged / dataset.describe(6).split(" in ")[1]
+        content = bytearray(path.read_bytes())
+        position = int(records[6]["offset"]) + int(records[6]["blob_bytes"]) - 9
+        content[position] ^= 1
+        path.write_bytes(content)
+        scratch = np.empty(1 << 20, np.uint8)
+        for _ in range(2):  # an unchecked sample stays unchecked
+            with pytest.raises(DatasetError, match=rf"sample 6 \({name}\) in .*feeder verify"):
+                dataset.read_blob(6, records[6], scratch)
+        content[position] ^= 1
+        path.write_bytes(content)
+        dataset.read_blob(6, records[6], scratch)
+        dataset.read_blob(5, records[5], scratch)
+
+
+def test_damaged_record_names_the_sample(damaged: Path) -> None:
+    with Dataset.open(damaged) as dataset:
+        path = damaged / shard_name(0)
+        reader = ShardReader(path)
+        content = bytearray(path.read_bytes())
+        content[reader.header.records_offset + 64 + 30] ^= 1
+        reader.close()
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"record of sample 1 in .*shard-00000.fds"):
+            dataset.read_records(np.array([0, 1, 2]))
+        assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
+        assert len(dataset.read_records(np.array([0, 2]))) == 2
+
+
+def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> None:
+    record = dataset.read_records(np.array([3]))[0]
+    record["offset"] = 2**40
+    with pytest.raises(DatasetError, match=r"sample 3 .*points out of the shard"):
+        dataset.read_blob(3, record, np.empty(1 << 20, np.uint8))
+
+
+def test_shard_truncated_under_an_open_dataset(damaged: Path) -> None:
+    with Dataset.open(damaged) as dataset:
+        records = dataset.read_records(_all_ids(dataset))
+        os.truncate(damaged / shard_name(0), 500)
+        with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
+            dataset.read_records(np.array([0]))
+        with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
+            dataset.read_blob(4, records[4], np.empty(1 << 20, np.uint8))
+        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "swapped", "longer"])
+def test_wrong_shard_file_is_refused_when_first_used(damaged: Path, how: str) -> None:
+    path = damaged / shard_name(1)
+    if how == "missing":
+        path.unlink()
+    elif how == "truncated":
+        os.truncate(path, 500)
+    elif how == "swapped":
+        path.write_bytes((damaged / shard_name(2)).read_bytes())
+    else:
+        path.write_bytes(path.read_bytes() + b"\0")
+    with Dataset.open(damaged) as dataset:
+        dataset.read_records(np.array([0]))
+        with pytest.raises(DatasetError, match=r"shard-00001.fds"):
+            dataset.read_records(np.array([5]))
+        assert dataset.describe(5) == "sample 5 (name unreadable) in shard-00001.fds"
+
+
+def test_damaged_manifest_is_refused(damaged: Path) -> None:
+    path = damaged / MANIFEST_NAME
+    path.write_bytes(path.read_bytes().replace(b"class1", b"class9"))
+    with pytest.raises(DatasetError, match="fingerprint does not match"):
+        Dataset.open(damaged)
+
+
+def test_opening_fourteen_million_samples_takes_little_memory(tmp_path: Path) -> None:
+    manifest = make_manifest(14_197_122, 10_000)
+    (tmp_path / MANIFEST_NAME).write_bytes(manifest.encode())
+    del manifest
+    tracemalloc.start()
+    try:
+        with Dataset.open(tmp_path) as dataset:
+            kept, peak = tracemalloc.get_traced_memory()
+            assert dataset.layout.samples == 14_197_122
+            assert dataset._locate(14_197_121) == (9_999, 1_418)
+    finally:
+        tracemalloc.stop()
+    assert kept < 8e6  # the manifest's 10,000 entries, and one bit for each sample
+    assert peak < 40e6  # while JSON is parsed

@@ -1,0 +1,41 @@
+"""The kept decoder gives PyTurboJPEG's pixels, and refuses what is not whole."""
+
+import numpy as np
+import pytest
+
+from feeder.decode import decode_rgbx, decode_rgbx_reference
+from feeder.recode import tile_jpeg
+from tests.jpegs import SAMPLINGS, encode, picture
+
+
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", [*SAMPLINGS, "grey"])
+def test_equals_the_reference(kind: str, scale: int) -> None:
+    for width, height in [(1, 1), (17, 40), (160, 64), (321, 57)]:
+        tiled = tile_jpeg(encode(picture(width, height), kind), 32)
+        sof = tiled.sof_offset
+        coded = int.from_bytes(tiled.jpeg[sof + 7 : sof + 9])  # padded to whole tiles
+        jpeg = np.frombuffer(tiled.jpeg, np.uint8)
+        room = 4 * -(-coded // scale) * -(-height // scale)
+        got, expected = np.full((2, room + 16), 171, np.uint8)
+        decode_rgbx(jpeg, coded, height, scale, got)
+        decode_rgbx_reference(jpeg, coded, height, scale, expected)
+        assert np.array_equal(got, expected)
+        assert (got[room:] == 171).all()
+
+
+@pytest.mark.parametrize("decode", [decode_rgbx, decode_rgbx_reference])
+def test_damage_is_an_error_and_the_next_image_decodes(decode: object) -> None:
+    jpeg = np.frombuffer(encode(picture(64, 48)), np.uint8)
+    out = np.empty(4 * 64 * 48, np.uint8)
+    assert callable(decode)
+    for bad in (jpeg[: jpeg.size // 2], jpeg[:100], jpeg[:0], np.zeros(500, np.uint8)):
+        with pytest.raises(ValueError, match=r"\w"):
+            decode(bad, 64, 48, 1, out)
+    decode(jpeg, 64, 48, 1, out)
+
+
+def test_an_output_that_is_too_small_is_refused() -> None:
+    jpeg = np.frombuffer(encode(picture(64, 48)), np.uint8)
+    with pytest.raises(ValueError, match="must hold"):
+        decode_rgbx(jpeg, 64, 48, 1, np.empty(4 * 64 * 48 - 1, np.uint8))

@@ -1,0 +1,219 @@
+"""The demo: what it tells, and that nothing of it stays behind, however it ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+
+from bench import demo
+from bench.demo_feeder import run_feeder
+from bench.demo_report import DemoReport, draw_sparkline
+from feeder.errors import ConfigError, ResourceError
+from feeder.stop_signals import StopSignals
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def make_report(**changes: object) -> DemoReport:
+    fields: dict[str, object] = {
+        "images": 1200,
+        "classes": 10,
+        "image_size": 96,
+        "batch_size": 32,
+        "source_bytes": 129_000_000,
+        "packed_bytes": 134_160_000,
+        "draw_s": 12.4,
+        "pack_s": 6.0,
+        "serve_start_s": 1.5,
+        "first_batch_s": 0.123,
+        "train_s": 30.0,
+        "eval_s": 4.0,
+        "total_s": 58.0,
+        "trained_images": 12_000,
+        "images_per_s": 400.0,
+        "wait_share": 0.08,
+        "losses": [3.0] * 10 + [2.0] * 80 + [1.0] * 10,
+        "val_images": 200,
+        "val_correct": 158,
+        "daemon": {"images": 1000, "stage_seconds.decode": 0.9, "stage_seconds.resize": 0.3},
+        "machine": {"cpu": "a fast one"},
+    }
+    return DemoReport(**(fields | changes))
+
+
+def test_the_summary_says_it_in_words() -> None:
+    text = make_report().to_text()
+    for part in (
+        "1,200 synthetic images of 10 classes, 129 MB, drawn in 12 s",
+        "200 images/s, 134 MB (1.04 of the original), lossless",
+        "ready 1.5 s after its start",
+        "0.12 s after it was asked for (32 images of 96 x 96)",
+        "12,000 images in 30 s: 400 images/s end to end",
+        "92% of the training computing, 8% waiting for data",
+        "a worker's image takes 1,200 us: decode 75%, resize 25%",
+        "3.00 at first, 1.00 at last",
+        "158 of 200 held-out images right (79%; by chance 10%)",
+    ):
+        assert part in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_the_summary_can_do_without_what_the_daemon_did_not_count() -> None:
+    assert "worker" not in make_report(daemon={}).to_text()
+
+
+def test_the_summary_can_be_plain_ascii() -> None:
+    assert make_report().to_text(ascii_only=True).isascii()
+    assert not make_report().to_text().isascii()
+
+
+def test_the_json_holds_all_figures(tmp_path: Path) -> None:
+    make_report().write_json(tmp_path / "summary.json")
+    figures = json.loads((tmp_path / "summary.json").read_text())
+    assert figures["images_per_s"] == 400
+    assert (figures["first_loss"], figures["last_loss"]) == (3.0, 1.0)
+    assert figures["accuracy"] == 0.79
+    assert figures["daemon"]["stage_seconds.decode"] == 0.9
+
+
+def test_json_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"No such file or directory.: use another --out"):
+        make_report().write_json(tmp_path / "nowhere" / "summary.json")
+
+
+def test_a_sparkline_falls_as_its_values_do() -> None:
+    assert draw_sparkline([8, 7, 6, 5, 4, 3, 2, 1]) == "█▇▆▅▄▃▂▁"
+    assert draw_sparkline([4, 3, 2, 1], ascii_only=True) == "#+:_"
+    assert len(draw_sparkline([1.0 / step for step in range(1, 1000)])) == 40
+    assert draw_sparkline([2.0]) == "▁"
+
+
+def test_a_file_in_the_place_of_the_results_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # main sets it: undone after the test
+    (tmp_path / "file").touch()
+    assert demo.main(["--out", str(tmp_path / "file")]) == ConfigError.exit_status
+    assert "is no folder: name another" in capsys.readouterr().err
+
+
+@contextmanager
+def running_demo(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run the quick demo in a session of its own, with ``folder``/tmp for temporary files."""
+    (folder / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.demo", "--quick", "--out", str(folder / "out")],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    shared_memory = set(os.listdir("/dev/shm"))
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    assert list((folder / "tmp").iterdir()) == [], "temporary files stay behind"
+    assert set(os.listdir("/dev/shm")) <= shared_memory
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"the demo ended before it said {text!r}: {process.communicate()[1]}")
+
+
+@pytest.mark.slow
+def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
+    with running_demo(tmp_path) as process:
+        output, error = process.communicate(timeout=170)
+        assert process.returncode == 0, output + error
+    assert "images/s end to end" in output
+    assert "held-out images right" in output
+    figures = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert figures["trained_images"] == 4 * 72
+    assert figures["last_loss"] < figures["first_loss"]
+    assert figures["val_images"] == 18
+    assert figures["daemon"]["batches_failed"] == 0
+    with Image.open(tmp_path / "out" / "batch.png") as sheet:
+        assert sheet.width > 400
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "batch.png",
+        "summary.json",
+    ]
+
+
+def test_a_signal_while_a_process_starts_ends_that_process_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class InterruptedStart(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", InterruptedStart)
+    with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
+        run_feeder("serve", "--show")
+    assert signals.received == signal.SIGTERM
+    assert [process.poll() is not None for process in started] == [True]
+
+
+def test_a_command_that_fails_is_named_with_its_status() -> None:
+    with pytest.raises(ResourceError, match="`feeder pack /nowhere /elsewhere` ended with status"):
+        run_feeder("pack", "/nowhere", "/elsewhere")
+
+
+def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) -> None:
+    """Wait until the demo has drawn ``count`` images: all its processes are up by then."""
+    deadline_s = time.monotonic() + 60
+    while sum(1 for _ in folder.rglob("*.jpg")) < count:
+        assert time.monotonic() < deadline_s, "the demo draws nothing"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "number", "to_group"),
+    [
+        ("demo: drawing", signal.SIGTERM, False),
+        ("demo: epoch 0", signal.SIGINT, True),
+    ],
+)
+def test_a_signal_leaves_nothing_behind(
+    tmp_path: Path, moment: str, number: signal.Signals, to_group: bool
+) -> None:
+    with running_demo(tmp_path) as process:
+        read_until(process, moment)
+        if moment == "demo: drawing":
+            wait_for_images(process, tmp_path, 24)
+        family = psutil.Process(process.pid).children(recursive=True)
+        (os.killpg if to_group else os.kill)(process.pid, number)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, error
+        assert error.endswith("demo: interrupted, everything is stopped and removed\n")
+        assert "Traceback" not in error
+        _, alive = psutil.wait_procs(family, timeout=5)
+        assert alive == []
+    assert not (tmp_path / "out" / "summary.json").exists()

@@ -1,0 +1,193 @@
+"""Normalisation against the formula in float64, and the lifetimes of buffers on their way."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
+from trainer_client._batch import BatchBuffer
+from trainer_client._device import Normaliser
+from trainer_client._staging import CopiesInFlight, HostStage, make_stage
+
+CPU = torch.device("cpu")
+# Half of the last place of values up to 4; float32 adds its own rounding of two operations.
+TOLERANCE = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 1e-6}
+
+
+def random_pixels(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-128, 128, (*shape, 3), dtype=torch.int8, generator=generator)
+
+
+def expected_images(
+    pixels: torch.Tensor,
+    mean: tuple[float, ...] = IMAGENET_MEAN,
+    std: tuple[float, ...] = IMAGENET_STD,
+) -> torch.Tensor:
+    """Return (x + 128 - mean * 255) / (std * 255) and a fourth channel of 0, float64 NCHW."""
+    mean64 = torch.tensor(mean, dtype=torch.float64) * 255
+    std64 = torch.tensor(std, dtype=torch.float64) * 255
+    rgb = (pixels.to(torch.float64) + 128 - mean64) / std64
+    return torch.nn.functional.pad(rgb, (0, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_pixel_value_is_normalised_within_the_types_precision(dtype: torch.dtype) -> None:
+    pixels = torch.arange(-128, 128, dtype=torch.int8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)
+    images = Normaliser(CPU, dtype)(pixels)
+    assert images.dtype == dtype
+    error = (images.to(torch.float64) - expected_images(pixels)).abs().max().item()
+    assert error <= TOLERANCE[dtype]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 130), st.integers(1, 130)),
+    dtype=st.sampled_from(list(TOLERANCE)),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_gives_what_the_plain_function_gives(
+    shape: tuple[int, int, int], dtype: torch.dtype, seed: int
+) -> None:
+    """The blocks of the CPU's form: shapes that end in the middle of rows and of blocks."""
+    pixels = random_pixels(*shape, seed=seed)
+    normaliser = Normaliser(CPU, dtype)
+    images = normaliser(pixels)
+    assert images.shape == (shape[0], 4, *shape[1:])
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    plain = normalise(pixels, normaliser._scale, normaliser._bias, dtype)
+    assert torch.equal(images, plain)
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 257, 8191, 8192, 8193, 16_384, 16_385, 24_831])
+def test_the_edges_of_blocks(count: int) -> None:
+    pixels = random_pixels(1, 1, count)
+    images = Normaliser(CPU, torch.float32)(pixels)
+    assert torch.allclose(images.double(), expected_images(pixels), atol=1e-6)
+
+
+def test_the_fourth_channel_is_exactly_zero() -> None:
+    images = Normaliser(CPU, torch.float16)(random_pixels(3, 17, 19))
+    assert torch.count_nonzero(images[:, 3]) == 0
+
+
+def test_a_former_batch_leaves_no_trace() -> None:
+    normaliser = Normaliser(CPU, torch.float16)
+    first, second = random_pixels(3, 40, 40), random_pixels(2, 7, 5, seed=1)
+    fresh = Normaliser(CPU, torch.float16)(second)
+    held = normaliser(first)
+    copy = held.clone()
+    assert torch.equal(normaliser(second), fresh)
+    assert torch.equal(held, copy)
+
+
+def test_other_means_and_deviations() -> None:
+    mean, std = (0.1, 0.9, 0.5), (1.0, 0.01, 0.3)
+    pixels = random_pixels(2, 9, 9)
+    images = Normaliser(CPU, torch.float32, mean, std)(pixels)
+    assert torch.allclose(images.double(), expected_images(pixels, mean, std), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_denormalise_gives_the_pixels_back(dtype: torch.dtype) -> None:
+    pixels = random_pixels(2, 16, 16)
+    shown = denormalise(Normaliser(CPU, dtype)(pixels))
+    assert shown.dtype == torch.uint8
+    assert torch.equal(shown, (pixels.to(torch.int16) + 128).to(torch.uint8))
+
+
+def test_the_plain_function_compiles_to_one_graph() -> None:
+    """No break in the graph; the backend that comes with torch needs no C++ compiler."""
+    compiled = torch.compile(normalise, backend="eager", fullgraph=True)
+    pixels = random_pixels(2, 8, 8)
+    normaliser = Normaliser(CPU, torch.float16, compiler=lambda function: compiled)
+    assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
+    assert normaliser.compile_failures == 0
+
+
+def test_a_failure_to_compile_is_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = []
+
+    def compile_badly(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def fail(*arguments: object) -> torch.Tensor:
+            calls.append(arguments)
+            raise RuntimeError("no triton\nand a long story")
+
+        return fail
+
+    normaliser = Normaliser(CPU, torch.float16, compiler=compile_badly)
+    pixels = random_pixels(2, 8, 8)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
+    assert len(calls) == normaliser.compile_failures == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "normalise runs uncompiled, compiling failed: no triton"
+    ]
+
+
+class FakeEvent:
+    """A copy that is done when the test says so, or when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.waited = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = self.waited = True
+
+
+def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
+    copies, event = CopiesInFlight(), FakeEvent()
+    copies.add(event, 4)
+    assert copies.reclaim() == []
+    event.done = True
+    assert copies.reclaim() == [4]
+    assert copies.reclaim() == []
+
+
+def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
+    copies, events = CopiesInFlight(), [FakeEvent(), FakeEvent(), FakeEvent()]
+    for number, event in enumerate(events):
+        copies.add(event, number)
+    assert copies.reclaim() == [0, 1]
+    assert [event.waited for event in events] == [True, True, False]
+    events[2].done = True
+    assert copies.reclaim() == [2]
+
+
+def test_the_hosts_stage_frees_its_buffer_at_once_and_keeps_nothing_of_it() -> None:
+    stage = make_stage(Normaliser(CPU, torch.float32))
+    assert isinstance(stage, HostStage)
+    buffer = BatchBuffer(3, 8, pinned=False)
+    pixels, labels = random_pixels(3, 8, 8), torch.arange(3)
+    buffer.write(0, pixels.numpy().tobytes(), labels.numpy().tobytes(), labels.numpy().tobytes())
+    images, device_labels = stage.load(buffer, 5)
+    assert stage.reclaim() == [5]
+    assert stage.reclaim() == []
+    buffer.fill_padding()
+    assert torch.equal(device_labels, labels)
+    assert torch.allclose(images.double(), expected_images(pixels), atol=1e-6)
+
+
+def test_chunks_are_written_at_their_rows() -> None:
+    buffer = BatchBuffer(5, 8, pinned=False)
+    buffer.fill_padding()
+    assert buffer.labels.tolist() == [-100] * 5
+    pixels = random_pixels(2, 8, 8)
+    two = np.array([7, 8], "<i8").tobytes()
+    buffer.write(3, memoryview(pixels.numpy()).cast("B"), two, two)
+    assert buffer.labels.tolist() == buffer.sample_ids[:3].tolist()[:0] + [-100] * 3 + [7, 8]
+    assert buffer.sample_ids.tolist() == [-1, -1, -1, 7, 8]
+    assert torch.equal(buffer.pixels[3:], pixels)
+    assert not buffer.pixels[:3].any()

@@ -1,0 +1,429 @@
+"""The loader against a node that keeps the rules: order, epochs, ranks, padding, lifetimes."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from feeder.errors import ConfigError
+from feeder.plan import EpochPlan, LastBatch
+from feeder.wire import Bye, Request
+from tests.fake_node import FakeNode, sample_pixels
+from trainer_client import Batch, FeederLoader, normalise
+from trainer_client._device import Normaliser
+
+BATCH, SIDE = 8, 8
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+        assert fake.problems == []
+
+
+def make_loader(node: FakeNode, **options: object) -> FeederLoader:
+    settings: dict[str, object] = {
+        "dataset": "birds",
+        "batch_size": BATCH,
+        "image_size": SIDE,
+        "timeout_s": 20.0,
+        "device": "cpu",
+        "recipe": {"resize_size": SIDE},
+    }
+    return FeederLoader(node.endpoint, **(settings | options))
+
+
+def plan(node: FakeNode, epoch: int, *, seed: int = 0, split: str = "train") -> EpochPlan:
+    return EpochPlan(
+        node.layout,
+        batch_size=BATCH,
+        seed=seed,
+        epoch=epoch,
+        shuffle=split == "train",
+        last_batch=LastBatch.DROP if split == "train" else LastBatch.PAD,
+    )
+
+
+def check_batch(node: FakeNode, batch: Batch, *, seed: int = 0, split: str = "train") -> None:
+    """Compare every value of a batch with what the plan and the made-up samples say."""
+    order = plan(node, batch.epoch, seed=seed, split=split)
+    sample_ids = np.full(BATCH, -1, dtype=np.int64)
+    if batch.index < order.batches:
+        sample_ids[: order.valid(batch.index)] = order.samples(batch.index)
+    assert batch.valid == (sample_ids >= 0).sum()
+    assert batch.sample_ids.tolist() == sample_ids.tolist()
+    expected_labels = np.where(sample_ids < 0, -100, sample_ids % len(node.classes))
+    assert batch.labels.tolist() == expected_labels.tolist()
+    pixels = torch.from_numpy(sample_pixels(sample_ids, batch.epoch, SIDE))
+    assert torch.equal(batch.images, Normaliser(torch.device("cpu"), batch.images.dtype)(pixels))
+
+
+def test_an_epoch_is_every_batch_of_the_plan_once_and_in_order(node: FakeNode) -> None:
+    with make_loader(node, seed=11) as loader:
+        batches = list(loader)
+        assert len(loader) == len(batches) == 97 // BATCH
+    assert [(batch.epoch, batch.index) for batch in batches] == [(0, i) for i in range(12)]
+    for batch in batches:
+        check_batch(node, batch, seed=11)
+    assert len(torch.cat([batch.sample_ids for batch in batches]).unique()) == 96
+
+
+def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        images, labels = next(iter(loader))
+    assert images.shape == (BATCH, 4, SIDE, SIDE)
+    assert images.dtype == torch.float16
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.shape == (BATCH,)
+    assert labels.dtype == torch.int64
+    assert not images[:, 3].any()
+
+
+def test_the_loader_knows_the_dataset(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        assert loader.classes == ("cat", "dog", "emu")
+        assert loader.samples == 97
+        assert loader.fingerprint == node.fingerprint
+
+
+def test_set_epoch_chooses_the_epoch(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        loader.set_epoch(3)
+        for batch in loader:
+            assert batch.epoch == 3
+            check_batch(node, batch)
+
+
+def test_iterating_again_without_set_epoch_goes_on_to_the_next_epoch(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        loader.set_epoch(5)
+        assert [{batch.epoch for batch in loader} for _ in range(3)] == [{5}, {6}, {7}]
+
+
+def test_the_next_epochs_first_batches_are_fetched_before_it_begins(node: FakeNode) -> None:
+    with make_loader(node, window=3) as loader:
+        for batch in loader:
+            check_batch(node, batch)
+        node.wait_until(lambda: (1, 2) in wanted_keys(node), "the next epoch is not fetched")
+        before = wanted_keys(node)
+        loader.set_epoch(1)
+        for batch in loader:
+            check_batch(node, batch)
+    assert wanted_keys(node)[: len(before)] == before
+    assert wanted_keys(node).count((1, 0)) == 1, "what was fetched ahead was used"
+
+
+def test_another_epoch_than_the_next_gives_back_what_was_fetched_ahead(node: FakeNode) -> None:
+    with make_loader(node, window=3) as loader:
+        for _ in loader:
+            pass
+        loader.set_epoch(40)
+        for batch in loader:
+            check_batch(node, batch)
+            assert batch.epoch == 40
+
+
+def test_set_epoch_starts_fetching(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        assert node.count(Request) == 0
+        loader.set_epoch(2)
+        node.wait_until(lambda: (2, 3) in wanted_keys(node), "nothing is fetched")
+
+
+def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ConfigError, match=r"set_epoch\(4\) came in the middle of epoch 0"):
+            loader.set_epoch(4)
+        batches.close()
+        loader.set_epoch(4)
+        assert next(iter(loader)).epoch == 4
+
+
+def test_breaking_out_and_starting_another_epoch_works(node: FakeNode) -> None:
+    with make_loader(node, window=4) as loader:
+        for batch in loader:
+            if batch.index == 2:
+                break
+        loader.set_epoch(8)
+        batches = list(loader)
+    assert [(batch.epoch, batch.index) for batch in batches] == [(8, i) for i in range(12)]
+    for batch in batches:
+        check_batch(node, batch)
+
+
+def test_restarting_the_same_epoch_gives_it_from_its_start(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        for batch in loader:
+            if batch.index == 5:
+                break
+        loader.set_epoch(0)
+        assert [batch.index for batch in loader] == list(range(12))
+
+
+def test_a_new_iterator_ends_the_one_before(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        first = iter(loader)
+        next(first)
+        second = iter(loader)
+        with pytest.raises(ConfigError, match="this iterator of epoch 0 was closed"):
+            next(first)
+        assert next(second).epoch == 1
+
+
+def test_an_exhausted_iterator_stays_exhausted(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        batches = iter(loader)
+        assert len(list(batches)) == 12
+        assert next(batches, None) is None
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_size: int) -> None:
+    sample_ids: list[int] = []
+    lengths = set()
+    for rank in range(world_size):
+        with make_loader(node, split=split, rank=rank, world_size=world_size) as loader:
+            lengths.add(len(loader))
+            batches = list(loader)
+        assert [batch.index for batch in batches] == [
+            rank + world_size * step for step in range(len(batches))
+        ]
+        for batch in batches:
+            check_batch(node, batch, split=split)
+            sample_ids += batch.sample_ids[: batch.valid].tolist()
+    assert len(lengths) == 1, "every rank takes the same number of steps"
+    assert len(set(sample_ids)) == len(sample_ids)
+    if split == "val":
+        assert sorted(sample_ids) == list(range(97))
+
+
+def test_padding_changes_neither_shape_nor_loss(node: FakeNode) -> None:
+    with make_loader(node, split="val") as loader:
+        *_, last = loader
+    assert last.valid == 97 % BATCH == 1
+    assert last.images.shape == (BATCH, 4, SIDE, SIDE)
+    logits = torch.randn(BATCH, 3)
+    loss = torch.nn.functional.cross_entropy
+    assert loss(logits, last.labels) == loss(logits[:1], last.labels[:1])
+
+
+def test_batches_stay_as_they_are_while_later_ones_arrive(node: FakeNode) -> None:
+    """No buffer is reused under a tensor that the consumer still holds."""
+    with make_loader(node, window=1) as loader:
+        held = [batch for _ in range(3) for batch in loader]
+    for batch in held:
+        check_batch(node, batch)
+
+
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_no_more_than_the_window_is_ever_wanted(node: FakeNode, window: int) -> None:
+    with make_loader(node, window=window) as loader:
+        for _ in range(2):
+            for batch in loader:
+                check_batch(node, batch)
+    assert node.largest_window == window
+
+
+def test_a_smaller_window_than_asked_for_is_respected(node: FakeNode) -> None:
+    node.window = 2
+    with make_loader(node, window=6) as loader:
+        assert len(list(loader)) == 12
+    assert node.largest_window == 2
+
+
+def test_a_slow_consumer_bounds_what_is_fetched(node: FakeNode) -> None:
+    with make_loader(node, window=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        node.wait_until(lambda: (0, 3) in wanted_keys(node), "the window is not used")
+        node.wait_until(lambda: not unanswered(node), "requests stay open")
+        assert max(wanted_keys(node)) == (0, 3), "one is taken, three wait in their buffers"
+
+
+def test_a_failure_on_the_device_loses_no_buffer(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_loader(node, window=1) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(Normaliser, "__call__", lambda self, pixels: 1 / 0)
+            for _ in range(5):
+                with pytest.raises(ZeroDivisionError):
+                    next(iter(loader))
+        for batch in loader:
+            check_batch(node, batch)
+
+
+def test_statistics_count_what_happened(node: FakeNode) -> None:
+    with make_loader(node, split="val") as loader:
+        assert loader.statistics().first_batch_s is None
+        for _ in loader:
+            pass
+        after = loader.statistics()
+        loader.close()
+        assert loader.statistics().batches == after.batches
+    assert (after.batches, after.images) == (13, 97)
+    assert after.received_bytes >= 13 * BATCH * (SIDE * SIDE * 3 + 16)
+    assert (after.reconnects, after.chunks_discarded, after.compile_failures) == (0, 0, 0)
+    assert after.first_batch_s is not None
+    assert 0 < after.first_batch_s < 20
+    assert 0 < after.wait_s < 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_dtypes(node: FakeNode, dtype: torch.dtype) -> None:
+    with make_loader(node, dtype=dtype) as loader:
+        batch = next(iter(loader))
+        assert batch.images.dtype == dtype
+        check_batch(node, batch)
+
+
+def test_mean_and_std_are_the_callers(node: FakeNode) -> None:
+    with make_loader(node, mean=(0.5, 0.5, 0.5), std=(1 / 255,) * 3, dtype=torch.float32) as loader:
+        batch = next(iter(loader))
+    pixels = torch.from_numpy(sample_pixels(batch.sample_ids.numpy(), 0, SIDE))
+    one = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    half = torch.tensor([0.5, 0.5, 0.5, 0.0])  # 128 - 0.5 * 255
+    assert torch.allclose(batch.images, normalise(pixels, one, half, torch.float32), atol=1e-4)
+
+
+def test_close_is_idempotent_quick_and_leaves_nothing_behind(node: FakeNode) -> None:
+    process = psutil.Process()
+    gc.collect()
+    threads, files = threading.active_count(), process.num_fds()
+    loader = make_loader(node)
+    batches = iter(loader)
+    next(batches)
+    start_s = time.monotonic()
+    loader.close()
+    loader.close()
+    assert time.monotonic() - start_s < 2
+    assert threading.active_count() == threads
+    assert process.num_fds() <= files + 1, "the node's end of the connection may still be open"
+    node.wait_until(lambda: node.count(Bye) == 1, "no goodbye")
+    with pytest.raises(ConfigError, match=r"this loader of .* is closed"):
+        next(batches)
+    for use in (lambda: iter(loader), lambda: loader.set_epoch(1)):
+        with pytest.raises(ConfigError, match="closed"):
+            use()
+
+
+def test_a_forgotten_loader_ends_its_thread(node: FakeNode) -> None:
+    threads = threading.active_count()
+    loader = make_loader(node)
+    batches = iter(loader)
+    next(batches)
+    gone = weakref.ref(loader)
+    del loader
+    assert gone() is not None, "an iterator keeps its loader alive"
+    del batches
+    gc.collect()
+    assert gone() is None
+    assert threading.active_count() == threads
+
+
+def test_closing_from_another_thread_ends_a_wait(node: FakeNode) -> None:
+    node.script = lambda key, messages: []
+    with make_loader(node) as loader:
+        batches = iter(loader)
+        node.wait_until(lambda: node.count(Request), "nothing is wanted")
+        closer = threading.Thread(target=loader.close)
+        closer.start()
+        with pytest.raises(ConfigError, match="closed"):
+            next(batches)
+        closer.join()
+
+
+_FORGETFUL_SCRIPT = """
+    import sys
+    from trainer_client import FeederLoader
+    loader = FeederLoader(sys.argv[1], dataset="birds", batch_size=8, image_size=8, device="cpu")
+    batches = iter(loader)
+    next(batches)
+"""
+
+_FORK_SCRIPT = """
+    import os, sys, traceback
+    from feeder.errors import ConfigError
+    from trainer_client import FeederLoader
+    loader = FeederLoader(sys.argv[1], dataset="birds", batch_size=8, image_size=8, device="cpu")
+    batches = iter(loader)
+    next(batches)
+    child = os.fork()
+    if child == 0:
+        for use in (lambda: next(batches), lambda: iter(loader), lambda: loader.set_epoch(1)):
+            try:
+                use()
+            except ConfigError as error:
+                print(error)
+        loader.close()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(sum(1 for _ in batches))
+"""
+
+
+def run_script(script: str, endpoint: str) -> str:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, endpoint],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_a_program_that_never_closes_its_loader_still_ends(node: FakeNode) -> None:
+    run_script(_FORGETFUL_SCRIPT, node.endpoint)
+    node.wait_until(lambda: node.count(Bye) == 1, "no goodbye at the program's end")
+
+
+def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNode) -> None:
+    *lines, batches = run_script(_FORK_SCRIPT, node.endpoint).splitlines()
+    assert len(lines) == 3
+    assert all("cannot work in its fork" in line for line in lines)
+    assert batches == "11"
+    assert node.count(Bye) == 1
+
+
+def test_the_client_needs_none_of_the_daemons_libraries() -> None:
+    script = """
+        import sys
+        import trainer_client, trainer_client.resnet, trainer_client.train
+        print(*sorted(sys.modules))
+    """
+    modules = set(run_script(script, "").split())
+    assert not modules & {"PIL", "turbojpeg", "psutil", "xxhash", "torchvision"}
+    allowed = {"errors", "permutation", "plan", "recipe", "rng", "wire"}
+    ours = {name.split(".")[1] for name in modules if name.startswith("feeder.")}
+    assert ours <= allowed
+
+
+def wanted_keys(node: FakeNode) -> list[tuple[int, int]]:
+    return [key for message in node.heard if isinstance(message, Request) for key in message.want]
+
+
+def unanswered(node: FakeNode) -> bool:
+    return any(session.wanted for session in node.sessions.values())

@@ -1,0 +1,176 @@
+"""The loader against the real daemon: its bytes, its refusals, and restarts in mid-epoch."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from bench.demo_feeder import serving
+from bench.synthetic import write_synthetic
+from feeder.dataset import Dataset
+from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
+from feeder.pack import PackOptions, pack_dataset
+from feeder.plan import EpochPlan
+from feeder.progress import ProgressLine
+from feeder.sample import SampleReader
+from trainer_client import Batch, FeederLoader
+from trainer_client._device import Normaliser
+
+SAMPLES, CLASSES = 47, 3
+BATCH, SIDE, SEED = 6, 32, 5
+
+
+class Packed:
+    """A small dataset, and its batches as made in this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dataset = Dataset.open(path)
+
+    def check(self, batch: Batch, loader: FeederLoader) -> None:
+        """Compare a batch with the same one made here, to the last bit."""
+        recipe = loader.recipe
+        plan = EpochPlan(
+            self.dataset.layout,
+            batch_size=BATCH,
+            seed=SEED,
+            epoch=batch.epoch,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+        )
+        sample_ids = plan.samples(batch.index)
+        pixels = np.zeros((BATCH, SIDE, SIDE, 3), np.int8)
+        labels = np.full(BATCH, -100, np.int64)
+        rows = slice(0, len(sample_ids))
+        SampleReader(self.dataset, recipe).fill(
+            sample_ids, seed=SEED, epoch=batch.epoch, pixels=pixels[rows], labels=labels[rows]
+        )
+        assert batch.valid == len(sample_ids)
+        assert batch.sample_ids[rows].tolist() == sample_ids.tolist()
+        assert batch.labels.tolist() == labels.tolist()
+        expected = Normaliser(torch.device("cpu"), loader.dtype)(torch.from_numpy(pixels))
+        assert torch.equal(batch.images, expected)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packed]:
+    folder = tmp_path_factory.mktemp("packed")
+    write_synthetic(folder / "images", images=SAMPLES, classes=CLASSES, jobs=1)
+    with (folder / "progress").open("w") as progress:
+        options = PackOptions(jobs=1, shards=5)
+        pack_dataset(folder / "images", folder / "dataset", options, ProgressLine(progress))
+    result = Packed(folder / "dataset")
+    yield result
+    result.dataset.close()
+
+
+@pytest.fixture(scope="module")
+def endpoint(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("node")
+    with serving({"shapes": packed.path}, f"ipc://{folder}/s", folder):
+        yield f"ipc://{folder}/s"
+
+
+def make_loader(endpoint: str, **options: object) -> FeederLoader:
+    settings: dict[str, object] = {
+        "dataset": "shapes",
+        "batch_size": BATCH,
+        "image_size": SIDE,
+        "seed": SEED,
+        "timeout_s": 60.0,
+        "device": "cpu",
+    }
+    if options.get("split") == "val":
+        settings["recipe"] = {"resize_size": SIDE + 4}
+    return FeederLoader(endpoint, **(settings | options))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_every_batch_is_the_one_that_the_plan_says(
+    packed: Packed, endpoint: str, split: str
+) -> None:
+    with make_loader(endpoint, split=split) as loader:
+        assert loader.fingerprint == packed.dataset.fingerprint
+        assert loader.classes == packed.dataset.classes
+        for _ in range(2):
+            batches = list(loader)
+            assert len(batches) == len(loader) == (SAMPLES // BATCH + (split == "val"))
+            for batch in batches:
+                packed.check(batch, loader)
+
+
+def test_breaking_off_and_jumping_between_epochs(packed: Packed, endpoint: str) -> None:
+    with make_loader(endpoint, window=3) as loader:
+        for epoch, stop in ((0, 3), (7, 1), (7, 7), (1, 5)):
+            loader.set_epoch(epoch)
+            for index, batch in enumerate(loader):
+                assert (batch.epoch, batch.index) == (epoch, index)
+                packed.check(batch, loader)
+                if index == stop:
+                    break
+        assert loader.statistics().reconnects == 0
+
+
+def test_the_daemon_says_which_datasets_it_has(endpoint: str) -> None:
+    with pytest.raises(DatasetError, match=r"no dataset 'shape' here.*: shapes$"):
+        make_loader(endpoint, dataset="shape")
+
+
+def test_the_daemon_refuses_a_batch_larger_than_the_dataset(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="batch_size 48 is larger than dataset 'shapes'"):
+        make_loader(endpoint, batch_size=SAMPLES + 1)
+
+
+def test_a_daemon_that_is_stopped_and_started_goes_unnoticed(
+    packed: Packed, tmp_path: Path
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    datasets = {"shapes": packed.path}
+    with contextlib.ExitStack() as stack:
+        with serving(datasets, endpoint, tmp_path):
+            loader = stack.enter_context(make_loader(endpoint, window=2))
+            batches = iter(loader)
+            seen = [next(batches) for _ in range(2)]
+        with serving(datasets, endpoint, tmp_path):
+            seen += batches
+            assert loader.statistics().reconnects == 1
+            loader.close()
+    assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
+    for batch in seen:
+        packed.check(batch, loader)
+
+
+def test_a_daemon_that_is_killed_names_itself_and_one_that_returns_goes_unnoticed(
+    packed: Packed, tmp_path: Path
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    datasets = {"shapes": packed.path}
+    with contextlib.ExitStack() as stack:
+        with (
+            contextlib.suppress(ResourceError),  # it cannot end well
+            serving(datasets, endpoint, tmp_path),
+        ):
+            patient = stack.enter_context(make_loader(endpoint, window=2))
+            hasty = stack.enter_context(make_loader(endpoint, window=2, timeout_s=1.0))
+            batches, hasty_batches = iter(patient), iter(hasty)
+            seen = [next(batches) for _ in range(2)]
+            packed.check(next(hasty_batches), hasty)
+            supervisor = next(
+                child
+                for child in psutil.Process().children()
+                if str(tmp_path) in str(child.cmdline())
+            )
+            supervisor.kill()
+            with pytest.raises(PeerError, match=f"from {endpoint} within 1 s: the connection is"):
+                list(hasty_batches)
+        with serving(datasets, endpoint, tmp_path):
+            seen += batches
+            patient.close()
+            hasty.close()
+    assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
+    for batch in seen:
+        packed.check(batch, patient)

@@ -1,0 +1,177 @@
+"""The manifest: canonical, sealed, and no damage goes unnoticed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import DatasetError
+from feeder.manifest import (
+    MANIFEST_NAME,
+    WORK_FOLDER_NAME,
+    Manifest,
+    ShardEntry,
+    canonical_json,
+    decode_manifest,
+    load_manifest,
+    samples_in_shard,
+)
+from feeder.shard_format import shard_name
+
+
+def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -> Manifest:
+    entries = tuple(
+        ShardEntry(
+            name=shard_name(number),
+            samples=samples_in_shard(sample_count, shard_count, number),
+            bytes=1000,
+            index_xxh3=f"{number:016x}",
+        )
+        for number in range(shard_count)
+    )
+    manifest = Manifest(
+        samples=sample_count,
+        lanes=min(shard_count, 8),
+        classes=("cat", "dög\udcff"),
+        tile_width_px=32,
+        seed=0,
+        options={"apply_exif": False, "quality": 95},
+        odd={"png": 1},
+        subsampling={"s420": sample_count},
+        quarantined=0,
+        quarantine_xxh3="0" * 16,
+        source_bytes=12345,
+        shards=entries,
+    )
+    return msgspec.structs.replace(manifest, **changes).sealed()
+
+
+def test_round_trip_keeps_everything_even_undecodable_names() -> None:
+    manifest = make_manifest()
+    assert decode_manifest(manifest.encode(), "x") == manifest
+    assert manifest.encode().isascii()
+
+
+def test_fingerprint_depends_on_every_field() -> None:
+    prints = {
+        make_manifest().fingerprint,
+        make_manifest(seed=1).fingerprint,
+        make_manifest(tile_width_px=64).fingerprint,
+        make_manifest(classes=("cat", "dog")).fingerprint,
+        make_manifest(quarantine_xxh3="1" * 16).fingerprint,
+        make_manifest(odd={}).fingerprint,
+        make_manifest(lanes=1).fingerprint,
+    }
+    assert len(prints) == 7
+    assert all(len(each) == 32 for each in prints)
+
+
+def test_every_single_flipped_bit_is_found() -> None:
+    data = make_manifest(2, 1).encode()
+    for position in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(DatasetError, match=r"^m "):
+                decode_manifest(bytes(damaged), "m")
+
+
+def test_missing_and_additional_bytes_are_found() -> None:
+    data = make_manifest().encode()
+    for damaged in (data[:-1], data + b"\n", data.replace(b" ", b""), b"", b"null", b"[" * 100_000):
+        with pytest.raises(DatasetError, match="is damaged"):
+            decode_manifest(damaged, "m")
+
+
+def test_newer_version_says_which_is_read_and_to_upgrade() -> None:
+    fields = json.loads(make_manifest().encode())
+    fields["version"] = 2
+    fields["unknown"] = "of later feeders"
+    with pytest.raises(DatasetError, match="version 2, this feeder reads 1: upgrade feeder"):
+        decode_manifest(canonical_json(fields), "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"samples": 8}, "which is not its share"),
+        ({"samples": 0, "shards": ()}, "counts no samples"),
+        ({"samples": 2**60}, "or too many"),
+        ({"classes": ()}, "counts no samples, shards or classes"),
+        ({"lanes": 4}, "4 lanes for 3 shards"),
+        ({"lanes": 0}, "0 lanes for 3 shards"),
+        ({"format": "tar"}, "format is 'tar'"),
+        (
+            {
+                "samples": 1,
+                "lanes": 1,
+                "shards": (ShardEntry(name="../x", samples=1, bytes=1, index_xxh3="0"),),
+            },
+            "shard 0 is called '../x'",
+        ),
+    ],
+)
+def test_sealed_contradictions_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DatasetError, match=said):
+        decode_manifest(make_manifest(**changes).encode(), "m")
+
+
+def test_wrong_fingerprint_is_refused() -> None:
+    manifest = msgspec.structs.replace(make_manifest(), fingerprint="0" * 32)
+    with pytest.raises(DatasetError, match="fingerprint does not match"):
+        decode_manifest(manifest.encode(), "m")
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_raise_dataset_errors_only(data: bytes) -> None:
+    with pytest.raises(DatasetError):
+        decode_manifest(data, "m")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(Manifest.__struct_fields__), _JSON, max_size=5), _JSON)
+def test_arbitrary_values_in_fields_raise_dataset_errors_only(
+    fields: dict[str, Any], instead: Any
+) -> None:
+    whole = json.loads(make_manifest().encode())
+    for value in ({**whole, **fields}, instead):
+        data = json.dumps(value).encode()  # NaN and lone surrogates included
+        try:
+            decode_manifest(data, "m")
+        except DatasetError:
+            continue
+        assert data == make_manifest().encode()
+
+
+def test_what_stands_at_the_path_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no dataset at .*: there is no such folder"):
+        load_manifest(tmp_path / "nothing")
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(DatasetError, match="is a file: a dataset is a folder"):
+        load_manifest(file)
+    with pytest.raises(DatasetError, match="is not a dataset"):
+        load_manifest(tmp_path)
+    (tmp_path / WORK_FOLDER_NAME).mkdir()
+    with pytest.raises(DatasetError, match="is unfinished: run the same feeder pack"):
+        load_manifest(tmp_path)
+    path = tmp_path / MANIFEST_NAME
+    path.touch()
+    os.truncate(path, 300 << 20)
+    with pytest.raises(DatasetError, match="is too large for a manifest"):
+        load_manifest(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DatasetError, match="cannot be read: Is a directory"):
+        load_manifest(tmp_path)

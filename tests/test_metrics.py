@@ -1,0 +1,61 @@
+"""Counters by name, for people; and how often a node process is restarted."""
+
+import pytest
+
+from feeder.metrics import (
+    SessionCounters,
+    SocketCounters,
+    WorkerCounters,
+    flatten,
+    format_counters,
+)
+from feeder.restart_policy import CRASHES_MAX, LAST_PAUSE_S, WINDOW_S, RestartPolicy
+from feeder.wire import Stats, decode_from_node, encode
+
+
+def test_all_counters_are_there_from_the_start_and_reasons_as_they_come() -> None:
+    socket = SocketCounters()
+    socket.drop("malformed")
+    socket.drop("malformed")
+    workers = WorkerCounters(stage_seconds={"read": 0.25, "decode": 1.5})
+    counters = flatten((SessionCounters(batches=3), socket, workers))
+    assert counters["batches"] == 3
+    assert counters["sessions_expired"] == 0
+    assert counters["frames_dropped.malformed"] == 2
+    assert counters["stage_seconds.decode"] == 1.5
+    assert decode_from_node(encode(Stats(counters=counters))) == Stats(counters=counters)
+
+
+def test_counters_for_people_are_aligned() -> None:
+    text = format_counters({"node": "host/0", "images": 1234567, "stage_seconds.read": 0.1234})
+    assert text.splitlines() == [
+        "node                host/0",
+        "images              1,234,567",
+        "stage_seconds.read  0.123",
+    ]
+    assert format_counters({}) == ""
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy, now_s, pauses = RestartPolicy(), 0.0, []
+    for _ in range(8):
+        at_s = policy.crashed(now_s)
+        assert at_s is not None
+        pauses.append(at_s - now_s)
+        now_s = at_s + WINDOW_S / CRASHES_MAX  # just seldom enough
+    assert pauses[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert pauses[6:] == [LAST_PAUSE_S, LAST_PAUSE_S]
+
+
+def test_too_many_crashes_in_a_minute_are_given_up() -> None:
+    policy = RestartPolicy()
+    for second in range(CRASHES_MAX):
+        assert policy.crashed(float(second)) is not None
+    assert policy.crashed(float(CRASHES_MAX)) is None
+
+
+def test_a_minute_without_a_crash_starts_over() -> None:
+    policy = RestartPolicy()
+    for second in range(3):
+        policy.crashed(float(second))
+    assert policy.crashed(2 + WINDOW_S) == pytest.approx(2 + WINDOW_S + 0.25)

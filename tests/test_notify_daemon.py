@@ -1,0 +1,100 @@
+"""The real daemon with the test in systemd's place: when it says that it is ready, and its end.
+
+It runs under what the unit's sandbox imposes and a test can impose too: no new privileges, and no
+memory that is both writable and executable.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feeder.errors import DatasetError
+from feeder.recipe import Recipe
+from tests.synthetic_sets import pack_synthetic
+from tests.wire_client import WireClient
+
+IMAGES = 7
+SANDBOXED = """\
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+libc.prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE, Linux 6.3; an older kernel does without
+os.execv(sys.executable, [sys.executable, "-m", "feeder.cli", "serve", *sys.argv[1:]])
+"""
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("set"), images=IMAGES)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """A datagram socket at tmp_path/notify, as systemd would listen to."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(DEADLINE_S)
+        yield listener
+
+
+def start(folder: Path, dataset: Path) -> subprocess.Popen[str]:
+    config = folder / "feeder.toml"
+    config.write_text(
+        f'[serve]\nbind = ["ipc://{folder}/socket"]\nworkers = 1\n[data]\nset = "{dataset}"\n'
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", SANDBOXED, "--config", str(config)],
+        env={"PATH": os.defpath, "NOTIFY_SOCKET": str(folder / "notify")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ready_means_served_and_sigterm_means_stopping(
+    tmp_path: Path, systemd: socket.socket, dataset: Path
+) -> None:
+    with start(tmp_path, dataset) as daemon:
+        try:
+            ready = systemd.recv(4096)
+            assert ready.startswith(b"READY=1\nSTATUS="), ready
+            with WireClient(f"ipc://{tmp_path}/socket", deadline_s=10) as client:
+                welcome = client.hello("set", Recipe.for_split("val", batch_size=IMAGES))
+                assert welcome.samples == IMAGES
+                batch = client.fetch(0, 0)
+                assert sorted(batch.sample_ids) == list(range(IMAGES))
+                assert batch.pixels.any()
+            daemon.send_signal(signal.SIGTERM)
+            assert systemd.recv(4096).startswith(b"STOPPING=1")
+            _, messages = daemon.communicate(timeout=DEADLINE_S)
+            assert daemon.returncode == 0, messages
+            assert "ready, " in messages
+        finally:
+            daemon.kill()
+
+
+def test_daemon_that_cannot_decode_is_never_ready(
+    tmp_path: Path, systemd: socket.socket, dataset: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in dataset.iterdir():
+        data = bytearray(file.read_bytes())
+        if file.suffix == ".fds":
+            data[64:-64] = bytes(len(data) - 128)  # header and end stay, every sample is zeros
+        (broken / file.name).write_bytes(data)
+    with start(tmp_path, broken) as daemon:
+        try:
+            _, messages = daemon.communicate(timeout=DEADLINE_S)
+        finally:
+            daemon.kill()
+    assert daemon.returncode == DatasetError.exit_status, messages
+    systemd.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.recv(4096)

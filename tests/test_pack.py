@@ -1,0 +1,402 @@
+"""Packing: the same dataset however it was come by, and never half of one."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.dataset import Dataset
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
+from feeder.pack import PackOptions, choose_layout
+from feeder.pack_work import STATE_NAME, WorkFolder
+from feeder.plan import MAX_SEED
+from feeder.verify import Verification
+from tests.sources import InlinePool, encoded, file_tree, image, make_source, pack, silent
+
+_IMAGES = 29
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """29 good images, and 5 bad files spread over the classes."""
+    root = make_source(tmp_path_factory.mktemp("source"), _IMAGES)
+    whole = encoded(image(60, 50))
+    (root / "class0" / "cut.jpg").write_bytes(whole[:700])
+    (root / "class1" / "empty.jpg").touch()
+    (root / "class1" / "text.jpg").write_text("not an image")
+    (root / "class2" / "dangling.jpg").symlink_to("nowhere")
+    (root / "class2" / "zeros.png").write_bytes(bytes(100))
+    return root
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack and verify in this process."""
+    monkeypatch.setattr("feeder.pack.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.verify.TaskPool", InlinePool)
+
+
+@pytest.fixture(scope="module")
+def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of ``source``, packed undisturbed."""
+    path = tmp_path_factory.mktemp("reference") / "packed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.TaskPool", InlinePool)
+        pack(source, path, shards=6)
+    return path
+
+
+def _problems(path: Path) -> list[str]:
+    return list(Verification.open(path, jobs=1, progress=silent()).problems())
+
+
+def _do_nothing() -> None:
+    return
+
+
+def _pack_until_publishing(
+    source: Path,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    shards: int,
+    then: Callable[[], None] = _do_nothing,
+) -> None:
+    """Pack until all parts are finished, do ``then``, and stop as Ctrl-C does."""
+
+    def stop(*arguments: object, **options: object) -> None:
+        then()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pack(source, path, shards=shards)
+
+
+def test_good_files_become_samples_and_bad_ones_are_listed(
+    source: Path, reference: Path, inline: None
+) -> None:
+    with Dataset.open(reference) as dataset:
+        manifest = dataset.manifest
+    assert manifest.samples == _IMAGES
+    assert manifest.classes == ("class0", "class1", "class2")
+    assert manifest.quarantined == 5
+    assert sorted({shard.samples for shard in manifest.shards}) == [4, 5]
+    assert manifest.source_bytes == sum(p.stat().st_size for p in source.rglob("image*.jpg"))
+    assert manifest.subsampling == {"s420": _IMAGES}
+    assert not (reference / WORK_FOLDER_NAME).exists()
+    assert _problems(reference) == []
+
+
+def test_quarantine_list_says_what_and_why(source: Path, tmp_path: Path, inline: None) -> None:
+    summary = pack(source, tmp_path / "packed", shards=2)
+    found = [(entry.path, entry.kind) for entry in summary.quarantine]
+    assert found[1:] == [
+        ("class1/empty.jpg", "empty"),
+        ("class1/text.jpg", "not-image"),
+        ("class2/dangling.jpg", "unreadable"),
+        ("class2/zeros.png", "not-image"),
+    ]
+    assert found[0] in [("class0/cut.jpg", "truncated"), ("class0/cut.jpg", "corrupt")]
+    assert summary.packed_files == _IMAGES + 5
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_real_worker_processes_give_the_same_bytes(
+    source: Path, reference: Path, tmp_path: Path, jobs: int
+) -> None:
+    pack(source, tmp_path / "packed", shards=6, jobs=jobs)
+    assert file_tree(tmp_path / "packed") == file_tree(reference)
+
+
+def test_seed_and_options_change_the_fingerprint(
+    source: Path, reference: Path, tmp_path: Path, inline: None
+) -> None:
+    variants: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"shards": 5},
+        {"lanes": 2},
+        {"tile_width_px": 64},
+        {"apply_exif": True},
+        {"quality": 90},
+    ]
+    prints = {Dataset.open(reference).fingerprint}
+    for number, options in enumerate(variants):
+        path = tmp_path / str(number)
+        prints.add(pack(source, path, **{"shards": 6, **options}).manifest.fingerprint)
+    assert len(prints) == 7
+
+
+def test_moved_source_gives_the_same_dataset(
+    source: Path, reference: Path, tmp_path: Path, inline: None
+) -> None:
+    shutil.copytree(source, tmp_path / "elsewhere", symlinks=True)
+    pack(tmp_path / "elsewhere", tmp_path / "packed", shards=6)
+    assert file_tree(tmp_path / "packed") == file_tree(reference)
+
+
+def test_fewer_samples_than_shards_drops_the_empty_ones(tmp_path: Path, inline: None) -> None:
+    source = make_source(tmp_path / "source", 3)
+    for number in range(4):
+        (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
+    summary = pack(source, tmp_path / "packed", shards=7)
+    assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
+    assert summary.manifest.lanes == 3
+    assert _problems(tmp_path / "packed") == []
+
+
+def test_nothing_but_bad_files_is_an_error_and_no_dataset(tmp_path: Path, inline: None) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "cut.jpg").write_bytes(encoded(image())[:300])
+    with pytest.raises(DatasetError, match=r"nothing to pack: a/cut.jpg is (truncated|corrupt)"):
+        pack(tmp_path / "source", tmp_path / "packed")
+    assert not (tmp_path / "packed" / MANIFEST_NAME).exists()
+
+
+def test_strict_stops_and_a_later_run_without_it_goes_on(
+    source: Path, reference: Path, tmp_path: Path, inline: None
+) -> None:
+    path = tmp_path / "packed"
+    with pytest.raises(DatasetError, match=r"is .*without --strict it would go to quarantine"):
+        pack(source, path, shards=6, strict=True)
+    assert not (path / MANIFEST_NAME).exists()
+    pack(source, path, shards=6)
+    assert file_tree(path) == file_tree(reference)
+
+
+def test_strict_refuses_what_an_earlier_run_quarantined(
+    source: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pack_until_publishing(source, tmp_path / "packed", monkeypatch, shards=6)
+    with pytest.raises(DatasetError, match=r"class0/cut.jpg is .*4 more are bad"):
+        pack(source, tmp_path / "packed", shards=6, strict=True)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: from here on the process does nothing."""
+
+
+def _kill_at(patch: pytest.MonkeyPatch, step: int, after: bool) -> Callable[[], int]:
+    """Let the ``step``-th change of the file system be the last; return how many were made."""
+    made = 0
+
+    def mortal(real: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*arguments: Any, **options: Any) -> Any:
+            nonlocal made
+            made += 1
+            if made > step or (made == step and not after):
+                raise Killed
+            result = real(*arguments, **options)
+            if made == step:
+                raise Killed
+            return result
+
+        return change
+
+    for name in ("replace", "unlink", "mkdir", "rmdir"):
+        patch.setattr(os, name, mortal(getattr(os, name)))
+    return lambda: made
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_change_of_the_file_system_it_resumes_to_the_same_bytes(
+    tmp_path: Path, inline: None, after: bool
+) -> None:
+    source = make_source(tmp_path / "source", 7, side=16)
+    for number in range(2):  # so that samples move between shards
+        (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
+    pack(source, tmp_path / "reference", shards=3)
+    expected = file_tree(tmp_path / "reference")
+    step = 0
+    while True:
+        step += 1
+        path = tmp_path / str(step)
+        with pytest.MonkeyPatch.context() as patch:
+            changes = _kill_at(patch, step, after)
+            try:
+                pack(source, path, shards=3)
+            except Killed:
+                assert (path / MANIFEST_NAME).exists() <= _is_whole(path, expected)
+        if changes() < step:
+            break
+        _resume(source, path)
+        assert file_tree(path) == expected, step
+        shutil.rmtree(path)
+    assert step > 20
+
+
+def _is_whole(path: Path, expected: dict[str, bytes]) -> bool:
+    """Return whether all files of the dataset are there; the work folder may be there too."""
+    return expected.items() <= file_tree(path).items()
+
+
+def _resume(source: Path, path: Path) -> None:
+    """Pack again; refused as complete where the kill came after the last step that counts."""
+    if (path / MANIFEST_NAME).exists() and not (path / WORK_FOLDER_NAME / STATE_NAME).exists():
+        with pytest.raises(ConfigError, match="is a complete dataset already"):
+            pack(source, path, shards=3)
+        shutil.rmtree(path / WORK_FOLDER_NAME, ignore_errors=True)
+    else:
+        pack(source, path, shards=3)
+
+
+def test_finished_parts_are_not_touched_again(
+    source: Path, reference: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "packed"
+    tasks_done = []
+    real_run = InlinePool.run
+
+    def stop_after_two(self: InlinePool, tasks: Any) -> Iterator[Any]:
+        for number, kind, body in real_run(self, tasks):
+            yield number, kind, body
+            tasks_done.extend([number] if kind == "done" else [])
+            if len(tasks_done) == 2:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InlinePool, "run", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            pack(source, path, shards=6)
+    work = path / WORK_FOLDER_NAME
+    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in work.glob("part-*.fds")}
+    assert len(before) == 2
+
+    def check() -> None:
+        after = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in work.glob("part-*.fds")}
+        assert len(after) == 6
+        assert before.items() <= after.items()
+
+    _pack_until_publishing(source, path, monkeypatch, shards=6, then=check)
+    assert pack(source, path, shards=6).packed_files == 0
+    assert file_tree(path) == file_tree(reference)
+
+
+def test_resuming_with_other_options_or_source_is_refused_with_the_difference(
+    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
+    _pack_until_publishing(source, path, monkeypatch, shards=2)
+    with pytest.raises(ConfigError, match=r"tile-width was 32, now 64; seed was 0, now 9"):
+        pack(source, path, shards=2, tile_width_px=64, seed=9)
+    make_source(source, 7)
+    with pytest.raises(ConfigError, match=r"the source had 6 files .*, now 7"):
+        pack(source, path, shards=2)
+
+
+def test_damaged_work_folder_says_to_begin_anew(
+    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
+    _pack_until_publishing(source, path, monkeypatch, shards=2)
+    work = path / WORK_FOLDER_NAME
+    (work / "part-00001.json").write_bytes(b"{")
+    with pytest.raises(DatasetError, match=r"part-00001.json is damaged: remove .*packed to begin"):
+        pack(source, path, shards=2)
+    (work / STATE_NAME).write_bytes(b"{}")
+    with pytest.raises(DatasetError, match=r"state.json is damaged"):
+        pack(source, path, shards=2)
+
+
+def test_two_packings_of_one_destination_exclude_each_other(
+    tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
+
+    def try_another() -> None:
+        with pytest.raises(ConfigError, match="another feeder pack is at work"):
+            pack(source, path, shards=2)
+
+    _pack_until_publishing(source, path, monkeypatch, shards=2, then=try_another)
+    pack(source, path, shards=2)
+
+
+def test_destinations_that_hold_something_are_refused_and_left_alone(
+    source: Path, reference: Path, tmp_path: Path, inline: None
+) -> None:
+    before = file_tree(reference)
+    with pytest.raises(ConfigError, match="is a complete dataset already"):
+        pack(source, reference, shards=6)
+    assert file_tree(reference) == before
+    (tmp_path / "diary.txt").write_text("dear diary")
+    with pytest.raises(ConfigError, match=r"is not empty \(it holds diary.txt\)"):
+        pack(source, tmp_path)
+    with pytest.raises(ConfigError, match=r"diary.txt is a file where the dataset's folder"):
+        pack(source, tmp_path / "diary.txt")
+    with pytest.raises(ConfigError, match="is inside the source"):
+        pack(source, source / "packed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["diary.txt"]
+
+
+def test_bad_source_creates_no_destination(tmp_path: Path, inline: None) -> None:
+    with pytest.raises(DatasetError):
+        pack(tmp_path / "missing", tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_dead_worker_is_named_and_the_rest_is_kept(
+    source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "packed"
+    monkeypatch.setattr("feeder.pack.PartTask", _WrongTask)
+    with pytest.raises(ResourceError, match=r"worker process \d+ died \(exit status 1\)"):
+        pack(source, path, shards=6)
+    monkeypatch.undo()
+    pack(source, path, shards=6)
+    assert file_tree(path) == file_tree(reference)
+
+
+def _WrongTask(**fields: int) -> dict[str, int]:  # noqa: N802  # stands in for a class
+    return {"part": fields["part"]}
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**13))
+def test_default_layout_fits_and_spreads_evenly(files: int, total_bytes: int) -> None:
+    shards, lanes = choose_layout(files, total_bytes, PackOptions())
+    assert 1 <= lanes <= min(shards, 8)
+    assert shards <= files
+    if files >= 64:
+        assert shards >= 8
+        assert lanes >= 4
+    if shards > 8 and shards < files:
+        assert shards % lanes == 0
+        assert total_bytes / shards <= 256 << 20
+
+
+def test_layouts_that_do_not_fit_are_refused() -> None:
+    assert choose_layout(100, 1, PackOptions(shards=10)) == (10, 5)
+    assert choose_layout(100, 1, PackOptions(shards=11)) == (11, 8)
+    assert choose_layout(100, 1, PackOptions(shards=6, lanes=4)) == (6, 4)
+    with pytest.raises(ConfigError, match=r"--shards 11 is more than the 10 files"):
+        choose_layout(10, 1, PackOptions(shards=11))
+    with pytest.raises(ConfigError, match=r"--lanes 7 is more than the 6 shards"):
+        choose_layout(10, 1, PackOptions(shards=6, lanes=7))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shards": 0}, "--shards 0 is not within 1"),
+        ({"lanes": -1}, "--lanes -1"),
+        ({"seed": -1}, "--seed -1"),
+        ({"seed": MAX_SEED + 1}, "--seed"),
+        ({"quality": 101}, r"--quality 101 is not within 1 \.\. 100"),
+        ({"tile_width_px": 48}, "--tile-width 48 is not one of"),
+    ],
+)
+def test_impossible_options_name_themselves(options: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        PackOptions(**options)
+
+
+def test_work_folder_can_be_closed_twice(tmp_path: Path) -> None:
+    folder = WorkFolder(tmp_path)
+    folder.close()
+    folder.close()

@@ -1,0 +1,78 @@
+"""Evening out: every sample stays, shards differ by at most one, only what must is rewritten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.manifest import samples_in_shard
+from feeder.pack_balance import PartChange, Rows, plan_balance
+
+_COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+def _apply(counts: list[int], changes: list[PartChange]) -> list[list[tuple[int, int]]]:
+    """Return the (part, row) of every sample in each part after the changes, done in order."""
+    parts = [[(part, row) for row in range(count)] for part, count in enumerate(counts)]
+    after = [list(part) for part in parts]
+    removed: set[int] = set()
+    for change in changes:
+        for rows in (Rows(part=change.part, first=0, count=change.keep), *change.take):
+            assert rows.part not in removed, "takes from a part that is rewritten already"
+        after[change.part] = parts[change.part][: change.keep] + [
+            sample
+            for rows in change.take
+            for sample in parts[rows.part][rows.first : rows.first + rows.count]
+        ]
+        removed.add(change.part)
+    return after
+
+
+@given(_COUNTS)
+def test_every_sample_is_kept_once_and_shards_are_even(counts: list[int]) -> None:
+    after = _apply(counts, plan_balance(counts))
+    samples = sum(counts)
+    shards = min(samples, len(counts))
+    assert [len(part) for part in after[:shards]] == [
+        samples_in_shard(samples, shards, number) for number in range(shards)
+    ]
+    assert not any(after[shards:])
+    assert sorted(sample for part in after for sample in part) == [
+        (part, row) for part, count in enumerate(counts) for row in range(count)
+    ]
+
+
+@given(_COUNTS)
+def test_only_parts_of_a_wrong_size_change_and_receivers_come_first(counts: list[int]) -> None:
+    changes = plan_balance(counts)
+    after = _apply(counts, changes)
+    changed = {part for part, samples in enumerate(after) if len(samples) != counts[part]}
+    assert {change.part for change in changes} == changed
+    assert len(changes) == len(changed)
+    kinds = [bool(change.take) for change in changes]
+    assert kinds == sorted(kinds, reverse=True)
+
+
+@given(st.integers(1, 30), st.integers(1, 2000), st.data())
+def test_a_few_bad_files_change_few_parts(shards: int, files: int, data: st.DataObject) -> None:
+    counts = [samples_in_shard(files, shards, number) for number in range(shards)]
+    bad = data.draw(st.lists(st.integers(0, shards - 1), max_size=4))
+    for part in bad:
+        counts[part] = max(0, counts[part] - 1)
+    if files - len(bad) >= shards:
+        assert len(plan_balance(counts)) <= 3 * len(bad)
+
+
+def test_nothing_changes_where_nothing_was_quarantined() -> None:
+    assert plan_balance([3, 3, 2]) == []
+    assert plan_balance([0]) == []
+
+
+def test_plan_of_an_example() -> None:
+    assert plan_balance([5, 2, 5]) == [
+        PartChange(
+            part=1,
+            keep=2,
+            take=(Rows(part=0, first=4, count=1), Rows(part=2, first=4, count=1)),
+        ),
+        PartChange(part=0, keep=4, take=()),
+        PartChange(part=2, keep=4, take=()),
+    ]

@@ -1,0 +1,73 @@
+"""The progress line: on terminals, in logs, and what it says."""
+
+import io
+
+from feeder.progress import ProgressLine, format_duration
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_line_says_rate_bytes_and_time_left_without_what_was_done_before() -> None:
+    clock = _Clock()
+    line = ProgressLine(io.StringIO(), clock)
+    line.begin("packing", "images", 1000, done=400)
+    clock.now_s += 10
+    line.add(200, 22_000_000, quarantined=3)
+    assert line.line() == (
+        "packing 600/1,000 images (60 %), 20 images/s, 2.2 MB/s, 3 quarantined, 0:20 left"
+    )
+
+
+def test_terminal_is_redrawn_in_place_and_logs_get_few_lines() -> None:
+    for stream, expected in ((_Terminal(), 51), (io.StringIO(), 2)):
+        clock = _Clock()
+        line = ProgressLine(stream, clock)
+        line.begin("packing", "images", 100)
+        for _ in range(100):
+            clock.now_s += 0.11  # eleven seconds in all
+            line.add(1)
+        line.end()
+        text = stream.getvalue()
+        assert text.count("packing") == expected
+        assert text.count("\n") == (1 if stream.isatty() else expected)
+        assert text.count("\r") == (expected if stream.isatty() else 0)
+
+
+def test_notes_take_the_place_of_a_drawn_line() -> None:
+    clock = _Clock()
+    stream = _Terminal()
+    line = ProgressLine(stream, clock)
+    line.begin("packing", "images", 2)
+    line.note("before")
+    clock.now_s += 1
+    line.add(1)
+    line.note("between")
+    text = stream.getvalue()
+    assert text.startswith("before\n\rpacking 1/2")
+    assert text.endswith("\r\x1b[Kbetween\n")
+
+
+def test_nothing_to_do_is_done() -> None:
+    line = ProgressLine(io.StringIO(), _Clock())
+    line.begin("verifying", "samples", 0)
+    assert line.line() == "verifying 0/0 samples (100 %), 0 samples/s"
+
+
+def test_durations() -> None:
+    assert [format_duration(s) for s in (0, 9.4, 75, 3661, 36000)] == [
+        "0:00",
+        "0:09",
+        "1:15",
+        "1:01:01",
+        "10:00:00",
+    ]

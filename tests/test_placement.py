@@ -1,0 +1,328 @@
+"""Planning, applying and checking where processes run and keep their memory."""
+
+import dataclasses
+import errno
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder import placement
+from feeder.errors import ConfigError, ResourceError
+from feeder.placement import (
+    NodePlacement,
+    Pin,
+    PinMode,
+    PlacementCheck,
+    apply_placement,
+    check_placement,
+    count_pages,
+    format_table,
+    merge_checks,
+    parse_pin,
+    plan_placement,
+    restore_affinity,
+)
+from feeder.topology import NumaNode, Topology, UsableCpus, read_topology, usable_cpus
+from tests.machine_tree import two_nodes, write_tree
+
+AUTO = Pin(mode=PinMode.AUTO)
+OFF = Pin(mode=PinMode.OFF)
+
+
+def machine(*nodes: Sequence[int], memory_bytes: int = 1 << 30) -> Topology:
+    """A machine whose node i has the i-th CPUs and memory of its own."""
+    return Topology(
+        nodes=tuple(
+            NumaNode(id=i, cpus=frozenset(cpus), memory_bytes=memory_bytes, memory_node=i)
+            for i, cpus in enumerate(nodes)
+        ),
+    )
+
+
+def given_cpus(cpus: Sequence[int], count: int | None = None) -> UsableCpus:
+    """What a process with these CPUs may use; `count` where a quota allows less."""
+    count = len(cpus) if count is None else count
+    quota = None if count == len(cpus) else float(count)
+    reason = f"{count} = as the test says"
+    return UsableCpus(affinity=frozenset(cpus), quota=quota, count=count, reason=reason)
+
+
+def workers(plan: Sequence[NodePlacement]) -> dict[int, int]:
+    return {node.node_id: node.workers for node in plan}
+
+
+TWO = machine(range(4), range(4, 8))
+
+
+def test_each_node_gets_its_cpus_its_memory_and_a_worker_for_each_cpu() -> None:
+    first, second = plan_placement(TWO, given_cpus(range(8)), None, AUTO)
+    assert first == NodePlacement(node_id=0, cpus=frozenset(range(4)), memory_node=0, workers=4)
+    assert second == NodePlacement(node_id=1, cpus=frozenset(range(4, 8)), memory_node=1, workers=4)
+
+
+def test_workers_go_where_the_usable_cpus_are() -> None:
+    plan = plan_placement(TWO, given_cpus([0, 4, 5, 6]), None, AUTO)
+    assert workers(plan) == {0: 1, 1: 3}
+    assert plan[0].cpus == {0}
+
+
+def test_quota_spreads_over_nodes_and_keeps_all_their_cpus() -> None:
+    plan = plan_placement(TWO, given_cpus(range(8), count=2), None, AUTO)
+    assert workers(plan) == {0: 1, 1: 1}
+    assert [len(node.cpus) for node in plan] == [4, 4]
+
+
+def test_more_workers_than_cpus_are_allowed_when_asked_for() -> None:
+    assert workers(plan_placement(TWO, given_cpus(range(8)), 11, AUTO)) == {0: 6, 1: 5}
+
+
+def test_node_without_a_worker_gets_no_process() -> None:
+    assert workers(plan_placement(TWO, given_cpus(range(8)), 1, AUTO)) == {0: 1}
+
+
+def test_memory_only_node_gets_no_process_but_makes_binding_matter() -> None:
+    cxl = machine(range(2), ())
+    (only,) = plan_placement(cxl, given_cpus(range(2)), None, AUTO)
+    assert (only.node_id, only.memory_node) == (0, 0)
+
+
+def test_one_node_is_pinned_and_bound_like_many() -> None:
+    (only,) = plan_placement(machine(range(2)), given_cpus(range(2)), None, AUTO)
+    assert (only.memory_node, only.pinned) == (0, True)
+
+
+def test_pin_off_is_one_unpinned_process_with_all_workers() -> None:
+    (only,) = plan_placement(TWO, given_cpus(range(8)), None, OFF)
+    assert (only.workers, only.pinned, only.memory_node) == (8, False, None)
+
+
+def test_pin_list_restricts_cpus_and_workers() -> None:
+    plan = plan_placement(TWO, given_cpus(range(8)), None, parse_pin("3-4,6"))
+    assert {node.node_id: sorted(node.cpus) for node in plan} == {0: [3], 1: [4, 6]}
+    assert workers(plan) == {0: 1, 1: 2}
+
+
+def test_pin_outside_what_we_were_given_is_refused() -> None:
+    with pytest.raises(ConfigError, match="asks for CPUs 6-7, but this process may only use 0-5"):
+        plan_placement(TWO, given_cpus(range(6)), None, parse_pin("5-7"))
+
+
+def test_cpus_on_no_node_that_sysfs_shows_still_serve() -> None:
+    (only,) = plan_placement(machine([90]), given_cpus([0, 1]), None, AUTO)
+    assert (sorted(only.cpus), only.memory_node, only.workers) == ([0, 1], None, 2)
+
+
+def test_no_workers_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="workers is 0"):
+        plan_placement(TWO, given_cpus(range(8)), 0, AUTO)
+
+
+@pytest.mark.parametrize("text", ["", "Auto", "on", "3-1", "-1"])
+def test_pin_is_auto_off_or_a_list(text: str) -> None:
+    with pytest.raises(ConfigError, match="pin is"):
+        parse_pin(text)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any),
+    total=st.integers(1, 200),
+)
+def test_spread_is_whole_and_fair(sizes: list[int], total: int) -> None:
+    first = [sum(sizes[:i]) for i in range(len(sizes))]
+    nodes = [range(start, start + size) for start, size in zip(first, sizes, strict=True)]
+    plan = plan_placement(machine(*nodes), given_cpus(range(sum(sizes))), total, AUTO)
+    assert sum(workers(plan).values()) == total
+    for node in plan:
+        exact = total * sizes[node.node_id] / sum(sizes)
+        assert 0 < node.workers < exact + 1
+        assert node.workers > exact - 1
+
+
+def run_here(code: str) -> str:
+    """Run code in an interpreter of its own, as applying a placement changes the process."""
+    preamble = "import os, dataclasses; from feeder.placement import *; "
+    answer = subprocess.run(
+        [sys.executable, "-c", preamble + code], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def test_mask_and_memory_policy_hold_for_the_process_and_its_children() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    printed = run_here(
+        f"applied = apply_placement(NodePlacement(node_id=0, cpus=frozenset({{{cpu}}}), "
+        "memory_node=0, workers=1)); print(applied.memory_bound, applied.warning, flush=True); "
+        "os.execvp('cat', ['cat', '/proc/self/status', '/proc/self/numa_maps'])"
+    )
+    applied, *seen = printed.splitlines()
+    if applied.startswith("False"):
+        assert "set_mempolicy says" in applied
+        pytest.skip(f"this container refuses set_mempolicy: {applied}")
+    assert f"Cpus_allowed_list:\t{cpu}" in seen
+    maps = [line.split()[1] for line in seen if "kernelpagesize_kB" in line]
+    assert set(maps) <= {"bind:0"}
+
+
+def test_pin_off_touches_nothing() -> None:
+    plan = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=0, workers=1, pinned=False)
+    before = os.sched_getaffinity(0)
+    assert apply_placement(plan).warning is None
+    assert restore_affinity(plan) is None
+    assert os.sched_getaffinity(0) == before
+
+
+def test_cpus_that_do_not_exist_are_an_error_that_names_the_way_out() -> None:
+    plan = NodePlacement(node_id=3, cpus=frozenset({1020}), memory_node=None, workers=1)
+    with pytest.raises(ResourceError, match=r"refuses to put node 3 on CPUs 1020 .*--pin off"):
+        apply_placement(plan)
+
+
+def ours(memory_node: int | None = None) -> NodePlacement:
+    """A placement that changes nothing: the CPUs that this process has."""
+    cpus = frozenset(os.sched_getaffinity(0))
+    return NodePlacement(node_id=0, cpus=cpus, memory_node=memory_node, workers=1)
+
+
+def test_node_that_is_not_there_is_a_warning_and_not_a_silence() -> None:
+    applied = apply_placement(ours(memory_node=900))
+    assert not applied.memory_bound
+    assert applied.warning is not None
+    assert "not bound to node 900: set_mempolicy says Invalid argument" in applied.warning
+
+
+def test_refusal_in_a_container_says_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "_bind_memory", lambda node: errno.EPERM)
+    warning = apply_placement(ours(memory_node=0)).warning
+    assert warning is not None
+    assert "--cap-add SYS_NICE" in warning
+
+
+def test_unknown_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    warning = apply_placement(ours(memory_node=0)).warning
+    assert warning is not None
+    assert os.strerror(errno.ENOSYS) in warning
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to lose one")
+def test_mask_narrowed_by_an_import_is_seen_and_undone() -> None:
+    printed = run_here(
+        "all = frozenset(os.sched_getaffinity(0)); "
+        "p = NodePlacement(node_id=0, cpus=all, memory_node=None, workers=1); "
+        "apply_placement(p); print(restore_affinity(p)); "
+        "os.sched_setaffinity(0, {min(all)}); print(restore_affinity(p)); "
+        "print(os.sched_getaffinity(0) == all)"
+    )
+    nothing, narrowed, restored = printed.splitlines()
+    assert nothing == "None"
+    assert "a library narrowed the CPU mask of node 0" in narrowed
+    assert restored == "True"
+
+
+def test_placement_imports_nothing_heavy() -> None:
+    """A node process pins itself before it touches memory, so this must come cheap."""
+    printed = run_here(
+        "import sys, feeder.topology; "
+        "heavy = {'numpy', 'zmq', 'msgspec', 'psutil', 'PIL', 'torch', 'xxhash'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert printed == "[]"
+
+
+NUMA_MAPS = """\
+55aa00000000 bind:1 file=/usr/bin/python3.11 mapped=3 N0=3 kernelpagesize_kB=4
+55aa00010000 bind:1 file=/usr/bin/python3.11 anon=5 dirty=5 N1=5 kernelpagesize_kB=4
+55aa01000000 bind:1 heap anon=100 dirty=100 active=0 N0=1 N1=99 kernelpagesize_kB=4
+7f0000000000 bind:1 anon=50 dirty=50 N1=50 kernelpagesize_kB=4
+7f0010000000 bind:1 file=/memfd:feeder-slots\\040(deleted) dirty=40 N0=2 N1=38 kernelpagesize_kB=4
+7f0020000000 bind:1 file=/dev/shm/x dirty=4 N1=4 kernelpagesize_kB=4
+7f0030000000 bind:1 file=/anon_hugepage\\040(deleted) huge dirty=2 N1=2 kernelpagesize_kB=2048
+7f0040000000 bind:1 file=/usr/lib/libc.so.6
+7ffc00000000 bind:1 stack anon=6 dirty=6 N1=6 kernelpagesize_kB=4
+7ffc00100000 default
+"""
+
+
+def test_own_memory_is_told_from_files() -> None:
+    own, files = count_pages(NUMA_MAPS)
+    huge = 2 * 512
+    assert own == {0: 1 + 2, 1: 99 + 50 + 38 + 4 + huge + 6}
+    assert files == {0: 3, 1: 5}
+
+
+def fake_process(root: Path, *masks: str) -> Path:
+    files = {f"proc/7/task/{7 + i}/status": f"Cpus_allowed_list:\t{m}" for i, m in enumerate(masks)}
+    return write_tree(root, files | {"proc/7/numa_maps": NUMA_MAPS})
+
+
+SECOND = NodePlacement(node_id=1, cpus=frozenset(range(4, 8)), memory_node=1, workers=4)
+
+
+def test_check_counts_pages_and_looks_at_every_thread(tmp_path: Path) -> None:
+    check = check_placement(7, SECOND, fake_process(tmp_path / "good", "4-7", "5"))
+    assert check is not None
+    assert check.cpus_ok
+    assert (check.pages_elsewhere, check.file_pages, check.readable) == (3, 8, True)
+    assert check.on_node_share == pytest.approx(0.9976, abs=1e-3)
+    check = check_placement(7, SECOND, fake_process(tmp_path / "bad", "4-7", "3-4"))
+    assert check is not None
+    assert not check.cpus_ok
+
+
+def test_check_without_a_memory_node_finds_no_page_elsewhere(tmp_path: Path) -> None:
+    anywhere = dataclasses.replace(SECOND, memory_node=None)
+    check = check_placement(7, anywhere, fake_process(tmp_path, "4"))
+    assert check is not None
+    assert check.pages_elsewhere == 0
+
+
+def test_check_of_a_process_that_ended_is_none(tmp_path: Path) -> None:
+    assert check_placement(8, SECOND, fake_process(tmp_path, "4")) is None
+
+
+def test_kernel_without_numa_maps_is_said_so(tmp_path: Path) -> None:
+    root = write_tree(tmp_path, {"proc/7/task/7/status": "Cpus_allowed_list:\t4"})
+    check = check_placement(7, SECOND, root)
+    assert check is not None
+    assert not check.readable
+    table = format_table([SECOND], given_cpus(range(8)), {1: check})
+    assert "not shown by the kernel" in table
+
+
+def test_this_process_is_where_it_was_put() -> None:
+    check = check_placement(os.getpid(), ours())
+    assert check is not None
+    assert check.cpus_ok
+    assert check.pages_elsewhere == 0
+
+
+def test_table_for_people(tmp_path: Path) -> None:
+    usable = usable_cpus(tmp_path, frozenset(range(9)))
+    plan = plan_placement(read_topology(two_nodes(tmp_path)), usable, None, AUTO)
+    good = PlacementCheck(
+        cpus_ok=True, pages_on_node=25_599, pages_elsewhere=1, file_pages=9, readable=True
+    )
+    bad = dataclasses.replace(good, cpus_ok=False, pages_elsewhere=25_601)
+    lines = format_table(plan, usable, {0: good, 1: merge_checks([good, bad])}, ["mind"])
+    assert lines.splitlines() == [
+        "node  workers  CPUs  memory  CPU mask    own pages on the node",
+        "0     5        0-3   node 0  as planned  100.0% of 100 MiB",
+        "1     4        4-7   node 1  DIFFERS     66.7% of 300 MiB",
+        "usable CPUs: 9 = affinity 9, no cgroup quota",
+        "left alone: CPUs 8",
+        "warning: mind",
+    ]
+
+
+def test_table_before_anything_was_checked_and_unpinned() -> None:
+    plan = plan_placement(TWO, given_cpus(range(8)), 2, OFF)
+    row = format_table(plan, given_cpus(range(8)), {}).splitlines()[1]
+    assert row.split() == ["0", "2", "not", "pinned", "not", "bound", "-", "-"]

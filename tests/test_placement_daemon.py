@@ -1,0 +1,46 @@
+"""The real daemon on two NUMA nodes that sysfs of a made-up machine describes.
+
+The cores are this machine's, the second node's memory is not: its policy is refused, as containers
+do. That must be seen, and must not keep anybody from being served. Real nodes: make test-numa.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from feeder.recipe import Recipe
+from tests.machine_tree import node, write_tree
+from tests.numa.daemon import Daemon
+from tests.numa.processes import node_processes, workers
+from tests.synthetic_sets import pack_synthetic
+from tests.wire_client import WireClient
+
+ABSENT_NODE = 900
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_refused_memory_is_seen_and_both_nodes_serve_the_same_bytes(tmp_path: Path) -> None:
+    dataset = pack_synthetic(tmp_path, images=7)
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(ABSENT_NODE, str(CPUS[1]), 1 << 20)
+    machine = write_tree(tmp_path / "machine", tree)
+    socket = f"ipc://{tmp_path}/socket"
+    options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}", "--bind", socket)
+    with Daemon(str(dataset), *options) as daemon:
+        nodes = node_processes(daemon.pid)
+        for pid, cpu in zip(nodes, CPUS, strict=False):
+            (worker,) = workers(pid)
+            assert os.sched_getaffinity(pid) == os.sched_getaffinity(worker) == {cpu}
+        batches = []
+        for endpoint in (socket, f"{socket}.1"):
+            with WireClient(endpoint, deadline_s=10) as client:
+                client.hello("set", Recipe.for_split("train", batch_size=7), seed=3)
+                batches.append(client.fetch(2, 0))
+        one, other = batches
+        assert one.pixels.tobytes() == other.pixels.tobytes()
+        assert one.sample_ids.tolist() == other.sample_ids.tolist()
+        assert daemon.stop() == 0
+        messages = daemon.messages()
+    assert len(nodes) == 2
+    assert f"warning: memory of node {ABSENT_NODE} is not bound to node {ABSENT_NODE}" in messages

@@ -1,0 +1,75 @@
+"""One order and one set of crops everywhere: pinned hashes, other processes, other CPUs."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# Changing these means that running jobs cannot resume and that old and new nodes disagree:
+# then raise PROTOCOL_VERSION and say so in the changelog.
+ORDER = "1624c73b86006f15615f4a4c48f8e317"
+CROPS = "2d6f18f1553ea5eac06c505f39f711c1"
+
+DIGESTS = """
+import hashlib
+import numpy as np
+from feeder.crop import plan_crops
+from feeder.plan import EpochPlan, LastBatch, ShardLayout
+from feeder.recipe import Recipe
+
+order = hashlib.blake2b(digest_size=16)
+for samples, shards, lanes in ((1, 1, 1), (97, 5, 3), (10_007, 16, 4), (14_197_122, 1024, 8)):
+    for seed, epoch in ((0, 0), (2**64 - 1, 2**31 - 1)):
+        for shuffle in (True, False):
+            layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
+            plan = EpochPlan(layout, batch_size=32, seed=seed, epoch=epoch, shuffle=shuffle,
+                             last_batch=LastBatch.PAD)
+            for index in [*range(plan.batches)][:200] + [*range(plan.batches)][-20:]:
+                order.update(plan.samples(index).astype("<i8").tobytes())
+print(order.hexdigest())
+
+crops = hashlib.blake2b(digest_size=16)
+ids = np.arange(30_000, dtype=np.int64) * 467
+for split in ("train", "val"):
+    for ratio in ((3 / 4, 4 / 3), (0.02, 55.0)):
+        recipe = Recipe.for_split(split, batch_size=1, ratio=ratio, dct_scaling=True)
+        plan = plan_crops(recipe, seed=2**63 + 1, epoch=5, sample_ids=ids,
+                          widths=ids % 1999 + 1, heights=ids % 1499 + 1)
+        crops.update(plan.boxes.astype("<f8").tobytes())
+        crops.update(plan.flips.tobytes() + plan.scales.astype("<i8").tobytes())
+print(crops.hexdigest())
+"""
+
+
+def digests_elsewhere(**environment: str) -> list[str]:
+    """Run the script in another process with more environment and return what it printed."""
+    finished = subprocess.run(
+        [sys.executable, "-c", DIGESTS],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "12345"])
+def test_order_and_crops_are_the_pinned_ones_in_any_process(hash_seed: str) -> None:
+    assert digests_elsewhere(PYTHONHASHSEED=hash_seed) == [ORDER, CROPS]
+
+
+def test_order_and_crops_do_not_depend_on_the_cpus_vector_instructions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # show_config may miss an optional package
+        found = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
+    if not found:
+        pytest.skip("numpy found no vector instructions here that could be switched off")
+    disabled = " ".join(found)
+    assert digests_elsewhere(NPY_DISABLE_CPU_FEATURES=disabled) == [ORDER, CROPS]

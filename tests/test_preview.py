@@ -1,0 +1,117 @@
+"""``feeder preview`` through the command line: sheets of what a batch contains."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from feeder.cli import main
+from feeder.contact_sheet import choose_columns
+from feeder.crop_preview import draw_boxes, draw_crops
+from feeder.dataset import Dataset
+from feeder.plan import EpochPlan
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from tests.synthetic_sets import pack_synthetic
+
+SAMPLES = 23
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("preview"), images=SAMPLES)
+
+
+def _cell(sheet: Path, place: int, count: int, side: int) -> np.ndarray:
+    row, column = divmod(place, choose_columns(count, side, side))
+    x, y = 8 + column * (side + 8), 8 + 28 + row * (side + 28)
+    return _read(sheet)[y : y + side, x : x + side]
+
+
+def _read(sheet: Path) -> np.ndarray:
+    with Image.open(sheet) as opened:
+        return np.asarray(opened)
+
+
+def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sheet.png"
+    asked = ["--images", "5", "--batch-size", "7", "--image-size", "128"]
+    asked += ["--seed", "3", "--epoch", "2", "--index", "1"]
+    assert main(["preview", str(dataset), "--out", str(out), *asked]) == 0
+    assert f"5 images in {out}" in capsys.readouterr().out
+
+    recipe = Recipe.for_split("train", batch_size=7, image_size=128)
+    pixels, labels = np.empty((7, 128, 128, 3), np.int8), np.empty(7, np.int64)
+    with Dataset.open(dataset) as opened:
+        plan = EpochPlan(
+            opened.layout,
+            batch_size=7,
+            seed=3,
+            epoch=2,
+            shuffle=True,
+            last_batch=recipe.last_batch,
+        )
+        reader = SampleReader(opened, recipe)
+        reader.fill(plan.samples(1), seed=3, epoch=2, pixels=pixels, labels=labels)
+    for place in range(5):
+        assert (_cell(out, place, 5, 128) == pixels[place].astype(np.int16) + 128).all()
+
+
+def test_defaults_take_one_batch_of_a_small_dataset(dataset: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        out = tmp_path / f"{split}.png"
+        assert main(["preview", str(dataset), "--out", str(out), "--split", split]) == 0
+        columns = choose_columns(SAMPLES, 224, 224)
+        assert _read(out).shape[1] == columns * 232 + 8
+
+
+def test_boxes_show_whole_images_with_the_crop_bright(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "boxes.png"
+    assert main(["preview", str(dataset), "--out", str(out), "--images", "4", "--boxes"]) == 0
+    recipe = Recipe.for_split("train", batch_size=SAMPLES, flip_probability=1.0)
+    with Dataset.open(dataset) as opened:
+        sample_ids = np.arange(4)
+        boxes, captions = draw_boxes(opened, recipe, sample_ids, seed=0, epoch=0)
+        crops, names = draw_crops(opened, recipe, sample_ids, seed=0, epoch=0)
+    assert boxes.shape == crops.shape == (4, 224, 224, 3)
+    assert captions == [f"{name}, mirrored" for name in names]
+    assert ((boxes == 255).all(axis=3).sum(axis=(1, 2)) > 100).all(), "no outline"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 2, "name a packed dataset, or --from"),
+        (["nowhere"], 3, "nowhere"),
+        (["{dataset}", "--index", "1"], 2, "--index 1 is not within the epoch's batches 0 .. 0"),
+        (["{dataset}", "--images", "0"], 2, "--images 0 is not 1 or more"),
+        (["{dataset}", "--epoch", "-1"], 2, "--epoch -1"),
+        (["{dataset}", "--batch-size", "24"], 2, "use a smaller --batch-size"),
+        (["{dataset}", "--image-size", "4"], 2, "image_size"),
+        (["{dataset}", "--out", "{dataset}/none/x.png"], 4, "cannot write the contact sheet"),
+        (["{dataset}", "--dataset", "x"], 2, "--dataset goes with --from"),
+        (["{dataset}", "--from", "ipc:///x", "--dataset", "x"], 2, "without a DST"),
+        (["--from", "ipc:///x"], 2, "add --dataset NAME"),
+        (["--from", "ipc:///x", "--dataset", "x", "--boxes"], 2, "--boxes needs the whole images"),
+        (["--from", "nonsense", "--dataset", "x"], 2, "cannot be dialled"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(
+    dataset: Path,
+    arguments: list[str],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["preview", *(each.format(dataset=dataset) for each in arguments)]) == status
+    error = capsys.readouterr().err
+    assert error.startswith("feeder: error: ")
+    assert error.count("\n") == 1
+    assert said in error
+    assert list(tmp_path.iterdir()) == []

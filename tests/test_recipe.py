@@ -1,0 +1,194 @@
+"""Recipes: defaults of the splits, every field's range, one fingerprint for one meaning."""
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError
+from feeder.plan import LastBatch
+from feeder.recipe import Recipe
+
+TRAIN = Recipe.for_split("train", batch_size=256)
+VAL = Recipe.for_split("val", batch_size=256)
+
+recipes = st.builds(
+    Recipe,
+    split=st.sampled_from(["train", "val"]),
+    batch_size=st.integers(1, 65_536),
+    image_size=st.integers(8, 4096),
+    crop=st.sampled_from(["random-resized", "centre"]),
+    scale=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(lambda pair: tuple(sorted(pair))),
+    ratio=st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)).map(
+        lambda pair: tuple(sorted(pair))
+    ),
+    resize_size=st.integers(4096, 8192),
+    flip_probability=st.floats(0, 1),
+    dct_scaling=st.booleans(),
+    shuffle=st.booleans(),
+    last_batch=st.sampled_from(LastBatch),
+)
+
+
+def test_train_crops_at_random_shuffles_and_drops() -> None:
+    assert msgspec.structs.asdict(TRAIN) == {
+        "split": "train",
+        "batch_size": 256,
+        "image_size": 224,
+        "crop": "random-resized",
+        "scale": (0.08, 1.0),
+        "ratio": (0.75, 4 / 3),
+        "resize_size": 256,
+        "flip_probability": 0.5,
+        "dct_scaling": True,
+        "shuffle": True,
+        "last_batch": LastBatch.DROP,
+        "packing": "int8-hwc-rgb",
+    }
+
+
+def test_val_crops_the_centre_in_order_and_pads() -> None:
+    assert (VAL.crop, VAL.flip_probability) == ("centre", 0.0)
+    assert (VAL.dct_scaling, VAL.shuffle, VAL.last_batch) == (False, False, LastBatch.PAD)
+
+
+def test_overrides_replace_the_defaults_of_the_split() -> None:
+    recipe = Recipe.for_split(
+        "val", batch_size=8, image_size=160, last_batch="drop", scale=[0.5, 1]
+    )
+    assert (recipe.image_size, recipe.last_batch) == (160, LastBatch.DROP)
+    assert isinstance(recipe.last_batch, LastBatch)
+    assert recipe.scale == (0.5, 1.0)
+
+
+def test_an_unknown_field_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="no field 'flip_probabilty'; nearest is 'flip_prob"):
+        Recipe.for_split("train", batch_size=8, flip_probabilty=0.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("split", "test", "train or val"),
+        ("split", 3, "train or val"),
+        ("crop", "center", "random-resized or centre"),
+        ("packing", "float32", "int8-hwc-rgb"),
+        ("last_batch", "keep", "drop or pad"),
+        ("last_batch", None, "drop or pad"),
+        ("dct_scaling", 1, "true or false"),
+        ("shuffle", "yes", "true or false"),
+        ("batch_size", 0, "a whole number 1 .. 65536"),
+        ("batch_size", 65_537, "a whole number 1 .. 65536"),
+        ("batch_size", 2.0, "a whole number 1 .. 65536"),
+        ("batch_size", "8", "a whole number 1 .. 65536"),
+        ("batch_size", True, "a whole number 1 .. 65536"),
+        ("image_size", 7, "a whole number 8 .. 4096"),
+        ("image_size", 4097, "a whole number 8 .. 4096"),
+        ("resize_size", 7, "a whole number 8 .. 8192"),
+        ("resize_size", 8193, "a whole number 8 .. 8192"),
+        ("flip_probability", -0.1, "a number 0 .. 1"),
+        ("flip_probability", 1.1, "a number 0 .. 1"),
+        ("flip_probability", math.nan, "a number 0 .. 1"),
+        ("flip_probability", "0.5", "a number 0 .. 1"),
+        ("flip_probability", True, "a number 0 .. 1"),
+        ("scale", (0.0, 1.0), "1e-06 <= least <= greatest <= 1"),
+        ("scale", (0.5, 1.1), "1e-06 <= least <= greatest <= 1"),
+        ("scale", (0.9, 0.1), "1e-06 <= least <= greatest <= 1"),
+        ("scale", (0.1, math.nan), "1e-06 <= least <= greatest <= 1"),
+        ("scale", (0.1, 10**400), "1e-06 <= least <= greatest <= 1"),
+        ("scale", 0.5, "two numbers (least, greatest)"),
+        ("scale", (0.1, 0.2, 0.3), "two numbers (least, greatest)"),
+        ("scale", ("0.1", "0.2"), "two numbers (least, greatest)"),
+        ("ratio", (0.009, 1.0), "0.01 <= least <= greatest <= 100"),
+        ("ratio", (1.0, math.inf), "0.01 <= least <= greatest <= 100"),
+    ],
+)
+def test_a_bad_field_is_refused_with_its_name_value_and_range(
+    field: str, value: object, allowed: str
+) -> None:
+    arguments: dict[str, Any] = {"split": "train", "batch_size": 256, field: value}
+    with pytest.raises(ConfigError) as caught:
+        Recipe.for_split(**arguments)
+    message = str(caught.value)
+    assert message.startswith(f"recipe: {field} must be ")
+    assert allowed in message
+    assert message.endswith(f"got {value!r}")
+    assert "\n" not in message
+
+
+def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
+    with pytest.raises(
+        ConfigError, match=r"resize_size must be a whole number 288 \.\. 8192 .*256"
+    ):
+        Recipe.for_split("val", batch_size=8, image_size=288)
+    assert Recipe.for_split("val", batch_size=8, image_size=256).resize_size == 256
+    assert Recipe.for_split("train", batch_size=8, image_size=288).image_size == 288
+
+
+def test_the_fingerprint_is_pinned() -> None:
+    # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
+    assert TRAIN.fingerprint() == "4a3dc396d6c88680a97d03440d2c6f7e"
+    assert VAL.fingerprint() == "5ea314b06d589ab650b3114af87dcf78"
+
+
+def test_every_field_changes_the_fingerprint() -> None:
+    changes: dict[str, Any] = {
+        "split": "val",
+        "batch_size": 257,
+        "image_size": 225,
+        "crop": "centre",
+        "scale": (0.08, 0.99),
+        "ratio": (0.75, 1.34),
+        "resize_size": 257,
+        "flip_probability": 0.25,
+        "dct_scaling": False,
+        "shuffle": False,
+        "last_batch": LastBatch.PAD,
+    }
+    assert set(changes) == set(Recipe.__struct_fields__) - {"packing"}  # which has but one value
+    prints = {
+        msgspec.structs.replace(TRAIN, **{name: value}).fingerprint()
+        for name, value in changes.items()
+    }
+    assert len(prints) == len(changes)
+    assert TRAIN.fingerprint() not in prints
+
+
+def test_equal_values_of_other_types_have_one_fingerprint() -> None:
+    same = Recipe.for_split(
+        "train",
+        batch_size=np.int64(256),  # type: ignore[arg-type]
+        scale=[0.08, 1],
+        flip_probability=np.float64(0.5),
+        last_batch="drop",
+    )
+    assert same == TRAIN
+    assert same.fingerprint() == TRAIN.fingerprint()
+    assert type(same.batch_size) is int
+    zero = Recipe.for_split("train", batch_size=256, flip_probability=0)
+    negative_zero = Recipe.for_split("train", batch_size=256, flip_probability=-0.0)
+    assert zero.fingerprint() == negative_zero.fingerprint()
+
+
+@given(recipe=recipes)
+def test_a_recipe_survives_encoding_with_its_fingerprint(recipe: Recipe) -> None:
+    decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(recipe), type=Recipe)
+    assert decoded == recipe
+    assert decoded.fingerprint() == recipe.fingerprint()
+
+
+def test_decoding_checks_ranges_and_refuses_unknown_fields() -> None:
+    fields = msgspec.to_builtins(TRAIN)
+    with pytest.raises(ConfigError, match="batch_size must be"):
+        msgspec.convert({**fields, "batch_size": 0}, Recipe)
+    with pytest.raises(msgspec.ValidationError, match="mixup"):
+        msgspec.convert({**fields, "mixup": 0.2}, Recipe)
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        TRAIN.batch_size = 5  # type: ignore[misc]

@@ -1,0 +1,206 @@
+"""Re-coding into tiles and back loses nothing, whatever the JPEG."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from feeder.recode import (
+    TILE_WIDTHS_PX,
+    RecodeError,
+    Subsampling,
+    TiledJpeg,
+    tile_jpeg,
+    transform_jpeg,
+    untile_jpeg,
+)
+from tests.jpegs import SAMPLINGS, cjpeg, class_files, decode, encode, jpegtran, picture
+
+
+def check_geometry(tiled: TiledJpeg) -> None:
+    """The segment table describes exactly the bytes after the header, marker by marker."""
+    assert tiled.segment_bytes.size == tiled.tile_rows * tiled.tile_columns
+    ends = tiled.header_bytes + np.cumsum(tiled.segment_bytes.astype(np.int64))
+    assert ends[-1] == len(tiled.jpeg)
+    data = np.frombuffer(tiled.jpeg, np.uint8)
+    assert (data[ends - 2] == 0xFF).all()
+    markers = 0xD0 + np.arange(ends.size) % 8
+    markers[-1] = 0xD9
+    assert (data[ends - 1] == markers).all()
+    assert data[tiled.sof_offset] == 0xFF
+    assert data[tiled.sof_offset + 1] in (0xC0, 0xC1)  # 16-bit quantisation makes it C1
+
+
+def test_every_real_image_comes_back_with_its_pixels(imagenet_sample: Path) -> None:
+    sizes = np.zeros(2)
+    table_bytes = 0
+    for path in class_files(imagenet_sample):
+        source = path.read_bytes()
+        tiled = tile_jpeg(source, 32)
+        check_geometry(tiled)
+        back = untile_jpeg(tiled.jpeg, tiled.width, tiled.height)
+        assert np.array_equal(decode(back), decode(source)), path.name
+        sizes += len(source), len(tiled.jpeg)
+        table_bytes += tiled.segment_bytes.nbytes
+    assert sizes[1] / sizes[0] < 1.02  # optimised Huffman tables pay for the markers
+    assert table_bytes / sizes[1] < 0.02
+
+
+@pytest.mark.parametrize("tile_width_px", TILE_WIDTHS_PX)
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, "grey"])
+def test_coefficients_survive_at_every_boundary_size(sampling: str, tile_width_px: int) -> None:
+    for width, height in [(1, 1), (7, 9), (8, 8), (16, 15), (17, 33), (31, 2), (65, 47), (130, 31)]:
+        source = encode(picture(width, height), sampling)
+        tiled = tile_jpeg(source, tile_width_px)
+        assert (tiled.width, tiled.height) == (width, height)
+        check_geometry(tiled)
+        back = untile_jpeg(tiled.jpeg, width, height)
+        assert np.array_equal(decode(back), decode(source)), (width, height)
+        plain = jpegtran(source, "-copy", "none", "-optimize")
+        assert jpegtran(back, "-copy", "none", "-optimize") == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["-progressive"], id="progressive"),
+        pytest.param(["-arithmetic"], id="arithmetic"),
+        pytest.param(["-arithmetic", "-progressive"], id="both"),
+        pytest.param(["-optimize"], id="optimised"),
+        pytest.param(["-restart", "1"], id="restart-rows"),
+        pytest.param(["-restart", "3B"], id="restart-blocks"),
+        pytest.param(["-quality", "3"], id="coarse"),
+        pytest.param(["-quality", "100"], id="fine"),
+        pytest.param(["-rgb"], id="rgb"),
+    ],
+)
+def test_every_coding_becomes_baseline_without_loss(options: list[str]) -> None:
+    source = cjpeg(picture(101, 67), "-sample", "2x2", *options)
+    tiled = tile_jpeg(source, 32)
+    check_geometry(tiled)
+    assert tiled.was_progressive == ("-progressive" in options)
+    assert tiled.was_arithmetic == ("-arithmetic" in options)
+    assert np.array_equal(decode(untile_jpeg(tiled.jpeg, 101, 67)), decode(source))
+
+
+def test_subsampling_is_told_by_ratios_not_factors() -> None:
+    expected = dict(zip(SAMPLINGS, (0, 1, 2, 3, 4), strict=True)) | {"grey": 5}
+    for sampling, number in expected.items():
+        tiled = tile_jpeg(encode(picture(40, 40), sampling), 32)
+        assert tiled.subsampling == Subsampling(number)
+    same = cjpeg(picture(40, 40), "-sample", "2x1,2x1,2x1")
+    tiled = tile_jpeg(same, 32)
+    assert tiled.subsampling == Subsampling.S444
+    assert np.array_equal(decode(untile_jpeg(tiled.jpeg, 40, 40)), decode(same))
+
+
+def test_tiles_divide_the_row_where_chroma_is_halved_across() -> None:
+    for width in range(1, 200, 7):
+        tiled = tile_jpeg(encode(picture(width, 16), "4:2:0"), 64)
+        mcus = -(-width // 16)
+        assert mcus % tiled.tile_mcus == 0
+        assert tiled.tile_columns * tiled.tile_mcus == mcus
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        pytest.param(b"", "corrupt", id="empty"),
+        pytest.param(b"\xff\xd8", "corrupt", id="only-soi"),
+        pytest.param(b"GIF89a" + bytes(100), "corrupt", id="gif"),
+    ],
+)
+def test_what_is_no_jpeg_is_refused_with_a_reason(source: bytes, kind: str) -> None:
+    with pytest.raises(RecodeError) as caught:
+        tile_jpeg(source, 32)
+    assert caught.value.kind in {kind, "truncated"}
+    assert caught.value.reason
+
+
+def test_truncated_files_are_damage_and_stray_bytes_are_not() -> None:
+    source = encode(picture(120, 90))
+    for end in (len(source) // 2, len(source) - 40, len(source) - 2):
+        with pytest.raises(RecodeError) as caught:
+            tile_jpeg(source[:end], 32)
+        assert caught.value.kind == "truncated"
+    after_app0 = 4 + int.from_bytes(source[4:6])
+    stray = source[:after_app0] + b"\x00\x12\x34" + source[after_app0:]
+    tiled = tile_jpeg(stray, 32)
+    assert tiled.warnings
+    assert np.array_equal(decode(untile_jpeg(tiled.jpeg, 120, 90)), decode(source))
+
+
+def test_progressive_with_missing_scans_is_truncated() -> None:
+    source = cjpeg(picture(64, 64), "-progressive")
+    scans = [at for at in range(len(source) - 1) if source[at : at + 2] == b"\xff\xda"]
+    with pytest.raises(RecodeError) as caught:
+        tile_jpeg(source[: scans[-1]] + b"\xff\xd9", 32)
+    assert caught.value.kind == "truncated"
+
+
+def test_four_components_are_left_to_the_converter() -> None:
+    buffer = io.BytesIO()
+    Image.new("CMYK", (20, 20), (10, 20, 30, 40)).save(buffer, "JPEG")
+    with pytest.raises(RecodeError) as caught:
+        tile_jpeg(buffer.getvalue(), 32)
+    assert caught.value.kind == "cmyk"
+
+
+def test_a_header_cannot_ask_for_all_memory() -> None:
+    source = bytearray(encode(picture(32, 32)))
+    at = source.index(b"\xff\xc0")
+    source[at + 5 : at + 9] = b"\xff\xdc\xff\xdc"
+    with pytest.raises(RecodeError) as caught:
+        tile_jpeg(bytes(source), 32)
+    assert caught.value.kind == "too-large"
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_orientation_is_applied_without_loss_or_not_at_all(orientation: int) -> None:
+    pillow = [0, 0, 0, 3, 1, 5, 4, 6, 2][orientation]  # Image.Transpose of each EXIF orientation
+    source = encode(picture(48, 32), quality=95)
+    turned = transform_jpeg(source, orientation)
+    assert turned is not None
+    whole = decode(source).astype(int)
+    expected = np.asarray(Image.fromarray(whole.astype(np.uint8)).transpose(pillow)).astype(int)
+    assert decode(turned).shape == expected.shape
+    assert np.abs(decode(turned).astype(int) - expected).max() <= 2  # IDCT of turned blocks rounds
+    odd = transform_jpeg(encode(picture(45, 31)), orientation)
+    assert (odd is None) == (orientation != 5)  # a transposition alone moves no partial block
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_mangled_jpegs_only_ever_raise_recode_errors(data: st.DataObject) -> None:
+    sampling = data.draw(st.sampled_from(["4:4:4", "4:2:0", "grey"]))
+    source = bytearray(_SOURCES[sampling])
+    for _ in range(data.draw(st.integers(1, 6))):
+        source[data.draw(st.integers(0, len(source) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(source)))
+    mangled = bytes(source[:cut] if data.draw(st.booleans()) else source)
+    try:
+        tiled = tile_jpeg(mangled, 32)
+    except RecodeError:
+        pass
+    else:
+        check_geometry(tiled)
+
+
+_SOURCES = {kind: encode(picture(70, 40), kind) for kind in ("4:4:4", "4:2:0", "grey")}
+
+
+@pytest.mark.parametrize("quality", [5, 60, 100])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, "grey"])
+def test_huffman_tables_are_as_good_as_libjpegs_own(sampling: str, quality: int) -> None:
+    for width, height in [(64, 64), (256, 128), (97, 61)]:
+        source = encode(picture(width, height), sampling, quality)
+        tiled = tile_jpeg(source, 32)
+        mcus = -(-width // tiled.mcu_width_px)
+        if mcus % tiled.tile_mcus == 0:  # jpegtran does not pad rows to whole tiles
+            restart = f"{tiled.tile_mcus}B"
+            best = jpegtran(source, "-copy", "none", "-optimize", "-restart", restart)
+            assert len(tiled.jpeg) == len(best), (width, height)

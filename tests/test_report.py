@@ -1,0 +1,103 @@
+"""Reports: the JSON that every bench writes, the ratios in it, the table for people."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
+from bench.report import RATE, Report, single, summarise
+from bench.rounds import run_rounds, warm_up
+from feeder.errors import ConfigError, ResourceError
+
+FIELDS = {"name", "value", "unit", "min", "max", "baseline", "ratio"}
+
+
+def _report() -> Report:
+    base = summarise("decode/full", RATE, [100.0, 50.0, 90.0])
+    tiled = summarise(
+        "decode/tiled",
+        RATE,
+        [200.0, 150.0, 90.0],
+        baseline=base,
+        baseline_values=[100.0, 50.0, 90.0],
+    )
+    machine = {"cpu": "Test CPU", "cores_used": {"all": 0}, "libraries": {"numpy": "2"}}
+    return Report(bench="decode", machine=machine, results=[base, tiled, single("n", "images", 7)])
+
+
+def test_value_is_the_median_and_ratio_the_median_of_the_rounds_ratios() -> None:
+    base, tiled, _ = _report().results
+    assert (base.value, base.min, base.max) == (90, 50, 100)
+    assert (base.baseline, base.ratio) == (None, None)
+    assert tiled.value == 150
+    assert tiled.ratio == 2  # of 2, 3 and 1; the ratio of the medians would be 1.67
+    assert tiled.baseline == "decode/full"
+
+
+def test_json_has_the_fields_that_every_bench_has(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    _report().write_json(path)
+    found = json.loads(path.read_text())
+    assert set(found) == {"bench", "machine", "results"}
+    assert found["machine"]["libraries"] == {"numpy": "2"}
+    assert all(set(result) == FIELDS for result in found["results"])
+    assert found["results"][0]["ratio"] is None
+
+
+def test_json_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"cannot write the results to .*none/out\.json"):
+        _report().write_json(tmp_path / "none" / "out.json")
+
+
+def test_table_says_machine_time_per_image_and_what_is_compared() -> None:
+    text = _report().to_text()
+    assert "cpu: Test CPU" in text
+    assert "cores used: all 0" in text
+    line = next(line for line in text.splitlines() if line.startswith("decode/tiled"))
+    assert line.split() == [
+        *("decode/tiled", "150", "images/s", "6,667", "µs", "90", "200"),
+        *("2.00", "×", "decode/full"),
+    ]
+
+
+def test_rounds_give_each_contender_every_item_and_every_place() -> None:
+    calls: list[tuple[str, int, int]] = []
+    contenders = {
+        name: lambda first, end, name=name: calls.append((name, first, end)) for name in "abc"
+    }
+    warm_up(contenders, items=7, piece=3)
+    assert calls == [("a", 0, 3), ("b", 0, 3), ("c", 0, 3)]
+    calls.clear()
+    seconds = list(run_rounds(contenders, items=7, piece=3, rounds=2))
+    assert len(seconds) == 2
+    assert all(set(each) == set("abc") and min(each.values()) >= 0 for each in seconds)
+    assert [call[1:] for call in calls if call[0] == "b"] == [(0, 3), (3, 6), (6, 7)] * 2
+    assert {calls[place][0] for place in range(0, len(calls), 3)} == set("abc")
+
+
+def test_machine_header_names_hardware_and_libraries() -> None:
+    core = choose_core(None)
+    machine = describe_machine({"all": core})
+    assert machine["cpu"]
+    assert machine["cores_used"] == {"all": core}
+    libraries = machine["libraries"]
+    assert isinstance(libraries, dict)
+    assert {"libjpeg-turbo", "pillow", "libzmq", "numpy", "PyTurboJPEG", "python"} <= set(libraries)
+    json.dumps(machine)
+
+
+def test_pinning_lasts_as_long_as_its_block() -> None:
+    import os
+
+    before = os.sched_getaffinity(0)
+    core = choose_core(None)
+    with pinned_to(frozenset({core})):
+        assert os.sched_getaffinity(0) == {core}
+        assert choose_other_core(core) == core
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_core_that_is_not_ours_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--core 99999"):
+        choose_core(99999)

@@ -1,0 +1,88 @@
+"""Resizing, mirroring and packing give Pillow's own result, to the bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.resize import SLACK_BYTES, resize_pack, resize_pack_reference
+from tests.jpegs import picture
+
+
+def rgbx(width: int, height: int, stride: int, seed: int) -> np.ndarray:
+    """Return a flat RGBX picture of noise and of extremes, with the slack filled with 255."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    flat = rng.integers(0, 256, stride * height + SLACK_BYTES, np.uint8)
+    flat[rng.random(flat.size) < 0.3] = 255
+    flat[rng.random(flat.size) < 0.2] = 0
+    return flat
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    width=st.integers(1, 700) | st.integers(1, 40),
+    height=st.integers(1, 300) | st.integers(1, 40),
+    size=st.sampled_from([1, 2, 3, 5, 8, 31, 64, 96, 224]),
+    padding=st.integers(0, 3),
+    mirrored=st.booleans(),
+    whole=st.booleans(),
+    data=st.data(),
+)
+def test_equals_pillow(
+    width: int,
+    height: int,
+    size: int,
+    padding: int,
+    mirrored: bool,
+    whole: bool,
+    data: st.DataObject,
+) -> None:
+    stride = 4 * (width + padding)
+    flat = rgbx(width, height, stride, data.draw(st.integers(0, 2**32)))
+    box = (0.0, 0.0, float(width), float(height))
+    if not whole:
+        left, top = (data.draw(st.floats(0, side - 0.5)) for side in (width, height))
+        right = data.draw(st.floats(left + 0.4, width))
+        bottom = data.draw(st.floats(top + 0.4, height))
+        box = (left, top, right, bottom)
+        if data.draw(st.booleans()):
+            x, y = int(left), int(top)
+            box = (x, y, max(x + 1, int(right)), max(y + 1, int(bottom)))
+    guard = np.full(size * size * 3 + 64, 77, np.int8)
+    out = guard[:-64].reshape(size, size, 3)
+    expected = np.empty_like(out)
+    resize_pack(flat, stride, width, height, box, mirrored=mirrored, out=out)
+    resize_pack_reference(flat, stride, width, height, box, mirrored=mirrored, out=expected)
+    assert np.array_equal(out, expected)
+    assert (guard[-64:] == 77).all()
+
+
+def test_a_box_of_the_output_size_is_copied() -> None:
+    pixels = picture(90, 70)
+    flat = np.zeros(90 * 70 * 4 + SLACK_BYTES, np.uint8)
+    flat[: 90 * 70 * 4].reshape(70, 90, 4)[:, :, :3] = pixels
+    out = np.empty((64, 64, 3), np.int8)
+    resize_pack(flat, 360, 90, 70, (11, 3, 75, 67), mirrored=False, out=out)
+    assert np.array_equal(out.astype(int) + 128, pixels[3:67, 11:75])
+    resize_pack(flat, 360, 90, 70, (11, 3, 75, 67), mirrored=True, out=out)
+    assert np.array_equal(out.astype(int) + 128, pixels[3:67, 11:75][:, ::-1])
+
+
+@pytest.mark.parametrize(
+    "box",
+    [(-0.1, 0, 8, 8), (0, 0, 8.1, 8), (0, 4, 8, 4), (5, 0, 4, 8), (0, 0, float("nan"), 8)],
+)
+def test_boxes_outside_the_picture_are_refused(box: tuple[float, float, float, float]) -> None:
+    out = np.empty((4, 4, 3), np.int8)
+    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
+    with pytest.raises(ValueError, match="box"):
+        resize_pack(flat, 32, 8, 8, box, mirrored=False, out=out)
+
+
+def test_buffers_that_are_too_small_are_refused() -> None:
+    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES - 1, np.uint8)
+    out = np.empty((4, 4, 3), np.int8)
+    with pytest.raises(ValueError, match="picture"):
+        resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out)
+    with pytest.raises(ValueError, match="output"):
+        resize_pack(flat, 32, 8, 7, (0, 0, 8, 7), mirrored=False, out=out[:3])

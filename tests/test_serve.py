@@ -1,0 +1,337 @@
+"""The real daemon as clients and people see it: bytes, answers, counters, error lines."""
+
+import math
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from feeder.dataset import Dataset
+from feeder.wire import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
+from tests.daemon import (
+    DEADLINE_S,
+    SAMPLES,
+    Daemon,
+    RawClient,
+    check_batch,
+    listening_port,
+    open_fds,
+    pack_small,
+    run_status,
+    small_recipe,
+    wait_until,
+)
+from tests.sources import error_line, run_feeder
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="module")
+def dataset(packed: Path) -> Iterator[Dataset]:
+    with Dataset.open(packed) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    path = tmp_path_factory.mktemp("socket") / "s"
+    with Daemon(
+        *("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--bind", f"ipc://{path}"),
+        *("--workers", "2", "--chunk-images", "4", "--slots-bytes", str(4 << 20)),
+        *("--lease-s", "5"),
+    ) as running:
+        yield running
+
+
+def test_ready_line_says_where_and_what(daemon: Daemon) -> None:
+    assert re.search(r"tcp://127\.0\.0\.1:[1-9]\d+, ipc:///", daemon.ready)
+    assert f"data=d: {SAMPLES} samples, 5 shards, 3 classes" in daemon.ready
+    assert "2 workers (usable CPUs: " in daemon.ready
+    assert "libjpeg-turbo" in daemon.ready
+    assert any("CPU mask" in line for line in daemon.lines), "the placement table"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ipc"])
+def test_every_batch_of_an_epoch_has_the_right_bytes(
+    daemon: Daemon, dataset: Dataset, transport: str
+) -> None:
+    endpoint = next(text for text in daemon.endpoints if text.startswith(transport))
+    recipe = small_recipe(batch_size=10)
+    with RawClient(endpoint) as client:
+        welcome = client.hello(recipe, window=5)
+        assert isinstance(welcome, Welcome)
+        assert (welcome.batches, welcome.window, welcome.chunk_images) == (5, 5, 4)
+        assert welcome.fingerprint == dataset.fingerprint
+        assert welcome.classes == dataset.classes
+        client.want(*((2, i) for i in range(5)))
+        for i in range(5):
+            check_batch(dataset, recipe, (2, i), client.take((2, i)))
+        client.bye()
+
+
+def test_slots_are_reused_and_bytes_stay_right(daemon: Daemon, dataset: Dataset) -> None:
+    recipe = small_recipe(batch_size=7)
+    keys = [(epoch, index) for epoch in range(4) for index in range(7)]
+    with RawClient(daemon.endpoint) as client:
+        client.hello(recipe, window=2)
+        client.want(*keys[:2])
+        for done, key in enumerate(keys):
+            check_batch(dataset, recipe, key, client.take(key))
+            client.want(*keys[done + 2 : done + 3], release=(key,))
+        client.bye()
+
+
+def test_evaluation_pads_the_last_batch(daemon: Daemon, dataset: Dataset) -> None:
+    recipe = small_recipe("val", batch_size=12)
+    with RawClient(daemon.endpoint) as client:
+        assert client.hello(recipe).batches == math.ceil(SAMPLES / 12)
+        client.want((0, 4))
+        arrived = client.take((0, 4))
+        assert arrived.valid == SAMPLES % 12
+        check_batch(dataset, recipe, (0, 4), arrived)
+        client.bye()
+
+
+def test_two_clients_with_different_recipes_do_not_mix(daemon: Daemon, dataset: Dataset) -> None:
+    one, two = small_recipe(batch_size=10), small_recipe("val", batch_size=13, image_size=24)
+    with RawClient(daemon.endpoint) as first, RawClient(daemon.endpoint) as second:
+        first.hello(one, seed=3)
+        second.hello(two, seed=4)
+        for index in range(3):
+            first.want((0, index))
+            second.want((0, index))
+        for index in range(3):
+            check_batch(dataset, two, (0, index), second.take((0, index)), seed=4)
+            check_batch(dataset, one, (0, index), first.take((0, index)), seed=3)
+        first.bye()
+        second.bye()
+
+
+def test_refusals_reach_the_client(daemon: Daemon) -> None:
+    with RawClient(daemon.endpoint) as client:
+        assert client.hello(small_recipe(), dataset="other").code == "unknown-dataset"
+        too_large = client.hello(small_recipe(batch_size=SAMPLES + 1))
+        assert too_large.code == "bad-recipe"
+        assert f"{SAMPLES} samples" in too_large.message
+        assert client.hello(small_recipe(batch_size=40, image_size=224)).code == "memory"
+        client.send(Request(session=12345, want=((0, 0),)))
+        answer = client.receive()
+        assert isinstance(answer, Refused)
+        assert (answer.code, answer.session) == ("unknown-session", 12345)
+
+
+def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None:
+    fields = {**msgspec.to_builtins(small_recipe()), "batch_size": -3}
+    hello = {"type": "Hello", "dataset": "d", "recipe": fields, "seed": 0, "window": 2}
+    hello["client"] = "c"
+    with RawClient(daemon.endpoint) as client:
+        client.socket.send(MAGIC + bytes([1]) + msgspec.msgpack.encode(hello))
+        answer = client.receive()
+        assert isinstance(answer, Refused)
+        assert answer.code == "bad-recipe"
+        assert "batch_size" in answer.message
+
+
+def test_another_protocol_version_is_told_so(daemon: Daemon) -> None:
+    with RawClient(daemon.endpoint) as client:
+        client.socket.send(MAGIC + bytes([2]) + b"\x80")
+        answer = client.receive()
+        assert isinstance(answer, Refused)
+        assert answer.code == "version"
+
+
+def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
+    daemon: Daemon, dataset: Dataset
+) -> None:
+    before = run_status(daemon.endpoint)
+    with RawClient(daemon.endpoint) as client:
+        for frame in (b"", b"FDR", b"FDR\x01", b"FDR\x01garbage", b"x" * MAX_HEADER_BYTES):
+            client.socket.send(frame)
+        client.socket.send_multipart([b"one", b"two", b"three"])
+        client.hello(small_recipe())
+        client.want((0, 0))
+        check_batch(dataset, small_recipe(), (0, 0), client.take((0, 0)))
+        client.bye()
+    after = daemon.counters()
+    assert after["frames_dropped.malformed"] - before.get("frames_dropped.malformed", 0) == 5
+    several = "frames_dropped.several-frames"
+    assert after[several] - before.get(several, 0) == 1
+
+
+def test_an_oversized_frame_ends_its_connection_and_is_counted(daemon: Daemon) -> None:
+    before = daemon.counters()["connections_closed"]
+    with RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe())
+        client.socket.send(bytes(MAX_HEADER_BYTES + 1))
+        wait_until(lambda: daemon.counters()["connections_closed"] >= before + 2, "cut off")
+        # The socket reconnects by itself, as a new peer: the old session is not its own any more.
+        client.ping()
+        answer = client.receive()
+        assert isinstance(answer, Refused)
+        assert answer.code == "unknown-session"
+
+
+def test_a_handshake_that_fails_is_counted(daemon: Daemon) -> None:
+    before = daemon.counters()["handshakes_failed"]
+    with _connect(daemon) as stranger:
+        greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"BOGUS".ljust(20, b"\0")
+        stranger.sendall(greeting + bytes(32))
+        wait_until(lambda: daemon.counters()["handshakes_failed"] > before, "counted")
+
+
+def test_bytes_that_are_not_zeromq_hurt_nobody(daemon: Daemon) -> None:
+    before = daemon.counters()["connections_closed"]
+    with _connect(daemon) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: feeder\r\n\r\n" * 1000)
+    wait_until(lambda: daemon.counters()["connections_closed"] > before, "closed and counted")
+
+
+def test_requests_beyond_the_window_are_refused(daemon: Daemon) -> None:
+    with RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe(), window=2)
+        client.want((0, 0), (0, 1))
+        client.send(Request(session=client.session, want=((0, 2),)))
+        client.take((0, 0))
+        client.take((0, 1))
+        if not client.others:
+            client.others.append(client.receive())
+        refusal = client.others[0]
+        assert isinstance(refusal, Refused)
+        assert refusal.code == "window"
+        client.bye()
+
+
+def test_pings_are_answered(daemon: Daemon) -> None:
+    with RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe())
+        client.ping()
+        assert client.receive() == Pong(session=client.session)
+        client.bye()
+
+
+def test_sessions_leave_no_descriptors_and_no_memory_behind(daemon: Daemon) -> None:
+    processes = [daemon.node, *daemon.workers()]
+
+    def session() -> None:
+        with RawClient(daemon.endpoint) as client:
+            client.hello(small_recipe())
+            client.want((0, 0))
+            client.take((0, 0))
+            client.bye()
+
+    def is_quiet() -> bool:
+        counters = daemon.counters()
+        return not counters["sessions"] and not counters["slots_committed_bytes"]
+
+    session()
+    wait_until(is_quiet, "the session has ended")
+    wait_until(lambda: _connections(daemon) <= 1, "the connections have ended")
+    before = [open_fds(process) for process in processes]
+    for _ in range(8):
+        session()
+    wait_until(is_quiet, "all sessions have ended")
+    wait_until(
+        lambda: [open_fds(process) for process in processes] <= before, "descriptors are closed"
+    )
+
+
+def test_an_idle_daemon_takes_no_time(daemon: Daemon) -> None:
+    processes = [psutil.Process(daemon.process.pid), daemon.node, *daemon.workers()]
+
+    def switches() -> list[int]:
+        return [process.num_ctx_switches().voluntary for process in processes]
+
+    before, ended = switches(), zmq.Context()
+    with ended:
+        nobody = ended.socket(zmq.PAIR)
+        nobody.bind("inproc://nobody")
+        assert not nobody.poll(2000), "two seconds in which nothing happens"
+        nobody.close(0)
+    woken = np.subtract(switches(), before)
+    assert woken.max() <= 4, f"processes woke up {woken.tolist()} times in 2 s"
+
+
+def test_status_for_people(daemon: Daemon) -> None:
+    done = run_feeder("status", daemon.endpoint)
+    assert done.returncode == 0
+    assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
+    assert re.search(r"^stage_seconds\.decode +\d+\.\d{3}$", done.stdout, re.MULTILINE)
+
+
+def test_status_without_a_daemon_names_endpoint_and_deadline() -> None:
+    done = run_feeder("status", "tcp://127.0.0.1:1", "--timeout", "0.3")
+    assert done.returncode == 5
+    assert "no answer from tcp://127.0.0.1:1 within 0.3 s" in error_line(done)
+
+
+def test_port_in_use_is_one_line(packed: Path) -> None:
+    with listening_port() as port:
+        done = run_feeder("serve", "--data", f"d={packed}", "--bind", f"tcp://127.0.0.1:{port}")
+    assert done.returncode == 4
+    assert f"tcp://127.0.0.1:{port} is in use" in error_line(done)
+
+
+def test_ipc_socket_of_a_living_daemon_is_in_use(daemon: Daemon, packed: Path) -> None:
+    ipc = next(text for text in daemon.endpoints if text.startswith("ipc"))
+    done = run_feeder("serve", "--data", f"d={packed}", "--bind", ipc)
+    assert done.returncode == 4
+    assert "is in use" in error_line(done)
+    assert daemon.counters()["node"]
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.1.2.3:5555"])
+def test_non_loopback_bind_is_refused(packed: Path, endpoint: str) -> None:
+    done = run_feeder("serve", "--data", f"d={packed}", "--bind", endpoint)
+    assert done.returncode == 2
+    assert "CURVE" in error_line(done)
+
+
+def test_nothing_to_serve_is_one_line() -> None:
+    done = run_feeder("serve")
+    assert done.returncode == 2
+    assert "nothing to serve" in error_line(done)
+
+
+def test_missing_dataset_is_one_line(tmp_path: Path) -> None:
+    done = run_feeder("serve", "--data", f"d={tmp_path / 'none'}")
+    assert done.returncode == 3
+    assert "none" in error_line(done)
+
+
+@pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])
+def test_data_without_name_or_folder_is_one_line(text: str) -> None:
+    done = run_feeder("serve", "--data", text)
+    assert done.returncode == 2
+    assert "NAME=FOLDER" in error_line(done)
+
+
+def test_ipc_folder_must_exist(packed: Path, tmp_path: Path) -> None:
+    bind = f"ipc://{tmp_path}/missing/s"
+    done = run_feeder("serve", "--data", f"d={packed}", "--bind", bind)
+    assert done.returncode == 2
+    assert "there is no folder" in error_line(done)
+
+
+def test_show_prints_the_effective_configuration(packed: Path) -> None:
+    done = run_feeder("serve", "--data", f"d={packed}", "--workers", "3", "--show")
+    assert done.returncode == 0
+    assert re.search(r"^workers = 3 +# command line$", done.stdout, re.MULTILINE)
+
+
+def _connections(daemon: Daemon) -> int:
+    counters = daemon.counters()
+    return int(counters["connections_opened"] - counters["connections_closed"])
+
+
+def _connect(daemon: Daemon) -> socket.socket:
+    host, _, port = daemon.endpoint.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)

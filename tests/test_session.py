@@ -1,0 +1,371 @@
+"""What a client meets at the session state machine: answers, refusals, leases, turns, drains."""
+
+from feeder.session_events import (
+    ClockAdvanced,
+    DrainAsked,
+    MessageReceived,
+    PeerGone,
+    SlotsRefused,
+)
+from feeder.wire import Draining, Failed, Hello, Ping, Pong, Refused, Welcome
+from tests.session_shell import BATCH, CHUNK, ROWS, SLOT_BYTES, Shell, limits, recipe
+
+A, B = b"a", b"b"
+
+
+def _last(shell: Shell) -> object:
+    return shell.inbox[-1][1]
+
+
+def _refusal(shell: Shell) -> Refused:
+    message = _last(shell)
+    assert isinstance(message, Refused)
+    return message
+
+
+def test_welcome_tells_what_is_served() -> None:
+    shell = Shell()
+    shell.hello(A, window=3)
+    welcome = _last(shell)
+    assert isinstance(welcome, Welcome)
+    assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 2)
+    assert (welcome.window, welcome.chunk_images, welcome.classes) == (3, CHUNK, ("a", "b"))
+    assert welcome.recipe_fingerprint == recipe().fingerprint()
+
+
+def test_chunks_of_one_batch_spread_over_all_workers() -> None:
+    shell = Shell()
+    workers = [shell.join() for _ in range(3)]
+    shell.hello(A)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    first = [shell.fills[shell.workers[worker][0]] for worker in workers]
+    assert [fill.index for fill in first] == [0, 0, 0]
+    assert sorted(fill.first for fill in first) == [0, 3, 6]
+
+
+def test_earlier_batches_go_first_and_all_rows_are_sent() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 5), (0, 2)], [])
+    order = []
+    while shell.fills:
+        fill = shell.fill(worker)
+        order.append((fill.index, fill.first, fill.count))
+    assert order == [(5, 0, 3), (5, 3, 3), (5, 6, 1), (2, 0, 3), (2, 3, 3), (2, 6, 1)]
+    assert [wanted.sent for wanted in shell.clients[A].wanted.values()] == [ROWS, ROWS]
+    assert shell.counters.batches == 2
+    assert shell.counters.images == 2 * BATCH
+
+
+def test_a_greedy_session_does_not_starve_another() -> None:
+    shell = Shell(limits(window_max=4, slots_bytes=100 * SLOT_BYTES))
+    worker = shell.join()
+    shell.hello(A, window=4)
+    shell.hello(B, window=1)
+    shell.request(A, [(0, i) for i in range(4)], [])
+    shell.request(B, [(0, 0)], [])
+    sessions = [shell.fill(worker).session for _ in range(8)]
+    b = shell.clients[B].session
+    assert sessions[:2].count(b) == 0, "two chunks were in hand before the second session asked"
+    assert sessions[2:].count(b) == 3, "then it gets every other chunk until it has its batch"
+
+
+def test_window_counts_batches_that_are_not_released() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A, window=2)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    while shell.fills:
+        shell.fill(worker)
+    shell.request(A, [(0, 2)], [])
+    assert _refusal(shell).code == "window"
+    shell.request(A, [(0, 2)], [(0, 0)])
+    assert shell.refusals() == ["window"]
+    assert not shell.fills, "its slot is not back yet"
+    shell.return_slot()
+    assert [fill.index for fill in shell.fills.values()] == [2, 2]
+
+
+def test_a_batch_that_is_asked_for_again_is_not_sent_twice() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0), (0, 0)], [])
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    assert len(shell.sent) == 3
+    assert shell.counters.wants_repeated == 2
+
+
+def test_release_in_mid_batch_stops_it_and_its_slot_waits_for_the_worker() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A, window=1)
+    shell.request(A, [(0, 0)], [])
+    shell.request(A, [(0, 1)], [(0, 0)])
+    assert not shell.returning, "the worker still writes to it"
+    shell.fill(worker)
+    assert not shell.returning
+    shell.fill(worker)
+    assert len(shell.returning) == 1
+    assert not shell.sent
+    shell.return_slot()
+    shell.finish()
+    assert {chunk.index for chunk in shell.sent} == {1}
+
+
+def test_index_past_the_epoch_is_refused() -> None:
+    shell = Shell()
+    shell.hello(A)
+    shell.request(A, [(0, 14)], [])
+    assert _refusal(shell).code == "range"
+    assert "0 .. 13" in _refusal(shell).message
+
+
+def test_unknown_dataset_is_refused_with_those_that_are_served() -> None:
+    shell = Shell()
+    shell.hello(A, dataset="imagenet")
+    assert _refusal(shell).code == "unknown-dataset"
+    assert "'imagenet'" in _refusal(shell).message
+    assert _refusal(shell).message.endswith("served: d")
+
+
+def test_batch_size_larger_than_dataset_is_refused() -> None:
+    shell = Shell()
+    shell.hello(A, batch_size=102)
+    assert _refusal(shell).code == "bad-recipe"
+    assert "102" in _refusal(shell).message
+    assert "101 samples" in _refusal(shell).message
+
+
+def test_padded_batch_larger_than_dataset_is_served() -> None:
+    shell = Shell(limits(chunk_images=64, slots_bytes=1 << 20))
+    worker = shell.join()
+    shell.hello(A, batch_size=102, last_batch="pad", window=1)
+    shell.request(A, [(0, 0)], [])
+    assert [fill.count for fill in shell.fills.values()] == [64, 38]
+    shell.fill(worker)
+    assert shell.sent[0].valid == 101
+
+
+def test_window_shrinks_to_the_memory_that_is_left() -> None:
+    shell = Shell(limits(slots_bytes=5 * SLOT_BYTES))
+    shell.hello(A, window=4)
+    shell.hello(B, window=4)
+    welcome = _last(shell)
+    assert isinstance(welcome, Welcome)
+    assert welcome.window == 1
+    assert shell.counters.windows_reduced == 1
+    shell.hello(b"c")
+    assert _refusal(shell).code == "memory"
+    assert "raise slots_bytes" in _refusal(shell).message
+
+
+def test_window_shrinks_to_what_the_machine_has() -> None:
+    shell = Shell()
+    shell.available_bytes = 2 * SLOT_BYTES
+    shell.hello(A, window=4)
+    assert shell.clients[A].window == 2
+
+
+def test_memory_of_an_ended_session_counts_until_the_socket_lets_go() -> None:
+    shell = Shell(limits(slots_bytes=4 * SLOT_BYTES))
+    shell.hello(A, window=4)
+    shell.bye(A)
+    shell.hello(B)
+    assert _refusal(shell).code == "memory"
+    shell.close_slots()
+    shell.hello(B)
+    assert shell.clients[B].window == 3
+
+
+def test_memory_that_cannot_be_had_is_refused_and_the_session_ends() -> None:
+    shell = Shell()
+    hello = Hello(dataset="d", recipe=recipe(), seed=0, window=2, client="c")
+    shell.table.handle(MessageReceived(A, hello, 7, 1 << 30), 0.0)
+    out = shell.table.handle(SlotsRefused(7, "no memory"), 0.0)
+    assert out[0].message.code == "memory"  # type: ignore[union-attr]
+    assert shell.table.open_sessions == 0
+
+
+def test_more_clients_than_allowed_are_refused() -> None:
+    shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
+    for peer in (b"1", b"2", b"3"):
+        shell.hello(peer)
+    shell.hello(b"4")
+    assert _refusal(shell).code == "clients"
+
+
+def test_sessions_that_ended_with_their_memory_lent_count_too() -> None:
+    shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
+    for _ in range(3):
+        shell.hello(A)
+        shell.bye(A)
+    shell.hello(A)
+    assert _refusal(shell).code == "clients"
+    shell.close_slots()
+    shell.hello(A)
+    assert A in shell.clients
+
+
+def test_another_hello_replaces_the_session() -> None:
+    shell = Shell()
+    shell.join()
+    shell.hello(A)
+    old = shell.clients[A].session
+    shell.request(A, [(0, 0)], [])
+    shell.hello(A)
+    assert shell.clients[A].session != old
+    shell.finish()
+    assert not shell.sent
+    assert list(shell.open) == [shell.clients[A].session]
+
+
+def test_a_session_belongs_to_its_peer() -> None:
+    shell = Shell()
+    shell.hello(A)
+    shell.message(B, Ping(session=shell.clients[A].session))
+    assert _refusal(shell).code == "unknown-session"
+
+
+def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
+    shell = Shell()
+    shell.hello(A)
+    shell.hello(B)
+    for _ in range(3):
+        shell.advance(6)
+        shell.ping(A)
+        assert _last(shell) == Pong(session=shell.clients[A].session)
+    assert shell.counters.sessions_expired == 1
+    assert shell.closing == [shell.clients[B].session]
+    shell.ping(B)
+    assert _refusal(shell).code == "unknown-session"
+
+
+def test_nothing_is_due_without_sessions() -> None:
+    shell = Shell()
+    shell.join()
+    assert shell.table.check_at_s == float("inf")
+    shell.hello(A)
+    assert shell.table.check_at_s == 10.0
+    shell.bye(A)
+    shell.advance(10)
+    assert shell.table.check_at_s == float("inf")
+
+
+def test_dead_workers_chunks_go_to_another_one() -> None:
+    shell = Shell()
+    first, second = shell.join(), shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    shell.lose(first)
+    while shell.fills:
+        shell.fill(second)
+    assert shell.clients[A].wanted[0, 0].sent == ROWS
+    assert shell.counters.chunks_returned == 2
+
+
+def test_a_chunk_that_ends_two_workers_fails_its_batch_once() -> None:
+    shell = Shell()
+    shell.hello(A)
+    for _ in range(2):
+        worker = shell.join()
+        if not shell.clients[A].wanted:
+            shell.request(A, [(0, 0)], [])
+        shell.lose(worker)
+    message = _last(shell)
+    assert isinstance(message, Failed)
+    assert (message.code, message.epoch, message.index) == ("worker-died", 0, 0)
+    assert "rows 0 .. 2" in message.message
+    shell.join()
+    assert not shell.fills, "nothing more of it is filled"
+    assert shell.table.is_idle
+
+
+def test_a_chunk_that_only_waited_at_dead_workers_is_not_blamed() -> None:
+    shell = Shell()
+    shell.hello(A)
+    worker = shell.join()
+    shell.request(A, [(0, 0)], [])
+    for _ in range(3):  # each time another chunk was in work, and the last one waited
+        shell.lose(worker)
+        worker = shell.join()
+        shell.fill(worker)
+    shell.finish()
+    assert shell.clients[A].wanted[0, 0].sent == ROWS
+
+
+def test_a_damaged_sample_fails_its_batch_and_no_other() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    shell.fail(worker)
+    shell.finish()
+    assert shell.clients[A].wanted[0, 0].failed
+    assert shell.clients[A].wanted[0, 1].sent == ROWS
+    assert shell.counters.batches_failed == 1
+
+
+def test_a_stuck_worker_is_killed_at_its_deadline() -> None:
+    shell = Shell(limits(lease_s=1000))
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    shell.advance(20)
+    shell.fill(worker)
+    shell.advance(20)
+    assert not shell.killed, "it made progress 20 s ago"
+    shell.advance(10)
+    assert shell.killed == [worker]
+    shell.apply(ClockAdvanced())
+    assert shell.killed == [worker], "once"
+
+
+def test_drain_finishes_what_was_asked_for_and_takes_nothing_new() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    shell.apply(DrainAsked())
+    assert _last(shell) == Draining(session=shell.clients[A].session)
+    shell.request(A, [(0, 1)], [])
+    assert _refusal(shell).code == "draining"
+    shell.hello(B)
+    assert _refusal(shell).code == "draining"
+    assert shell.fills
+    while shell.fills:
+        shell.fill(worker)
+    assert shell.table.is_idle
+    assert shell.clients[A].wanted[0, 0].sent == ROWS
+
+
+def test_a_peer_that_is_gone_loses_its_session() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    del shell.clients[A]
+    shell.apply(PeerGone(A))
+    assert not shell.closing, "the worker still writes"
+    shell.fill(worker)
+    shell.fill(worker)
+    assert len(shell.closing) == 1
+    assert shell.counters.sessions_lost == 1
+    shell.apply(PeerGone(A))
+
+
+def test_wanting_and_releasing_without_workers_does_not_grow_the_queue() -> None:
+    shell = Shell()
+    shell.hello(A)
+    for i in range(1000):
+        key = (0, i % 14)
+        shell.request(A, [key], [])
+        shell.request(A, [], [key])
+        while shell.returning:
+            shell.return_slot()
+    dispatcher = shell.table._dispatcher
+    assert dispatcher.queued_batches == 0
+    assert not dispatcher._turns

@@ -1,0 +1,136 @@
+"""Random interleavings of all that can happen to sessions; the shell checks every instruction."""
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from feeder.session_events import PeerGone
+from tests.session_shell import ROWS, Shell
+
+_PEERS = [b"a", b"b", b"c", b"d"]
+_KEYS = st.tuples(st.integers(0, 1), st.integers(0, 13))
+_SAMPLED = st.integers(0, 2**16)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Clients, workers, socket and clock in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shell = Shell()
+
+    @rule(peer=st.sampled_from(_PEERS), window=st.integers(1, 6))
+    def hello(self, peer: bytes, window: int) -> None:
+        self.shell.hello(peer, window=window)
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED, want=st.lists(_KEYS, max_size=5), releases=st.integers(0, 4))
+    def request(self, pick: int, want: list[tuple[int, int]], releases: int) -> None:
+        peer = self._pick_peer(pick)
+        wanted = list(self.shell.clients[peer].wanted)
+        self.shell.request(peer, want, wanted[:releases])
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
+    def release_finished_and_want_more(self, pick: int) -> None:
+        peer = self._pick_peer(pick)
+        view = self.shell.clients[peer]
+        finished = [key for key, wanted in view.wanted.items() if wanted.sent == ROWS]
+        room = view.window - len(view.wanted) + len(finished)
+        fresh = [(epoch, i) for epoch in (0, 1) for i in range(view.batches)]
+        more = [key for key in fresh if key not in view.wanted][:room]
+        self.shell.request(peer, more, finished)
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
+    def ping(self, pick: int) -> None:
+        self.shell.ping(self._pick_peer(pick))
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
+    def bye(self, pick: int) -> None:
+        self.shell.bye(self._pick_peer(pick))
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
+    def peer_gone(self, pick: int) -> None:
+        peer = self._pick_peer(pick)
+        del self.shell.clients[peer]
+        self.shell.apply(PeerGone(peer))
+
+    @precondition(lambda self: len(self.shell.workers) < 4)
+    @rule()
+    def join(self) -> None:
+        self.shell.join()
+
+    @precondition(lambda self: self.shell.workers)
+    @rule(pick=_SAMPLED)
+    def lose(self, pick: int) -> None:
+        workers = list(self.shell.workers)
+        self.shell.lose(workers[pick % len(workers)])
+
+    @precondition(lambda self: self.shell.fills)
+    @rule(pick=_SAMPLED, fails=st.booleans())
+    def finish_chunk(self, pick: int, fails: bool) -> None:
+        busy = [worker for worker, tickets in self.shell.workers.items() if tickets]
+        worker = busy[pick % len(busy)]
+        if fails and pick % 7 == 0:
+            self.shell.fail(worker)
+        else:
+            self.shell.fill(worker)
+
+    @precondition(lambda self: self.shell.returning)
+    @rule(pick=_SAMPLED)
+    def return_slot(self, pick: int) -> None:
+        self.shell.return_slot(pick % len(self.shell.returning))
+
+    @precondition(lambda self: self.shell.closing)
+    @rule(pick=_SAMPLED)
+    def close_slots(self, pick: int) -> None:
+        self.shell.close_slots(pick % len(self.shell.closing))
+
+    @rule(seconds=st.floats(0, 6))
+    def advance(self, seconds: float) -> None:
+        expired = self.shell.counters.sessions_expired
+        self.shell.advance(seconds)
+        if self.shell.counters.sessions_expired > expired:
+            self._forget_expired()
+
+    @invariant()
+    def an_idle_table_has_answered_everything(self) -> None:
+        if not self.shell.table.is_idle:
+            return
+        for view in self.shell.clients.values():
+            for wanted in view.wanted.values():
+                assert wanted.failed or wanted.sent == ROWS
+
+    def teardown(self) -> None:
+        """Whatever happened: with a worker that lives, everything wanted is answered in the end."""
+        self.shell.join()
+        self.shell.finish()
+        assert self.shell.table.is_idle
+        self.an_idle_table_has_answered_everything()
+        for peer in list(self.shell.clients):
+            self.shell.bye(peer)
+        self.shell.finish()
+        assert self.shell.table.committed_bytes == 0
+        assert not self.shell.open
+
+    def _pick_peer(self, pick: int) -> bytes:
+        peers = list(self.shell.clients)
+        return peers[pick % len(peers)]
+
+    def _forget_expired(self) -> None:
+        """A client whose lease is over is told so when it speaks next."""
+        for peer, view in list(self.shell.clients.items()):
+            self.shell.inbox.clear()
+            self.shell.ping(peer)
+            if "unknown-session" in self.shell.refusals():
+                assert view.session not in self.shell.table._sessions
+                del self.shell.clients[peer]
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, phases=(Phase.reuse, Phase.generate)
+)  # no shrinking: with so many steps it takes longer than reading them

@@ -1,0 +1,156 @@
+"""The bytes of shards: encoding, decoding, and every damage found."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder import shard_format
+from feeder.errors import DatasetError
+from feeder.shard_format import (
+    HEADER_BYTES,
+    MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    Oddity,
+    SampleRecord,
+    ShardHeader,
+    aligned,
+    checksum,
+    decode_header,
+    decode_name,
+    encode_name,
+    printable,
+    record_is_intact,
+    shard_name,
+)
+
+_U16, _U32, _U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
+_RANGES = {"u1": st.integers(0, 255), "u2": _U16, "u4": _U32, "u8": _U64}
+_FIELDS = {name: RECORD[name].str.lstrip("<|") for name in SampleRecord.__slots__}
+
+
+def _header(**changes: int) -> ShardHeader:
+    fields = {
+        "shard": 3,
+        "samples": 2,
+        "records_offset": 128,
+        "names_offset": 256,
+        "names_bytes": 20,
+        "index_checksum": 7,
+    }
+    return ShardHeader(**{**fields, **changes})
+
+
+def _sealed(fields: bytes) -> bytes:
+    return fields + struct.pack("<Q", checksum(fields))
+
+
+def test_sizes_and_offsets_are_those_of_the_readme() -> None:
+    assert RECORD.itemsize == RECORD_BYTES == HEADER_BYTES == 64
+    offsets = {name: RECORD.fields[name][1] for name in RECORD.names or ()} if RECORD.fields else {}
+    assert offsets["offset"] == 0
+    assert offsets["blob_bytes"] == 16
+    assert offsets["width"] == 30
+    assert offsets["flags"] == 46
+    assert offsets["record_checksum"] == 60
+    assert _header().encode()[:8] == MAGIC
+
+
+@given(st.fixed_dictionaries({name: _RANGES[kind] for name, kind in _FIELDS.items()}))
+def test_record_written_as_struct_reads_as_numpy_record(fields: dict[str, int]) -> None:
+    data = SampleRecord(**fields).encode()
+    record = np.frombuffer(data, RECORD)[0]
+    assert {name: int(record[name]) for name in fields} == fields
+    assert record["reserved"].tobytes() == bytes(12)
+    assert record_is_intact(data)
+
+
+@given(st.integers(0, 64 * 8 - 1), st.binary(min_size=60, max_size=60))
+def test_any_flipped_bit_of_a_record_is_found(bit: int, fields: bytes) -> None:
+    record = bytearray(fields + struct.pack("<I", checksum(fields) & 0xFFFFFFFF))
+    assert record_is_intact(bytes(record))
+    record[bit // 8] ^= 1 << bit % 8
+    assert not record_is_intact(bytes(record))
+
+
+def test_header_round_trip() -> None:
+    header = _header()
+    assert decode_header(header.encode(), "x") == header
+    assert header.file_bytes == 276
+
+
+@given(st.integers(0, 64 * 8 - 1))
+def test_any_flipped_bit_of_a_header_is_found(bit: int) -> None:
+    data = bytearray(_header().encode())
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(DatasetError, match=r"shard-00003\.fds"):
+        decode_header(bytes(data), "shard-00003.fds")
+
+
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_no_header(data: bytes) -> None:
+    with pytest.raises(DatasetError):
+        decode_header(data, "x")
+
+
+@given(st.binary(min_size=46, max_size=46))
+def test_arbitrary_sealed_headers_decode_consistently_or_raise(fields: bytes) -> None:
+    """A right checksum does not make nonsense acceptable."""
+    data = _sealed(MAGIC + struct.pack("<H", 1) + fields)
+    try:
+        header = decode_header(data, "x")
+    except DatasetError:
+        return
+    assert header.encode() == data
+    assert header.names_offset == header.records_offset + 64 * header.samples
+
+
+def test_newer_format_names_both_versions() -> None:
+    data = _sealed(MAGIC + struct.pack("<H", 2) + _header().encode()[10:56])
+    with pytest.raises(DatasetError, match=r"version 2, this feeder reads 1: upgrade"):
+        decode_header(data, "x")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"records_offset": 8}, {"records_offset": 132}, {"names_offset": 200}]
+)
+def test_impossible_offsets_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(DatasetError, match="impossible offsets"):
+        decode_header(_header(**changes).encode(), "x")
+
+
+@given(st.binary(max_size=50))
+def test_names_of_any_bytes_survive(stored: bytes) -> None:
+    assert encode_name(decode_name(stored)) == stored
+
+
+def test_oddities_have_the_names_that_the_manifest_counts() -> None:
+    assert (Oddity.PROGRESSIVE | Oddity.WRONG_SUFFIX).kinds() == ["progressive", "wrong-suffix"]
+    assert Oddity(0).kinds() == []
+    assert Oddity(1 << 15).kinds() == []  # of a later feeder
+
+
+def test_readme_says_what_the_record_is() -> None:
+    readme = Path(shard_format.__file__).with_name("README.md").read_text()
+    table = readme.split("**Record**")[1].split("**Names**")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert [(int(at), int(size)) for at, size in rows] == [
+        (offset, field.itemsize) for field, offset, *_ in (RECORD.fields or {}).values()
+    ]
+    for oddity in Oddity:
+        assert f"`{oddity.kinds()[0]}`" in table
+
+
+def test_names_that_would_break_a_line_are_escaped_in_messages() -> None:
+    assert printable("a/ü b.jpg") == "a/ü b.jpg"
+    assert printable("a\nb\x1b[2J\udcff") == "a\\nb\\x1b[2J\\udcff"
+
+
+def test_alignment_and_shard_names() -> None:
+    assert [aligned(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16]
+    assert shard_name(3) == "shard-00003.fds"
+    assert shard_name(123456) == "shard-123456.fds"

@@ -1,0 +1,212 @@
+"""Slots: their layout, their memory, and when they come back."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ResourceError
+from feeder.memory_budget import available_bytes, slots_budget
+from feeder.session_events import SlotReturned, SlotsClosed
+from feeder.slot_layout import PAGE_BYTES, SlotLayout
+from feeder.slot_store import SlotStore
+from feeder.slots import SlotLoans, SlotMemory
+
+
+class Tracker:
+    """Stands in for zmq.MessageTracker."""
+
+    done = False
+
+
+def small_layout(slots: int = 2) -> SlotLayout:
+    return SlotLayout(slots=slots, batch_size=5, image_size=7)
+
+
+@given(
+    slots=st.integers(1, 3),
+    batch_size=st.integers(1, 40),
+    image_size=st.integers(1, 12),
+    chunk=st.integers(1, 50),
+)
+def test_chunks_tile_the_slots_without_overlap(
+    slots: int, batch_size: int, image_size: int, chunk: int
+) -> None:
+    layout = SlotLayout(slots=slots, batch_size=batch_size, image_size=image_size)
+    memory = np.zeros(layout.total_bytes, np.uint8)
+    for slot in range(slots):
+        for first in range(0, batch_size, chunk):
+            count = min(chunk, batch_size - first)
+            arrays = layout.chunk(memory, slot, first, count)
+            assert arrays.pixels.shape == (count, image_size, image_size, 3)
+            assert arrays.pixels.flags.c_contiguous
+            for part in (arrays.pixels, arrays.labels, arrays.sample_ids):
+                assert not part.any(), "nobody else has written here"
+                part[...] = 1
+    written = slots * batch_size * (image_size * image_size * 3 + 16)
+    assert layout.slot_bytes % PAGE_BYTES == 0
+    assert (memory.view(np.int8) == 1).sum() == slots * batch_size * (image_size**2 * 3 + 2)
+    assert layout.total_bytes - written < slots * (PAGE_BYTES + 8)
+
+
+@pytest.mark.parametrize(
+    ("slot", "first", "count"), [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 4, 2), (0, 5, 1)]
+)
+def test_rows_that_do_not_exist_raise(slot: int, first: int, count: int) -> None:
+    layout = small_layout()
+    with pytest.raises(IndexError, match="2 slots of 5 rows"):
+        layout.chunk(np.zeros(layout.total_bytes, np.uint8), slot, first, count)
+
+
+def test_memory_is_shared_through_its_descriptor() -> None:
+    ours = SlotMemory.create(small_layout())
+    theirs = SlotMemory(os.dup(ours.fileno()), small_layout())
+    theirs.chunk(1, 2, 2).labels[:] = [5, 6]
+    assert ours.chunk(1, 0, 5).labels.tolist() == [0, 0, 5, 6, 0]
+    theirs.close()
+    ours.close()
+
+
+def test_forgetting_pages_keeps_their_contents_and_lowers_residence() -> None:
+    memory = SlotMemory.create(SlotLayout(slots=2, batch_size=32, image_size=224))
+    process = psutil.Process()
+    for slot in range(2):
+        memory.chunk(slot, 0, 32).pixels[:] = slot + 3
+    resident_bytes = process.memory_info().rss
+    memory.forget_pages()
+    assert resident_bytes - process.memory_info().rss > 8 << 20  # of the 9.6 MB written
+    for slot in range(2):
+        assert (memory.chunk(slot, 0, 32).pixels == slot + 3).all()
+    memory.close()
+    memory.forget_pages()  # nothing to forget, nothing to raise
+
+
+def test_memory_cannot_be_shrunk_under_us() -> None:
+    memory = SlotMemory.create(small_layout())
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.fileno(), 0)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(memory.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    memory.close()
+
+
+def test_memory_of_another_size_is_refused_and_its_descriptor_closed() -> None:
+    memory = SlotMemory.create(small_layout())
+    fd = os.dup(memory.fileno())
+    with pytest.raises(ResourceError, match="announced"):
+        SlotMemory(fd, small_layout(slots=3))
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    memory.close()
+
+
+def test_closing_gives_descriptors_back_and_is_idempotent() -> None:
+    before = psutil.Process().num_fds()
+    memory = SlotMemory.create(small_layout())
+    assert psutil.Process().num_fds() > before
+    memory.close()
+    memory.close()
+    assert psutil.Process().num_fds() == before
+    with pytest.raises(ValueError, match="closed"):
+        memory.chunk(0, 0, 1)
+
+
+def test_a_slot_is_back_when_all_its_frames_are() -> None:
+    loans, first, second = SlotLoans(), Tracker(), Tracker()
+    assert loans.is_back(0)
+    loans.lend(0, first)
+    loans.lend(0, second)
+    loans.lend(1, Tracker())
+    first.done = True
+    assert not loans.is_back(0)
+    second.done = True
+    assert loans.is_back(0)
+    assert not loans.are_all_back()
+
+
+def test_a_slot_still_read_is_looked_at_again_ever_more_seldom() -> None:
+    store, tracker = SlotStore(), Tracker()
+    store.open(7, small_layout())
+    store.lend(7, 1, tracker)
+    assert store.want_back(7, 0, 0.0) == SlotReturned(7, 0)
+    assert store.recheck_at_s == float("inf")
+    assert store.want_back(7, 1, 0.0) is None
+    pauses, now_s = [], 0.0
+    for _ in range(12):
+        pauses.append(store.recheck_at_s - now_s)
+        now_s = store.recheck_at_s
+        assert list(store.recheck(now_s)) == []
+    assert pauses[0] == pytest.approx(0.002)
+    assert pauses[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
+    assert pauses[-1] == pytest.approx(1.0)
+    tracker.done = True
+    assert list(store.recheck(now_s)) == [SlotReturned(7, 1)]
+    assert store.recheck_at_s == float("inf")
+    store.want_closed(7, now_s)
+
+
+def test_memory_is_freed_when_the_socket_has_let_go_of_all_of_it() -> None:
+    store, tracker = SlotStore(), Tracker()
+    before = psutil.Process().num_fds()
+    store.open(7, small_layout())
+    store.lend(7, 0, tracker)
+    assert store.want_back(7, 0, 0.0) is None
+    assert store.want_closed(7, 0.0) is None
+    assert store.is_lent
+    tracker.done = True
+    events = list(store.recheck(1.0))
+    assert events[-1] == SlotsClosed(7)
+    assert psutil.Process().num_fds() == before
+    assert store.recheck_at_s == float("inf")
+
+
+def test_closing_what_was_never_opened_counts_as_closed() -> None:
+    assert SlotStore().want_closed(9, 0.0) == SlotsClosed(9)
+
+
+def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
+    assert slots_budget("auto", nodes=2, available=1000) == 250
+    assert slots_budget(123, nodes=2, available=1000) == 123
+
+
+def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:
+    free = psutil.virtual_memory().available
+    assert available_bytes(tmp_path) == pytest.approx(free, rel=0.2)
+
+
+def test_a_cgroup_v2_limit_counts_with_its_inactive_page_cache(tmp_path: Path) -> None:
+    group = _cgroup(tmp_path, "0::/pod/feeder\n", "sys/fs/cgroup/pod/feeder")
+    (group / "memory.max").write_text("1000000\n")
+    (group / "memory.current").write_text("700000\n")
+    (group / "memory.stat").write_text("anon 5\ninactive_file 200000\n")
+    (group.parent / "memory.max").write_text("max\n")
+    (group.parent / "memory.current").write_text("900000\n")
+    assert available_bytes(tmp_path) == 500_000
+
+
+def test_a_limit_of_a_parent_cgroup_counts(tmp_path: Path) -> None:
+    group = _cgroup(tmp_path, "0::/pod/feeder\n", "sys/fs/cgroup/pod/feeder")
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text("1000\n")
+    (group.parent / "memory.current").write_text("4000\n")
+    assert available_bytes(tmp_path) == 0
+
+
+def test_a_cgroup_v1_limit_counts(tmp_path: Path) -> None:
+    group = _cgroup(tmp_path, "4:memory:/box\n3:cpu:/box\n", "sys/fs/cgroup/memory/box")
+    (group / "memory.limit_in_bytes").write_text("5000\n")
+    (group / "memory.usage_in_bytes").write_text("1500\n")
+    (group / "memory.stat").write_text("total_inactive_file 500\n")
+    assert available_bytes(tmp_path) == 4000
+
+
+def _cgroup(root: Path, membership: str, folder: str) -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(membership)
+    (root / folder).mkdir(parents=True)
+    return root / folder

@@ -1,0 +1,99 @@
+"""What the supervisor plans and says; its life is tested with the real daemon (tests/faults)."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from feeder.config import Config, load_config
+from feeder.errors import ConfigError, DatasetError
+from feeder.node import decode_placement, encode_placement
+from feeder.node_messages import NodeReady
+from feeder.placement import NodePlacement
+from feeder.supervisor import describe_ready, plan_nodes, summarise_datasets
+from feeder.topology import UsableCpus
+from feeder.wakeup import SignalWakeup
+from tests.daemon import pack_small
+
+
+def _config(**overrides: object) -> Config:
+    return load_config(None, {"data": {"d": "/data/d"}, **overrides})
+
+
+def _placement(node: int, workers: int) -> NodePlacement:
+    cpus = frozenset({2 * node, 2 * node + 1})
+    return NodePlacement(node_id=node, cpus=cpus, memory_node=node, workers=workers)
+
+
+def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
+    binds = ("tcp://127.0.0.1:6000", "ipc:///run/f")
+    config = _config(**{"serve.bind": binds, "serve.slots_bytes": 1 << 30})
+    first, second = plan_nodes(config, [_placement(0, 3), _placement(1, 2)])
+    assert first.endpoints == binds
+    assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
+    assert (first.workers, second.workers) == (3, 2)
+    assert first.slots_bytes == second.slots_bytes == 1 << 30
+    assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
+    assert first.datasets == {"d": "/data/d"}
+
+
+def test_automatic_memory_is_shared_between_node_processes() -> None:
+    one = plan_nodes(_config(), [_placement(0, 1)])[0].slots_bytes
+    two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)])[0].slots_bytes
+    assert two == pytest.approx(one / 2, rel=0.2)
+
+
+def test_placement_survives_the_packet() -> None:
+    for placement in (
+        _placement(1, 4),
+        NodePlacement(node_id=0, cpus=frozenset({5}), memory_node=None, workers=1, pinned=False),
+    ):
+        packet = encode_placement(placement)
+        assert decode_placement(packet) == placement
+        assert json.loads(packet)["cpus"] == sorted(placement.cpus)
+
+
+def test_datasets_are_summarised_or_refused(tmp_path: Path) -> None:
+    packed = pack_small(tmp_path)
+    summary = summarise_datasets({"small": packed, "again": packed})
+    assert summary.startswith("data=again: 53 samples, 5 shards, 3 classes, ")
+    assert "; data=small: " in summary
+    with pytest.raises(ConfigError, match="nothing to serve"):
+        summarise_datasets({})
+    with pytest.raises(DatasetError):
+        summarise_datasets({"d": tmp_path / "missing"})
+
+
+def test_ready_line_says_where_how_many_and_why() -> None:
+    usable = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="2 = affinity 2")
+    reports = [
+        NodeReady(
+            endpoints=(f"tcp://127.0.0.1:{port}",),
+            worker_pids=(port, port + 1),
+            libraries={"numpy": "2.4"},
+            warnings=(),
+        )
+        for port in (6000, 6001)
+    ]
+    assert describe_ready(reports, usable, "data=d: 53 samples") == (
+        "tcp://127.0.0.1:6000, tcp://127.0.0.1:6001; 4 workers (usable CPUs: 2 = affinity 2); "
+        "data=d: 53 samples; numpy 2.4"
+    )
+
+
+def test_signals_become_something_to_poll() -> None:
+    former = signal.getsignal(signal.SIGUSR1)
+    wakeup = SignalWakeup([signal.SIGUSR1])
+    try:
+        assert wakeup.take() == frozenset()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert wakeup.take() == {signal.SIGUSR1}
+        assert wakeup.take() == frozenset()
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGUSR1, former)
+        wakeup._reader.close()
+        wakeup._writer.close()

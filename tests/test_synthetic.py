@@ -1,0 +1,199 @@
+"""The synthetic set: the same everywhere, like ImageNet in numbers, and worth learning."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from bench import synthetic
+from bench.synthetic import write_synthetic
+from bench.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
+from feeder.errors import ConfigError, ResourceError
+
+IMAGES = 149
+
+
+@pytest.fixture(scope="module")
+def jpegs() -> list[bytes]:
+    return [draw_jpeg(index, classes=10, seed=0) for index in range(IMAGES)]
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_files_are_the_same_whatever_the_number_of_processes(tmp_path: Path) -> None:
+    done: list[int] = []
+    write_synthetic(tmp_path / "one", images=11, classes=3, jobs=1)
+    write_synthetic(tmp_path / "two", images=11, classes=3, jobs=2, progress=done.append)
+    files = _files(tmp_path / "one")
+    assert files == _files(tmp_path / "two")
+    assert done[-1] == 11
+    assert Counter(name.split("/")[0] for name in files) == {
+        class_look(label).name: 4 - (label == 2) for label in range(3)
+    }
+
+
+def test_another_seed_and_another_index_give_another_image() -> None:
+    drawn = {draw_jpeg(index, classes=3, seed=seed) for index in (0, 3, 6) for seed in (0, 1)}
+    assert len(drawn) == 6
+    assert draw_jpeg(3, classes=3, seed=1) in drawn
+
+
+def test_sizes_and_densities_are_those_of_imagenet(jpegs: list[bytes]) -> None:
+    pictures = [Image.open(io.BytesIO(jpeg)) for jpeg in jpegs]
+    sizes = np.array([picture.size for picture in pictures])
+    long, short = sizes.max(axis=1), sizes.min(axis=1)
+    assert 430 < sizes[:, 0].mean() < 540
+    assert 360 < sizes[:, 1].mean() < 450
+    assert 0.6 < np.mean(long == 500) < 0.85
+    assert 0.6 < np.mean(sizes[:, 0] > sizes[:, 1]) < 0.9
+    assert short.min() >= 80
+    assert long.max() <= 1280
+    total_bytes = sum(map(len, jpegs))
+    assert 90_000 < total_bytes / IMAGES < 130_000
+    assert 0.45 < total_bytes / sizes.prod(axis=1).sum() < 0.65
+
+
+def test_subsampling_is_mixed_as_in_imagenet(jpegs: list[bytes]) -> None:
+    kinds = Counter(_subsampling(jpeg) for jpeg in jpegs)
+    assert set(kinds) <= {"4:4:4", "4:2:0", "grey"}
+    assert 0.62 < kinds["4:4:4"] / IMAGES < 0.88
+    assert 0.1 < kinds["4:2:0"] / IMAGES < 0.36
+    assert kinds["grey"] / IMAGES < 0.08
+
+
+def _subsampling(jpeg: bytes) -> str:
+    picture = Image.open(io.BytesIO(jpeg))
+    if picture.mode == "L":
+        return "grey"
+    sof = jpeg.index(b"\xff\xc0")
+    return {0x11: "4:4:4", 0x22: "4:2:0"}[jpeg[sof + 11]]
+
+
+def test_classes_show_in_colour_but_not_in_the_mean_colour_alone(jpegs: list[bytes]) -> None:
+    """Nearest class centre, trained on one half: chance is 10 %."""
+    planes = [
+        np.asarray(Image.open(io.BytesIO(j)).convert("YCbCr").resize((48, 48))) for j in jpegs
+    ]
+    histograms = np.array([_chroma_histogram(plane) for plane in planes])
+    means = np.array([plane.reshape(-1, 3).mean(axis=0) for plane in planes])
+    assert _nearest_centre_accuracy(histograms) > 0.65
+    assert _nearest_centre_accuracy(means) < 0.65
+
+
+def _chroma_histogram(ycbcr: NDArray[np.uint8]) -> NDArray[np.float64]:
+    counts, _, _ = np.histogram2d(
+        ycbcr[..., 1].ravel(), ycbcr[..., 2].ravel(), bins=8, range=((64, 192), (64, 192))
+    )
+    histogram: NDArray[np.float64] = np.sqrt(counts / counts.sum()).ravel()
+    return histogram
+
+
+def _nearest_centre_accuracy(features: NDArray[np.float64]) -> float:
+    labels = np.arange(len(features)) % 10
+    half = len(features) // 2
+    centres = np.array(
+        [features[:half][labels[:half] == label].mean(axis=0) for label in range(10)]
+    )
+    distances = ((features[half:, None] - centres) ** 2).sum(axis=2)
+    return float(np.mean(distances.argmin(axis=1) == labels[half:]))
+
+
+def test_all_classes_look_different() -> None:
+    looks = {
+        (look.hue, look.shape, look.stripe_rad, look.wavelength_px)
+        for look in map(class_look, range(MAX_CLASSES))
+    }
+    assert len(looks) == MAX_CLASSES
+    assert len({class_look(label).name for label in range(MAX_CLASSES)}) == MAX_CLASSES
+    neighbours = [(class_look(label), class_look(label + 1)) for label in range(30)]
+    assert all(one.hue != two.hue and one.shape != two.shape for one, two in neighbours)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"classes": 0}, "classes is 0"),
+        ({"classes": MAX_CLASSES + 1}, f"1 to {MAX_CLASSES}"),
+        ({"images": 2}, "at least one image each"),
+        ({"seed": -1}, "seed is -1"),
+        ({"jobs": 0}, "jobs is 0"),
+    ],
+)
+def test_impossible_numbers_are_refused(tmp_path: Path, change: dict[str, int], said: str) -> None:
+    request = {"images": 3, "classes": 3, "seed": 0, "jobs": 1} | change
+    with pytest.raises(ConfigError, match=said):
+        write_synthetic(tmp_path / "set", **request)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigError, match="exists already"):
+        write_synthetic(tmp_path, images=3, classes=3, jobs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError, match=r"cannot write .* to .*file/set"):
+        write_synthetic(tmp_path / "file" / "set", images=3, classes=3, jobs=1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_up(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    # In this process a write fails; in another one the folder that it would write to is gone.
+    monkeypatch.setattr(Path, "write_bytes", fill_up)
+    monkeypatch.setattr(Path, "mkdir", lambda self, **_: os.makedirs(self, exist_ok=True))
+    if jobs == 2:
+        monkeypatch.setattr(synthetic, "class_look", lambda label: class_look(label + 1))
+    with pytest.raises(ResourceError, match="cannot write the synthetic images"):
+        write_synthetic(tmp_path / "set", images=4, classes=2, jobs=jobs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_a_set_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "set"
+    assert synthetic.main([str(target), "--images", "4", "--classes", "2", "--jobs", "1"]) == 0
+    assert "4 images of 2 classes" in capsys.readouterr().out
+    assert synthetic.main([str(target), "--images", "4", "--classes", "2"]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.synthetic", str(tmp_path / "set")]
+    process = subprocess.Popen(
+        [*command, "--images", "100000", "--jobs", "2"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        while not list(tmp_path.glob(".set.partial-*/*/*.jpg")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said == b"bench.synthetic: interrupted\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,219 @@
+"""The reference job: its arithmetic, and whole runs against a made-up node."""
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError, PeerError
+from feeder.wire import Bye, Request
+from tests.fake_node import FakeNode
+from trainer_client import Batch, FeederLoader
+from trainer_client._trainer import _parameter_groups, count_correct, lr_factor
+from trainer_client.resnet import resnet_small
+from trainer_client.train import TrainingOptions, main, train
+
+torch.set_num_threads(1)  # models this small only lose by sharing the work
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = 97
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode(samples=SAMPLES) as fake:
+        yield fake
+
+
+def make_options(node: FakeNode, **changes: object) -> TrainingOptions:
+    settings: dict[str, object] = {
+        "endpoint": node.endpoint,
+        "dataset": "train",
+        "model": "small",
+        "epochs": 2,
+        "batch_size": 16,
+        "image_size": 32,
+        "warmup_epochs": 1.0,
+        "timeout_s": 20.0,
+        "device": "cpu",
+    }
+    return TrainingOptions(**(settings | changes))
+
+
+def command_line(node: FakeNode, *more: str) -> list[str]:
+    return [
+        *(node.endpoint, "--dataset", "train", "--model", "small", "--batch-size", "16"),
+        *("--image-size", "32", "--epochs", "1", "--warmup-epochs", "0", "--device", "cpu"),
+        *("--timeout-s", "20", *more),
+    ]
+
+
+def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
+    factors = [lr_factor(step, 4, 20) for step in range(20)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[12] == pytest.approx(0.5)
+    assert all(later < former for former, later in itertools.pairwise(factors[4:]))
+    assert 0 < factors[-1] < 0.02
+    assert lr_factor(25, 4, 20) == 0.0
+
+
+def test_without_a_warm_up_the_learning_rate_begins_in_full() -> None:
+    assert lr_factor(0, 0, 10) == 1.0
+
+
+def test_padding_is_not_counted() -> None:
+    logits = torch.eye(7)[[0, 1, 2, 3, 0, 0]]
+    labels = torch.tensor([0, 1, 6, 3, -100, -100])
+    rows, right, right_in_5 = count_correct(logits, labels).tolist()
+    assert (rows, right) == (4, 3)
+    assert 3 <= right_in_5 <= 4
+
+
+def test_fewer_than_five_classes_can_be_counted() -> None:
+    assert count_correct(torch.eye(3), torch.tensor([0, 2, 2])).tolist() == [3, 2, 3]
+
+
+def test_only_kernels_and_matrices_decay() -> None:
+    model = resnet_small(3)
+    decayed, free = _parameter_groups(model, 0.1)
+    vectors = [p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
+    assert decayed["weight_decay"] == 0.1
+    assert free["weight_decay"] == 0.0
+    assert {id(p) for p in (*vectors, model.fc.bias)} == {id(p) for p in free["params"]}
+    assert len(decayed["params"]) + len(free["params"]) == len(list(model.parameters()))
+
+
+def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
+    lines: list[str] = []
+    first_batches: list[tuple[int, int]] = []
+
+    def remember(batch: Batch, loader: FeederLoader) -> None:
+        assert loader.classes == node.classes
+        assert batch.images.dtype == torch.float32
+        first_batches.append((batch.epoch, batch.index))
+
+    options = make_options(node, val_dataset="val")
+    result = train(options, report=lines.append, on_first_batch=remember)
+    assert first_batches == [(0, 0)]
+    assert len(result.losses) == 2 * (SAMPLES // 16)
+    assert all(math.isfinite(loss) for loss in result.losses)
+    assert [epoch.images for epoch in result.epochs] == [96, 96]
+    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES, SAMPLES]
+    for epoch in result.epochs:
+        assert 0 <= epoch.wait_share <= 1
+        assert epoch.val_correct is not None
+        assert 0 <= epoch.val_correct <= SAMPLES
+        assert epoch.val_correct_top5 == SAMPLES, "there are only three classes"
+    assert 0 < result.connect_s < 20
+    assert result.loader is not None
+    assert result.loader.first_batch_s is not None
+    assert lines[0].startswith("small on cpu, 1 x 16 images a step, 6 steps an epoch, 97 images")
+    assert lines[1].startswith("epoch 0: loss ")
+    assert "of 97 right" in lines[1]
+    assert node.problems == []
+
+
+def test_the_same_seed_trains_the_same(node: FakeNode) -> None:
+    first = train(make_options(node), report=lambda line: None)
+    second = train(make_options(node), report=lambda line: None)
+    other = train(make_options(node, seed=1), report=lambda line: None)
+    assert first.losses == pytest.approx(second.losses, rel=1e-3)
+    assert first.losses != pytest.approx(other.losses, rel=1e-3)
+
+
+def test_evaluation_leaves_the_training_order_alone(node: FakeNode) -> None:
+    train(make_options(node, val_dataset="val"), report=lambda line: None)
+    wanted = {key[0] for m in node.heard if isinstance(m, Request) for key in m.want}
+    assert wanted <= {0, 1, 2}
+
+
+def test_an_unknown_model_is_refused() -> None:
+    options = TrainingOptions(endpoint="tcp://127.0.0.1:1", dataset="x", model="vgg")
+    with pytest.raises(ConfigError, match="model must be one of resnet50, small, got 'vgg'"):
+        train(options, report=lambda line: None)
+
+
+def test_the_command_writes_its_result_as_json(
+    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    assert main(command_line(node, "--val-dataset", "val", "--json", str(path))) == 0
+    result = json.loads(path.read_text())
+    assert result["options"]["batch_size"] == 16
+    assert result["epochs"][0]["val_images"] == SAMPLES
+    assert len(result["losses"]) == 6
+    assert result["loader"]["images"] == 96
+    assert "epoch 0: loss" in capsys.readouterr().out
+
+
+def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["tcp://127.0.0.1:9", "--dataset", "x", "--timeout-s", "0.3", "--device", "cpu"]
+    assert main(arguments) == PeerError.exit_status
+    error = capsys.readouterr().err
+    assert error.startswith("train: error: no welcome from tcp://127.0.0.1:9 within 0.3 s")
+    assert error.count("\n") == 1
+
+
+def test_a_daemon_that_goes_ends_the_job_with_one_line(node: FakeNode) -> None:
+    node.script = lambda key, messages: [] if key[1] > 2 else messages
+    with pytest.raises(PeerError, match="no batch 3 of epoch 0 from tcp://"):
+        train(make_options(node, timeout_s=0.6), report=lambda line: None)
+
+
+def run_job(*command: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
+    node.script = lambda key, messages: [] if key[1] == 4 else messages
+    job = run_job("-m", "trainer_client.train", *command_line(node, "--timeout-s", "60"))
+    try:
+        node.wait_until(lambda: any_wanted(node, (0, 4)), "the job does not train")
+        job.send_signal(signal.SIGINT)
+        _, error = job.communicate(timeout=30)
+    finally:
+        job.kill()
+    assert (job.returncode, error) == (130, "train: interrupted\n")
+    node.wait_until(lambda: node.count(Bye), "no goodbye")
+
+
+@pytest.mark.slow
+def test_two_ranks_share_an_epoch_and_count_the_evaluation_once(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    job = run_job(
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *("-m", "trainer_client.train"),
+        *command_line(node, "--val-dataset", "val", "--json", str(tmp_path / "result.json")),
+    )
+    try:
+        output, error = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode == 0, error
+    assert "small on cpu, 2 x 16 images a step, 3 steps an epoch" in output
+    assert output.count("epoch 0: loss") == 1, "one rank speaks"
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["epochs"][0]["val_images"] == SAMPLES
+    assert result["epochs"][0]["images"] == 96
+    wanted = [key for m in node.heard if isinstance(m, Request) for key in m.want if key[0] == 0]
+    assert len([key for key in wanted if key[1] < 6]) == 6 + 6, "training and evaluation, once each"
+
+
+def any_wanted(node: FakeNode, key: tuple[int, int]) -> bool:
+    return any(isinstance(m, Request) and key in m.want for m in node.heard)

@@ -1,0 +1,167 @@
+"""Unpacking: ordinary JPEGs with the originals' pixels, under their names, and nothing else."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.manifest import MANIFEST_NAME
+from feeder.shard_format import decode_name, shard_name
+from feeder.unpack import unpack_dataset
+from feeder.unpack_shard import safe_name
+from tests.jpegs import SAMPLINGS, encode, picture
+from tests.sources import InlinePool, encoded, file_tree, image, make_source, pack, pixels, silent
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack and unpack in this process."""
+    monkeypatch.setattr("feeder.pack.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.unpack.TaskPool", InlinePool)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    pack(make_source(tmp_path / "source", 7), tmp_path / "packed", shards=3)
+    return tmp_path / "packed"
+
+
+def _unpack(path: Path, out: Path, *, force: bool = False) -> None:
+    unpack_dataset(path, out, jobs=1, force=force, progress=silent())
+
+
+def test_real_images_come_back_with_equal_pixels(
+    imagenet_sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through real worker processes, on every seventh image of the sample."""
+    source = tmp_path / "source"
+    for path in sorted(imagenet_sample.rglob("*.JPEG"))[::7]:
+        (source / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, source / path.parent.name / path.name)
+    monkeypatch.undo()
+    pack(source, tmp_path / "packed", jobs=2)
+    unpack_dataset(tmp_path / "packed", tmp_path / "out", jobs=2, force=False, progress=silent())
+    originals, copies = file_tree(source), file_tree(tmp_path / "out")
+    assert originals.keys() == copies.keys()
+    for name, original in originals.items():
+        assert np.array_equal(pixels(copies[name]), pixels(original)), name
+
+
+def test_every_subsampling_and_odd_size_comes_back(tmp_path: Path) -> None:
+    source = tmp_path / "source" / "class"
+    source.mkdir(parents=True)
+    for sampling in (*SAMPLINGS, "grey"):
+        for width, height in ((1, 1), (17, 33), (65, 7)):
+            name = f"{sampling.replace(':', '')}-{width}x{height}.jpg"
+            (source / name).write_bytes(encode(picture(width, height), sampling))
+    pack(tmp_path / "source", tmp_path / "packed", shards=2)
+    _unpack(tmp_path / "packed", tmp_path / "out")
+    for path in source.iterdir():
+        copy = tmp_path / "out" / "class" / path.name
+        assert np.array_equal(pixels(copy.read_bytes()), pixels(path.read_bytes())), path.name
+
+
+def test_names_keep_their_folders_and_get_suffixes_of_jpegs(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    names = {
+        "a/x.JPEG": "a/x.JPEG",
+        "a/sub/x.jpe": "a/sub/x.jpe",
+        "a/p.png": "a/p.jpg",
+        "a/none": "a/none.jpg",
+        "a/ü\udcff.jpg": "a/ü\udcff.jpg",
+    }
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        data = encoded(image(), "PNG" if name.endswith("png") else "JPEG")
+        (source / name).write_bytes(data)
+    pack(source, tmp_path / "packed")
+    _unpack(tmp_path / "packed", tmp_path / "out")
+    assert sorted(file_tree(tmp_path / "out")) == sorted(names.values())
+
+
+def test_folder_that_is_not_empty_is_refused_but_with_force(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "class0").mkdir(parents=True)
+    (out / "class0" / "image000.jpg").write_text("older")
+    (out / "diary.txt").write_text("dear diary")
+    with pytest.raises(ConfigError, match=r"out is not empty: .* or --force"):
+        _unpack(packed, out)
+    assert (out / "class0" / "image000.jpg").read_text() == "older"
+    _unpack(packed, out, force=True)
+    assert len(file_tree(out)) == 8
+    assert (out / "diary.txt").read_text() == "dear diary"
+    assert (out / "class0" / "image000.jpg").read_bytes().startswith(b"\xff\xd8")
+
+
+def test_impossible_targets_are_refused(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file where the folder"):
+        _unpack(packed, tmp_path / "file")
+    with pytest.raises(ConfigError, match="is inside the dataset"):
+        _unpack(packed, packed / "out")
+
+
+def test_damaged_sample_stops_with_its_name_and_leaves_no_half_file(
+    packed: Path, tmp_path: Path
+) -> None:
+    path = packed / shard_name(1)
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"class\d/image\d+\.jpg in .*checksum does not match"):
+        _unpack(packed, tmp_path / "out")
+    for name, data in file_tree(tmp_path / "out").items():
+        assert name.endswith(".jpg")
+        assert pixels(data).size
+
+
+def test_interrupted_unpacking_leaves_only_whole_files(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_run = InlinePool.run
+
+    def stop_after_one(self: InlinePool, tasks: Iterator[dict[str, int]]) -> Iterator[object]:
+        for event in real_run(self, tasks):
+            yield event
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(InlinePool, "run", stop_after_one)
+        with pytest.raises(KeyboardInterrupt):
+            _unpack(packed, out)
+    assert all(name.endswith(".jpg") for name in file_tree(out))
+    _unpack(packed, out, force=True)
+    assert len(file_tree(out)) == 7
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "x.jpg", "a//x.jpg", "a/./x", "a/x\0y", ""]
+)
+def test_names_that_lead_out_are_refused(name: str) -> None:
+    with pytest.raises(DatasetError, match="impossible name"):
+        safe_name(name, "shard-00000.fds")
+
+
+@given(st.binary(max_size=30))
+def test_arbitrary_names_stay_below_the_folder(stored: bytes) -> None:
+    try:
+        path = safe_name(decode_name(stored), "shard")
+    except DatasetError:
+        return
+    assert not path.is_absolute()
+    assert not {"..", "."} & set(path.parts)
+    assert path.suffix.lower() in (".jpg", ".jpeg", ".jpe", ".jfif")
+
+
+def test_dataset_that_is_none_creates_no_folder(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).write_bytes(b"{}")
+    with pytest.raises(DatasetError, match="is damaged"):
+        _unpack(tmp_path, tmp_path.parent / "never")
+    assert not (tmp_path.parent / "never").exists()
+    assert PurePosixPath("a/b.jpg") == safe_name("a/b.png", "shard")

@@ -1,0 +1,283 @@
+"""Verifying: no byte of a dataset can change unseen, and each problem names its sample."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import DatasetError
+from feeder.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
+from feeder.shard_format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
+from feeder.shard_reader import ShardReader
+from feeder.verify import Verification
+from feeder.verify_shard import find_fault
+from tests.sources import InlinePool, encoded, image, make_source, pack, silent
+
+_SHARDS = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def inline() -> Any:
+    """Pack and verify in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.TaskPool", InlinePool)
+        patch.setattr("feeder.verify.TaskPool", InlinePool)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset with a quarantine list, odd samples, and padding in each shard."""
+    root = tmp_path_factory.mktemp("whole")
+    source = make_source(root / "source", 7, side=20)
+    (source / "class0" / "drawn.png").write_bytes(encoded(image(9, 9), "PNG"))
+    (source / "class0" / "broken.jpg").write_bytes(b"no image")
+    pack(source, root / "packed", shards=_SHARDS)
+    return root / "packed"
+
+
+@pytest.fixture
+def damaged(whole: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return shutil.copytree(whole, tmp_path / "damaged")
+
+
+def _problems(path: Path) -> list[str]:
+    return list(Verification.open(path, jobs=1, progress=silent()).problems())
+
+
+def _flip(path: Path, position: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def _index(path: Path, shard: int) -> tuple[ShardHeader, "np.ndarray[Any, Any]", bytes]:
+    reader = ShardReader(path / shard_name(shard))
+    records, names, _ = reader.read_index()
+    reader.close()
+    return reader.header, records, names
+
+
+def test_whole_dataset_has_no_problem(whole: Path) -> None:
+    assert _problems(whole) == []
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_flipped_bit_of_any_file_is_found(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    names = sorted(path.name for path in whole.iterdir())
+    assert names == [MANIFEST_NAME, QUARANTINE_NAME, *map(shard_name, range(_SHARDS))]
+    name = data.draw(st.sampled_from(names))
+    position = data.draw(st.integers(0, (whole / name).stat().st_size - 1))
+    bit = data.draw(st.integers(0, 7))
+    copy = tmp_path_factory.getbasetemp() / "flipped"
+    shutil.copytree(whole, copy, dirs_exist_ok=True)
+    _flip(copy / name, position, bit)
+    if name == MANIFEST_NAME:
+        with pytest.raises(DatasetError, match=r"damaged|version"):
+            Verification.open(copy, jobs=1, progress=silent())
+    else:
+        problems = _problems(copy)
+        assert problems
+        assert all("\n" not in problem and name in problem for problem in problems)
+
+
+def test_every_padding_byte_is_covered(damaged: Path) -> None:
+    covered = 0
+    for shard in range(_SHARDS):
+        path = damaged / shard_name(shard)
+        header, records, _ = _index(damaged, shard)
+        starts = [*records["offset"].tolist()[1:], header.records_offset]
+        ends = (records["offset"] + records["blob_bytes"]).tolist()
+        for end, start in zip(ends, starts, strict=True):
+            for position in range(end, start):
+                _flip(path, position)
+                (problem,) = _problems(damaged)
+                assert "bytes between two samples are not zero" in problem
+                _flip(path, position)
+                covered += 1
+    assert covered > 4
+
+
+def test_problems_name_sample_and_source(damaged: Path) -> None:
+    _, records, names = _index(damaged, 1)
+    record = records[2]
+    name = names[record["name_offset"] :][: record["name_bytes"]].decode()
+    first = load_manifest(damaged).shards[0].samples
+    _flip(damaged / shard_name(1), int(record["offset"]) + 60)
+    assert _problems(damaged) == [
+        f"sample {first + 2} ({name}) in shard-00001.fds: its checksum does not match"
+    ]
+
+
+def test_damage_of_records_and_names_is_told_apart(damaged: Path) -> None:
+    header, _, _ = _index(damaged, 0)
+    path = damaged / shard_name(0)
+    _flip(path, header.records_offset + 64 + 5)
+    assert _problems(damaged) == [
+        "shard-00000.fds: the checksum of its records and names does not match",
+        "sample 1 (name unknown) in shard-00000.fds: its record is damaged",
+    ]
+    _flip(path, header.records_offset + 64 + 5)
+    _flip(path, header.names_offset + 3)
+    assert _problems(damaged) == [
+        "shard-00000.fds: the checksum of its records and names does not match"
+    ]
+
+
+def test_every_problem_is_listed_and_other_shards_are_still_checked(damaged: Path) -> None:
+    _, records, _ = _index(damaged, 1)
+    for record in records[:3]:
+        _flip(damaged / shard_name(1), int(record["offset"]) + 50)
+    (damaged / shard_name(0)).unlink()
+    _flip(damaged / QUARANTINE_NAME, 4)
+    problems = _problems(damaged)
+    assert len(problems) == 5
+    assert problems[0] == "quarantine.jsonl: its checksum does not match"
+    assert "shard-00000.fds cannot be opened: No such file or directory" in problems[1]
+    (damaged / QUARANTINE_NAME).unlink()
+    assert "quarantine.jsonl: it cannot be read (No such file" in _problems(damaged)[0]
+
+
+@pytest.mark.parametrize("how", ["truncated", "longer", "swapped"])
+def test_shards_of_another_size_or_place_are_found(damaged: Path, how: str) -> None:
+    path = damaged / shard_name(0)
+    if how == "truncated":
+        os.truncate(path, path.stat().st_size - 1)
+    elif how == "longer":
+        path.write_bytes(path.read_bytes() + b"\0")
+    else:
+        path.write_bytes((damaged / shard_name(1)).read_bytes())
+    said = {"truncated": "is truncated", "longer": "it has ", "swapped": "says that it is shard 1"}
+    assert said[how] in _problems(damaged)[0]
+
+
+def _reseal(path: Path, shard: int, change: Callable[[dict[str, int], bytearray], None]) -> None:
+    """Change the first sample of a shard and make all checksums of the shard right again."""
+    header, records, names = _index(path, shard)
+    content = bytearray((path / shard_name(shard)).read_bytes())
+    fields = {name: int(records[0][name]) for name in SampleRecord.__slots__}
+    start, end = fields["offset"], fields["offset"] + fields["blob_bytes"]
+    blob = content[start:end]
+    change(fields, blob)
+    content[start:end] = blob
+    fields["checksum"] = checksum(blob)
+    index = SampleRecord(**fields).encode() + records[1:].tobytes() + names
+    content[header.records_offset :] = index
+    resealed = ShardHeader(
+        shard=header.shard,
+        samples=header.samples,
+        records_offset=header.records_offset,
+        names_offset=header.names_offset,
+        names_bytes=header.names_bytes,
+        index_checksum=checksum(index),
+    )
+    content[:64] = resealed.encode()
+    (path / shard_name(shard)).write_bytes(content)
+    manifest = load_manifest(path)
+    entries = list(manifest.shards)
+    entries[shard] = msgspec.structs.replace(
+        entries[shard], index_xxh3=f"{resealed.index_checksum:016x}"
+    )
+    sealed = msgspec.structs.replace(manifest, shards=tuple(entries)).sealed()
+    (path / MANIFEST_NAME).write_bytes(sealed.encode())
+
+
+def _set(field: str, value: int) -> Callable[[dict[str, int], bytearray], None]:
+    def change(fields: dict[str, int], blob: bytearray) -> None:
+        fields[field] = value
+
+    return change
+
+
+def _put(offset: Callable[[dict[str, int]], int], value: int) -> Any:
+    def change(fields: dict[str, int], blob: bytearray) -> None:
+        blob[offset(fields)] = value
+
+    return change
+
+
+def _table_bytes(fields: dict[str, int]) -> int:
+    return 2 * fields["tile_columns"] * fields["tile_rows"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_set("label", 3), "there is no class 3"),
+        (_set("subsampling", 0), "its MCU size does not fit its subsampling"),
+        (_set("subsampling", 77), "its MCU size does not fit its subsampling"),
+        (_set("tile_mcus", 0), "its tiles are 0 px wide"),
+        (_set("tile_mcus", 4), "its tiles are 64 px wide, the dataset's at most 32"),
+        (_set("width", 200), "its tile grid does not fit its size"),
+        (_set("width", 0), "its size is zero"),
+        (_set("width", 32), "its frame header gives another size"),
+        (_set("height", 1), "its frame header gives another size"),
+        (_set("header_bytes", 100), "its segment lengths do not sum to its JPEG"),
+        (_set("sof_offset", 3), "its frame header is not where its record says"),
+        (_put(lambda fields: 0, 1), "its segment lengths do not sum to its JPEG"),
+        (_put(lambda fields: -1, 0xD0), "a segment does not end in its marker"),
+        (_put(lambda fields: _table_bytes(fields) + 2, 0), "it does not decode"),
+        (_set("flags", 0xFFFF), "it counts other odd kinds"),
+        (_set("name_bytes", 3), "its name is not where it belongs"),
+        (_set("offset", 72), "a gap or an overlap"),
+        (_set("offset", 10**9), "its record points out of the shard"),
+    ],
+)
+def test_samples_that_make_no_sense_are_found_behind_right_checksums(
+    damaged: Path, change: Callable[[dict[str, int], bytearray], None], said: str
+) -> None:
+    if said == "a gap or an overlap":
+        problems = _problems_of_moved_sample(damaged)
+    else:
+        _reseal(damaged, 0, change)
+        problems = _problems(damaged)
+    assert any(said in problem for problem in problems), problems
+
+
+def _problems_of_moved_sample(path: Path) -> list[str]:
+    """Let the first record point 8 bytes further and into itself, so that a gap precedes it."""
+
+    def change(fields: dict[str, int], blob: bytearray) -> None:
+        fields["offset"] += 8
+        fields["blob_bytes"] -= 8
+
+    _reseal(path, 0, change)
+    return _problems(path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {
+            "width": st.integers(0, 70),
+            "height": st.integers(0, 70),
+            "tile_columns": st.integers(0, 3),
+            "tile_rows": st.integers(0, 3),
+            "tile_mcus": st.integers(0, 4),
+            "mcu_width_px": st.sampled_from([0, 8, 16, 32]),
+            "mcu_height_px": st.sampled_from([0, 8, 16]),
+            "subsampling": st.integers(0, 7),
+            "header_bytes": st.integers(0, 70),
+            "sof_offset": st.integers(0, 80),
+        }
+    ),
+    st.binary(min_size=100, max_size=200),
+)
+def test_arbitrary_geometry_never_crashes_the_check(fields: dict[str, int], blob: bytes) -> None:
+    zero = dict.fromkeys(SampleRecord.__slots__, 0)
+    data = SampleRecord(**{**zero, **fields, "blob_bytes": len(blob)}).encode()
+    record = np.frombuffer(data, RECORD)[0]
+    assert find_fault(record, blob, 32) is not None

@@ -1,0 +1,237 @@
+"""A worker: what it says on its channel, what it writes into slots, and when it ends."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.chunk_filler import ChunkFiller
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError, FeederError, ResourceError
+from feeder.sample import STAGES
+from feeder.slot_layout import SlotLayout
+from feeder.slots import SlotMemory
+from feeder.worker_messages import (
+    CannotStart,
+    CloseSession,
+    Configure,
+    Fill,
+    Filled,
+    FillFailed,
+    NodeToWorker,
+    OpenSession,
+    Started,
+    WorkerToNode,
+)
+from tests.daemon import DEADLINE_S, Arrived, check_batch, pack_small, small_recipe
+from tests.sources import REPOSITORY
+
+NodeEnd = Channel[NodeToWorker, WorkerToNode]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("worker"))
+
+
+class WorkerProcess:
+    """A real worker and the node process's end of its channel."""
+
+    def __init__(self, parent: int | None = None) -> None:
+        ours, theirs = open_pair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "feeder.worker", str(theirs.fileno())),
+                    str(parent or os.getpid()),
+                ],
+                cwd=REPOSITORY,
+                pass_fds=[theirs.fileno()],
+            )
+        self.channel: NodeEnd = Channel(ours, WorkerToNode)
+        self.channel.set_timeout(DEADLINE_S)
+
+    def __enter__(self) -> "WorkerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def _layout(slots: int = 2) -> SlotLayout:
+    return SlotLayout(slots=slots, batch_size=10, image_size=32)
+
+
+def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
+    rows = memory.chunk(slot, 0, 10)
+    return Arrived(rows.pixels.copy(), rows.labels.copy(), rows.sample_ids.copy(), 0, valid)
+
+
+def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path) -> None:
+    recipe, memory = small_recipe(), SlotMemory.create(_layout())
+    with WorkerProcess() as worker, Dataset.open(packed) as dataset:
+        channel = worker.channel
+        channel.send(Configure(datasets={"d": str(packed)}, open_shards=8, self_test=True))
+        started = channel.receive()
+        assert isinstance(started, Started)
+        assert started.stages == STAGES
+        assert "numpy" in started.libraries
+        channel.send(
+            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
+        )
+        for ticket, (first, count) in enumerate([(0, 4), (4, 4), (8, 2)]):
+            channel.send(Fill(ticket, 1, 1, 5, 2, first, count))
+        for ticket in range(3):
+            filled = channel.receive()
+            assert isinstance(filled, Filled)
+            assert filled.ticket == ticket
+            assert len(filled.stage_seconds) == len(STAGES)
+            assert sum(filled.stage_seconds) > 0
+        check_batch(dataset, recipe, (5, 2), _copy(memory, 1))
+        before = psutil.Process(worker.process.pid).num_fds()
+        channel.send(CloseSession(session=1))
+        channel.send(
+            OpenSession(session=2, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
+        )
+        channel.send(Fill(9, 2, 0, 0, 0, 0, 1))
+        assert isinstance(channel.receive(), Filled)
+        assert psutil.Process(worker.process.pid).num_fds() <= before + 1, "one more shard"
+        channel.close()
+        assert worker.process.wait(DEADLINE_S) == 0
+    memory.close()
+
+
+def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
+    with WorkerProcess() as worker:
+        folder = str(tmp_path / "gone")
+        worker.channel.send(Configure(datasets={"d": folder}, open_shards=8, self_test=False))
+        message = worker.channel.receive()
+        assert isinstance(message, CannotStart)
+        assert isinstance(message.as_error(), DatasetError)
+        assert "gone" in message.message
+        assert worker.process.wait(DEADLINE_S) == DatasetError.exit_status
+
+
+def test_it_ends_at_once_when_its_parent_is_another_process() -> None:
+    with WorkerProcess(parent=1) as worker:
+        assert worker.process.wait(DEADLINE_S) == 0
+
+
+def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -> None:
+    for file in packed.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shard = tmp_path / "shard-00000.fds"
+    content = bytearray(shard.read_bytes())
+    content[64 + 2000] ^= 0xFF
+    shard.write_bytes(content)
+    recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
+    with WorkerProcess() as worker:
+        channel = worker.channel
+        channel.send(Configure(datasets={"d": str(tmp_path)}, open_shards=8, self_test=False))
+        assert isinstance(channel.receive(), Started)
+        channel.send(
+            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
+        )
+        answers = []
+        for index in range(6):
+            channel.send(Fill(index, 1, 0, 0, index, 0, 10))
+            answers.append(channel.receive())
+        failed = [answer for answer in answers if isinstance(answer, FillFailed)]
+        assert len(failed) == 1
+        assert failed[0].code == "dataset"
+        assert "shard-00000.fds" in failed[0].message
+    memory.close()
+
+
+@pytest.fixture
+def filler(packed: Path) -> Iterator[ChunkFiller]:
+    with Dataset.open(packed) as dataset, warnings.catch_warnings():
+        yield ChunkFiller({"d": dataset})
+
+
+def _open(filler: ChunkFiller, memory: SlotMemory, session: int, split: str = "train") -> None:
+    recipe = small_recipe(split)  # type: ignore[arg-type]
+    message = OpenSession(session=session, dataset="d", recipe=recipe, seed=3, slots=2)
+    filler.open_session(message, os.dup(memory.fileno()))
+
+
+def test_rows_past_the_last_sample_are_padding(filler: ChunkFiller, packed: Path) -> None:
+    memory = SlotMemory.create(_layout())
+    _open(filler, memory, 1, "val")
+    with Dataset.open(packed) as dataset:
+        for first in range(0, 10, 4):
+            filler.fill(Fill(0, 1, 0, 0, 0, first, min(4, 10 - first)))
+        check_batch(dataset, small_recipe("val"), (0, 0), _copy(memory, 0))
+        for first in range(0, 10, 4):  # the same slot: what it held before must not show
+            filler.fill(Fill(0, 1, 0, 0, 5, first, min(4, 10 - first)))
+        check_batch(dataset, small_recipe("val"), (0, 5), _copy(memory, 0, valid=3))
+    filler.close_session(1)
+    memory.close()
+
+
+def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(filler: ChunkFiller) -> None:
+    memory = SlotMemory.create(_layout())
+    for session, split in ((1, "train"), (2, "train"), (3, "val")):
+        _open(filler, memory, session, split)
+    assert len(filler._readers) == 2
+    filler.close_session(1)
+    assert len(filler._readers) == 2
+    filler.close_session(2)
+    filler.close_session(3)
+    assert not filler._readers
+    memory.close()
+
+
+def test_plans_of_old_epochs_are_forgotten(filler: ChunkFiller) -> None:
+    memory = SlotMemory.create(_layout())
+    _open(filler, memory, 1)
+    for epoch in range(20):
+        filler.fill(Fill(0, 1, 0, epoch, 0, 0, 1))
+    assert len(filler._sessions[1].plans) == 4
+    filler.close_session(1)
+    memory.close()
+
+
+def test_errors_survive_the_channel_with_class_and_odd_bytes() -> None:
+    error = DatasetError("sample b\udcff.jpg is damaged")
+    carried = CannotStart.of(error).as_error()
+    assert type(carried) is DatasetError
+    assert str(carried) == "sample b\\udcff.jpg is damaged"
+    assert type(CannotStart(error="KeyError", message="x").as_error()) is FeederError
+
+
+def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
+    ours, theirs = open_pair()
+    near: NodeEnd = Channel(ours, WorkerToNode)
+    near.set_timeout(0)
+    assert near.receive() is None
+    with pytest.raises(ResourceError, match="does not fit"):
+        near.send(Configure(datasets={"d": "x" * 200_000}, open_shards=1, self_test=False))
+    with pytest.raises(ChannelFullError):
+        _send_for_ever(near)
+    theirs.close()
+    with pytest.raises(ChannelClosedError):
+        near.send(CloseSession(session=1))
+    with pytest.raises(ChannelClosedError):
+        near.receive()
+    near.close()
+
+
+def _send_for_ever(channel: NodeEnd) -> None:
+    while True:
+        channel.send(Fill(1, 1, 2, 3, 4, 5, 6))
+
+
+def test_self_test_decodes_every_dataset(filler: ChunkFiller) -> None:
+    before = np.random.default_rng(0).integers(9)
+    filler.test_decoding()
+    assert before == np.random.default_rng(0).integers(9)

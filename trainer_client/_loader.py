@@ -1,0 +1,307 @@
+"""``FeederLoader``: the batches of a feeder in the order of the plan, ready on the device.
+
+    with FeederLoader("tcp://127.0.0.1:5555", dataset="name", batch_size=256) as loader:
+        for epoch in range(90):
+            loader.set_epoch(epoch)
+            for images, labels in loader: ...
+
+Epochs. Every ``iter(loader)`` starts an epoch from its first batch: epoch 0, then 1, 2, …, or the
+one that ``set_epoch`` names. Unlike with a DistributedSampler, forgetting ``set_epoch`` does not
+repeat the order of the epoch before. The first batches of the next epoch are fetched while the last
+ones of this epoch are consumed: there is no gap between epochs. Breaking out of an epoch is fine,
+the rest of it is dropped; starting another iterator ends the one before.
+
+Ranks. Rank r of W gets the batches r, r + W, r + 2W, … of the epoch. All ranks take the same number
+of steps, ``len(loader)``. Dropping the last batch leaves out what does not fill it for everybody;
+padding (evaluation) fills up with rows labelled -100, see ``Batch``.
+"""
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import torch
+import torch.distributed
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.plan import MAX_EPOCH, rank_indices
+from feeder.recipe import Recipe
+from feeder.wire import Hello, encode
+from trainer_client._batch import Batch, BatchBuffer
+from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
+from trainer_client._prefetch import Prefetch, name_batch
+from trainer_client._session import ClientSession, Job
+from trainer_client._staging import make_stage
+from trainer_client._transport import Transport
+
+MAX_TIMEOUT_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStatistics:
+    """What a loader did so far."""
+
+    batches: int  # given to the consumer
+    images: int  # real ones in them
+    received_bytes: int  # of pixels, labels and sample ids, discarded ones included
+    wait_s: float  # how long the consumer waited for batches
+    first_batch_s: float | None  # from the first request to the first whole batch
+    reconnects: int  # welcomes after the first: the daemon restarted or the connection broke
+    chunks_discarded: int  # arrived twice, or for an epoch that was given up
+    compile_failures: int  # normalising runs uncompiled, and slower, when this is not 0
+
+
+class FeederLoader:
+    """Batches from a feeder; see the module's docstring for epochs and ranks.
+
+    ``classes`` are the dataset's class names by label, ``samples`` its size and ``fingerprint`` its
+    identity. Use it as a context manager or call ``close()``. One thread may iterate at a time.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        dataset: str,
+        split: Literal["train", "val"] = "train",
+        batch_size: int,
+        seed: int = 0,
+        image_size: int = 224,
+        rank: int | None = None,
+        world_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float16,
+        window: int = 4,
+        timeout_s: float = 60.0,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        recipe: Mapping[str, object] | None = None,
+    ) -> None:
+        """Connect and wait for the feeder's welcome.
+
+        ``rank`` and ``world_size`` default to torch.distributed's when that is initialised, else
+        to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are asked
+        for ahead: 2 to 4 hide the latency of decoding, more only costs memory on both sides.
+        ``timeout_s`` bounds every wait for the feeder, the first one included; a daemon that
+        restarts within it goes unnoticed but for ``statistics().reconnects``. ``recipe`` sets
+        further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``.
+
+        Raises ConfigError for arguments without meaning (also where only the feeder can know),
+        DatasetError when the feeder does not serve the dataset, PeerError when nobody answers
+        within ``timeout_s`` and ProtocolError when the peer speaks another version or no protocol
+        of ours.
+        """
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise ConfigError(f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {timeout_s}")
+        if clash := {"split", "batch_size", "image_size"}.intersection(recipe or {}):
+            raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
+        self.endpoint = endpoint
+        self.dataset = dataset
+        self.device = _resolve_device(device)
+        self.dtype = dtype
+        self.rank, self.world_size = _resolve_rank(rank, world_size)
+        self.recipe = Recipe.for_split(
+            split, batch_size=batch_size, image_size=image_size, **(recipe or {})
+        )
+        hello = Hello(
+            dataset=dataset,
+            recipe=self.recipe,
+            seed=seed,
+            window=window,
+            client=f"{socket.gethostname()[:64]} pid {os.getpid()} rank {self.rank}",
+        )
+        try:
+            encode(hello)
+        except ProtocolError as error:
+            raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
+        self._timeout_s = timeout_s
+        self._normaliser = Normaliser(self.device, dtype, mean, std)
+        self._stage = make_stage(self._normaliser)
+        self._buffers = [
+            BatchBuffer(batch_size, self.recipe.image_size, pinned=self.device.type == "cuda")
+            for _ in range(window + self._stage.buffers_held)
+        ]
+        self._prefetch = Prefetch(
+            self.recipe, rank=self.rank, world_size=self.world_size, buffers=len(self._buffers)
+        )
+        self._session = ClientSession(Job(endpoint=endpoint, hello=hello), self._prefetch)
+        self._next_epoch = 0
+        self._iterator: weakref.ref[EpochIterator] | None = None
+        self._batches = self._images = 0
+        self._wait_s = 0.0
+        transport = Transport(self._session, self._buffers)
+        self._transport = transport
+        # Runs on close(), when the loader is garbage, and at the interpreter's exit.
+        self._finalizer = weakref.finalize(self, transport.close)
+        try:
+            welcome = transport.wait_for_welcome(timeout_s)
+            self._indices = rank_indices(
+                welcome.batches, self.rank, self.world_size, self.recipe.last_batch
+            )
+            if not self._indices:
+                raise ConfigError(
+                    f"an epoch of dataset {dataset!r} has {welcome.batches} whole batches of "
+                    f"{batch_size}, fewer than the {self.world_size} ranks: use smaller batches"
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.classes: tuple[str, ...] = tuple(welcome.classes)
+        self.samples: int = welcome.samples
+        self.fingerprint: str = welcome.fingerprint
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch of this rank, the same for every rank."""
+        return len(self._indices)
+
+    def __iter__(self) -> "EpochIterator":
+        """Start the next epoch from its first batch; see the module's docstring."""
+        self._transport.check_usable()
+        former = self._live_iterator()
+        if former is not None:
+            former.close()
+        epoch = self._next_epoch
+        self._transport.begin(epoch)
+        self._next_epoch = epoch + 1
+        iterator = EpochIterator(self, epoch, self._indices)
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next one to iterate over, and begin to fetch it.
+
+        Raises ConfigError while an iterator is alive that is neither exhausted nor closed.
+        """
+        self._transport.check_usable()
+        if not 0 <= epoch < MAX_EPOCH:
+            raise ConfigError(f"epoch must be 0 .. {MAX_EPOCH - 1}, got {epoch}")
+        iterator = self._live_iterator()
+        if iterator is not None:
+            raise ConfigError(
+                f"set_epoch({epoch}) came in the middle of epoch {iterator.epoch}: call it between "
+                "epochs, or close() the iterator first"
+            )
+        self._transport.begin(epoch)
+        self._next_epoch = epoch
+
+    def statistics(self) -> LoaderStatistics:
+        """Return what the loader did so far; also after ``close``."""
+        return LoaderStatistics(
+            batches=self._batches,
+            images=self._images,
+            received_bytes=self._session.received_bytes,
+            wait_s=self._wait_s,
+            first_batch_s=self._session.first_batch_s,
+            reconnects=max(0, self._session.welcomes - 1),
+            chunks_discarded=self._prefetch.chunks_discarded,
+            compile_failures=self._normaliser.compile_failures,
+        )
+
+    def close(self) -> None:
+        """Say goodbye and free everything, within 2 s. Idempotent."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        """Return the loader itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _live_iterator(self) -> "EpochIterator | None":
+        iterator = self._iterator() if self._iterator is not None else None
+        return iterator if iterator is not None and not iterator.is_over else None
+
+    def _take(self, epoch: int, index: int) -> Batch:
+        """Wait for a batch, which must be this one, and load it onto the device."""
+        name = name_batch((epoch, index))
+        start_s = time.monotonic()
+        try:
+            complete = self._transport.take(name, self._timeout_s)
+        finally:
+            self._wait_s += time.monotonic() - start_s
+        if complete.key != (epoch, index):
+            raise AssertionError(f"{name} is due, the prefetch gave {name_batch(complete.key)}")
+        buffer = self._buffers[complete.buffer]
+        if complete.padding:
+            buffer.fill_padding()
+        sample_ids = buffer.sample_ids.clone()
+        try:
+            images, labels = self._stage.load(buffer, complete.buffer)
+        finally:
+            self._transport.give_back(self._stage.reclaim())
+        self._batches += 1
+        self._images += complete.valid
+        return Batch(
+            images=images,
+            labels=labels,
+            sample_ids=sample_ids,
+            valid=complete.valid,
+            epoch=epoch,
+            index=index,
+        )
+
+
+class EpochIterator:
+    """The batches of one epoch. It ends when exhausted, closed, or when a newer one starts."""
+
+    def __init__(self, loader: FeederLoader, epoch: int, indices: range) -> None:
+        self.epoch = epoch
+        self.is_over = False
+        self._loader = loader
+        self._indices = iter(indices)
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the iterator itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch; PeerError when it is not there within the loader's timeout."""
+        if self._is_closed:
+            raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
+        index = next(self._indices, None)
+        if index is None:
+            self.is_over = True
+            raise StopIteration
+        try:
+            return self._loader._take(self.epoch, index)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the rest of the epoch."""
+        self.is_over = self._is_closed = True
+
+
+def _resolve_device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    resolved = torch.device(device)
+    if resolved == torch.device("cuda"):  # names no index
+        return torch.device("cuda", torch.cuda.current_device())
+    return resolved
+
+
+def _resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size belong together: give both or neither")
+    if rank is None or world_size is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank must be 0 .. world_size - 1, got {rank} of {world_size}")
+    return rank, world_size

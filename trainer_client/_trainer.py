@@ -1,0 +1,214 @@
+"""One model in training: steps, schedule, evaluation with exact counts.
+
+The recipe is the usual one for ImageNet: SGD with momentum, a learning rate in proportion to the
+global batch with a linear warm-up and a cosine decay per step, label smoothing, no weight decay on
+biases and norms, channels_last. On CUDA the forward pass runs in the loader's half precision
+(float16 with a scaled loss); on a CPU in float32, which is the fastest there.
+
+Losses stay on the device until an epoch ends or a line is due: reading one waits for the device.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer_client._batch import Batch
+from trainer_client._loader import FeederLoader
+from trainer_client.resnet import MODELS
+
+BASE_BATCH: Final = 256  # the batch that a learning rate of 0.1 belongs to (Goyal et al. 2017)
+LOG_EVERY_STEPS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What to train and how; the defaults are the usual ones for ResNet-50 on ImageNet."""
+
+    endpoint: str
+    dataset: str
+    val_dataset: str | None = None
+    model: str = "resnet50"
+    epochs: int = 90
+    batch_size: int = 256  # of each rank
+    lr: float | None = None  # None: 0.1 for a global batch of 256, in proportion to it
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    label_smoothing: float = 0.1
+    warmup_epochs: float = 5.0
+    image_size: int = 224
+    seed: int = 0
+    window: int = 4
+    timeout_s: float = 60.0
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochResult:
+    """One epoch as this rank saw it; images are those of all ranks."""
+
+    epoch: int
+    steps: int
+    images: int
+    seconds: float
+    images_per_s: float
+    wait_share: float  # of the time: waiting for the feeder
+    loss: float  # mean over the epoch
+    lr: float
+    val_images: int | None = None
+    val_correct: int | None = None
+    val_correct_top5: int | None = None
+    val_s: float | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line for people."""
+        line = (
+            f"epoch {self.epoch}: loss {self.loss:.3f}, {self.images_per_s:,.0f} images/s, "
+            f"waited for data {self.wait_share:.0%} of {self.seconds:.1f} s, lr {self.lr:.4f}"
+        )
+        if self.val_images and self.val_correct is not None:
+            line += (
+                f", {self.val_correct:,} of {self.val_images:,} right "
+                f"({self.val_correct / self.val_images:.1%})"
+            )
+        return line
+
+
+class Trainer:
+    """The model, its optimiser and its schedule."""
+
+    def __init__(
+        self, options: TrainingOptions, loader: FeederLoader, device: torch.device
+    ) -> None:
+        torch.manual_seed(options.seed)
+        self.options = options
+        self.loader = loader
+        self.device = device
+        model: nn.Module = MODELS[options.model](len(loader.classes))
+        model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if loader.world_size > 1:
+            ids = [device] if device.type == "cuda" else None
+            model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        self.model = model
+        lr = options.lr
+        if lr is None:
+            lr = 0.1 * options.batch_size * loader.world_size / BASE_BATCH
+        self.optimiser = torch.optim.SGD(
+            _parameter_groups(model, options.weight_decay), lr=lr, momentum=options.momentum
+        )
+        steps = len(loader)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimiser,
+            lambda step: lr_factor(step, options.warmup_epochs * steps, options.epochs * steps),
+        )
+        self.loss = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
+        half = loader.dtype if device.type == "cuda" else torch.float32
+        self.autocast = torch.autocast(device.type, dtype=half, enabled=half != torch.float32)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
+
+    def train_epoch(
+        self,
+        epoch: int,
+        losses: list[float],
+        report: Callable[[str], None],
+        on_first_batch: Callable[[Batch], None] | None,
+    ) -> EpochResult:
+        """Take every step of an epoch; appends each step's loss to ``losses``."""
+        self.model.train()
+        self.loader.set_epoch(epoch)
+        before = self.loader.statistics()
+        start_s = time.monotonic()
+        on_device: list[torch.Tensor] = []
+        for step, batch in enumerate(self.loader):
+            if on_first_batch is not None and step == 0:
+                on_first_batch(batch)
+            on_device.append(self._step(batch))
+            if (step + 1) % LOG_EVERY_STEPS == 0:  # reading a loss waits for the device
+                rate = (step + 1) * self.options.batch_size / (time.monotonic() - start_s)
+                loss = on_device[-1].item()
+                report(
+                    f"  epoch {epoch}, step {step + 1} of {len(self.loader)}: loss {loss:.3f}, "
+                    f"{rate * self.loader.world_size:,.0f} images/s"
+                )
+        epoch_losses = torch.stack(on_device).tolist()
+        seconds = time.monotonic() - start_s
+        losses += epoch_losses
+        after = self.loader.statistics()
+        images = (after.images - before.images) * self.loader.world_size
+        return EpochResult(
+            epoch=epoch,
+            steps=len(epoch_losses),
+            images=images,
+            seconds=seconds,
+            images_per_s=images / seconds,
+            wait_share=(after.wait_s - before.wait_s) / seconds,
+            loss=sum(epoch_losses) / len(epoch_losses),
+            lr=float(self.schedule.get_last_lr()[0]),
+        )
+
+    def _step(self, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        with self.autocast:
+            loss: torch.Tensor = self.loss(self.model(images), labels)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.schedule.step()
+        return loss.detach()
+
+    def evaluate(self, loader: FeederLoader, trained: EpochResult) -> EpochResult:
+        """Return the epoch's result with counts over the whole evaluation set, of all ranks."""
+        self.model.eval()
+        start_s = time.monotonic()
+        counts = torch.zeros(3, dtype=torch.int64, device=self.device)
+        with torch.inference_mode(), self.autocast:
+            for batch in loader:
+                counts += count_correct(self.model(batch.images), batch.labels)
+        if self.loader.world_size > 1:
+            dist.all_reduce(counts)
+        images, correct, correct_top5 = counts.tolist()
+        return EpochResult(
+            **{
+                **asdict(trained),
+                "val_images": images,
+                "val_correct": correct,
+                "val_correct_top5": correct_top5,
+                "val_s": time.monotonic() - start_s,
+            }
+        )
+
+
+def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return int64 (3,): rows with a label, those where it is the first guess, or in the first 5.
+
+    ``logits`` is (N, classes), ``labels`` int64 (N,); padding has a negative label.
+    """
+    guesses = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    hits = guesses == labels[:, None]
+    return torch.stack([(labels >= 0).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
+
+
+def lr_factor(step: int, warmup_steps: float, steps: int) -> float:
+    """Return the share of the full learning rate: up linearly, then down as a cosine."""
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    progress = (step - warmup_steps) / max(1.0, steps - warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def _parameter_groups(
+    model: nn.Module, weight_decay: float
+) -> list[dict[str, float | list[nn.Parameter]]]:
+    """Decay matrices and kernels; biases and norms (vectors) stay as they are."""
+    kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    return [
+        {"params": kernels, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]

@@ -1,0 +1,115 @@
+"""The consumer's hold on the connection: calls that wait, each with a deadline.
+
+The consumer changes the session under a lock and rings the I/O thread (see ``_pump``) through a
+socket pair; nothing else is shared. A transport belongs to the process that made it: in a fork of
+that process the thread does not exist, so every call there fails at once, and closing does nothing.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from feeder.errors import ConfigError, PeerError
+from feeder.wire import Welcome
+from trainer_client._batch import BatchBuffer
+from trainer_client._prefetch import CompleteBatch
+from trainer_client._pump import Pump
+from trainer_client._session import ClientSession
+
+CLOSE_TIMEOUT_S: Final = 1.8
+
+_log = logging.getLogger(__name__)
+
+
+class Transport:
+    """A connection to one node, kept up until ``close``."""
+
+    def __init__(self, session: ClientSession, buffers: Sequence[BatchBuffer]) -> None:
+        """Start the I/O thread, which dials ``session.job.endpoint`` at once."""
+        self._session = session
+        self._endpoint = session.job.endpoint
+        self._pid = os.getpid()
+        self._bell, ring = socket.socketpair()
+        self._bell.setblocking(False)
+        ring.setblocking(False)
+        self._changed = threading.Condition()  # also the lock of the session
+        self._pump = Pump(session, self._changed, buffers, ring)
+        self._thread = threading.Thread(
+            target=self._pump.run, name=f"feeder client of {self._endpoint}", daemon=True
+        )
+        self._thread.start()
+
+    def wait_for_welcome(self, timeout_s: float) -> Welcome:
+        """Return the node's welcome; PeerError when there is none within ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while self._session.welcome is None and self._session.error is None:
+                self._wait(deadline_s, "no welcome", timeout_s)
+            return self._session.check()
+
+    def begin(self, epoch: int) -> None:
+        """Ask for the batches of ``epoch`` from the first on, then for those of the next."""
+        self.check_usable()
+        with self._changed:
+            self._session.begin(epoch)
+        self._wake()
+
+    def take(self, name: str, timeout_s: float) -> CompleteBatch:
+        """Return the next batch; PeerError when it, called ``name``, is not there in time."""
+        self.check_usable()
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while (batch := self._session.take()) is None:
+                self._wait(deadline_s, f"no {name}", timeout_s)
+            return batch
+
+    def give_back(self, buffers: Sequence[int]) -> None:
+        """Let the buffers of taken batches be written again."""
+        with self._changed:
+            for buffer in buffers:
+                self._session.give_back(buffer)
+        self._wake()
+
+    def check_usable(self) -> None:
+        """Raise ConfigError in a fork of the process that made this, and after ``close``."""
+        if self._pid != os.getpid():
+            raise ConfigError(
+                f"this loader of {self._endpoint} belongs to process {self._pid} and cannot work "
+                f"in its fork {os.getpid()}: make a loader in each process"
+            )
+        if self._pump.closing:
+            raise ConfigError(f"this loader of {self._endpoint} is closed")
+
+    def close(self) -> None:
+        """Say Bye, end the thread and close the socket, within 2 s. Idempotent, never raises."""
+        if self._pid != os.getpid():
+            return
+        # The garbage collector may call this in any thread, even in the I/O thread, and at any
+        # point: so it takes no lock, and the I/O thread does not wait for itself.
+        self._pump.closing = True
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_TIMEOUT_S)
+            if self._thread.is_alive():
+                _log.warning("%s: the client's I/O thread did not end in time", self._endpoint)
+        self._bell.close()
+
+    def _wait(self, deadline_s: float, what: str, timeout_s: float) -> None:
+        """Wait for the session to change, with its lock held; PeerError past the deadline."""
+        if self._pump.closing:
+            raise ConfigError(f"this loader of {self._endpoint} was closed in the meantime")
+        now_s = time.monotonic()
+        if now_s >= deadline_s:
+            reason = self._session.explain(now_s)
+            raise PeerError(f"{what} from {self._endpoint} within {timeout_s:g} s: {reason}")
+        self._changed.wait(deadline_s - now_s)
+
+    def _wake(self) -> None:
+        # A full pipe rings already; a closed one has nobody left to wake.
+        with contextlib.suppress(OSError):
+            self._bell.send(b"!")

@@ -1,0 +1,154 @@
+"""ResNet-50 for batches of four channels, and a small relative of it for the demo.
+
+The architecture is that of He et al. (2015) in the variant 1.5, which everybody trains: a
+bottleneck's stride is in its 3×3 convolution. Each block's last batch norm starts with a gain of 0,
+so that every block begins as the identity (Goyal et al. 2017). Modules have torchvision's names.
+
+The stem reads four channels, the fourth of which the loader fills with zeros. A checkpoint for
+three channels loads as it is: the stem's weights get a fourth channel of zeros, which changes no
+output.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+CHANNELS: Final = 4
+_STEM_WEIGHT: Final = "conv1.weight"
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    expansion: Final = 1
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(channels, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(channels, width, stride)
+        nn.init.zeros_(self.bn2.weight)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return (N, width, H / stride, W / stride)."""
+        shortcut = features if self.downsample is None else self.downsample(features)
+        residual: torch.Tensor = self.relu(self.bn1(self.conv1(features)))
+        residual = self.bn2(self.conv2(residual))
+        output: torch.Tensor = self.relu(residual + shortcut)
+        return output
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 with the stride, 1×1 to four times the width, and a shortcut."""
+
+    expansion: Final = 4
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(channels, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _conv(width, width * self.expansion, 1)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(channels, width * self.expansion, stride)
+        nn.init.zeros_(self.bn3.weight)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return (N, 4 * width, H / stride, W / stride)."""
+        shortcut = features if self.downsample is None else self.downsample(features)
+        residual: torch.Tensor = self.relu(self.bn1(self.conv1(features)))
+        residual = self.relu(self.bn2(self.conv2(residual)))
+        residual = self.bn3(self.conv3(residual))
+        output: torch.Tensor = self.relu(residual + shortcut)
+        return output
+
+
+class ResNet(nn.Module):
+    """Stem, four stages of blocks, average over the image, one linear layer."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: Sequence[int],
+        *,
+        num_classes: int,
+        width: int = 64,
+        channels: int = CHANNELS,
+    ) -> None:
+        """``blocks`` in each of the four stages; ``width`` of the first, doubled at each next."""
+        super().__init__()
+        self.conv1 = _conv(channels, width, 7, 2)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self._channels = width
+        self.layer1 = self._make_stage(block, width, blocks[0], 1)
+        self.layer2 = self._make_stage(block, width * 2, blocks[1], 2)
+        self.layer3 = self._make_stage(block, width * 4, blocks[2], 2)
+        self.layer4 = self._make_stage(block, width * 8, blocks[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(width * 8 * block.expansion, num_classes)
+        with torch.no_grad():
+            self.conv1.weight[:, 3:] = 0  # inputs there are 0: as are their gradients
+        self.register_load_state_dict_pre_hook(_widen_stem)  # type: ignore[no-untyped-call]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, num_classes) of normalised images (N, 4, H, W)."""
+        features: torch.Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
+        logits: torch.Tensor = self.fc(torch.flatten(self.avgpool(features), 1))
+        return logits
+
+    def _make_stage(
+        self, block: type[BasicBlock] | type[Bottleneck], width: int, count: int, stride: int
+    ) -> nn.Sequential:
+        blocks: list[nn.Module] = []
+        for number in range(count):
+            blocks.append(block(self._channels, width, stride if number == 0 else 1))
+            self._channels = width * block.expansion
+        return nn.Sequential(*blocks)
+
+
+def resnet50(num_classes: int = 1000) -> ResNet:
+    """Return a ResNet-50: 25,557,032 parameters for three channels, 3,136 more for the fourth."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes=num_classes)
+
+
+def resnet_small(num_classes: int = 10) -> ResNet:
+    """Return a ResNet-10 of a quarter of the width, which a CPU can train in a minute."""
+    return ResNet(BasicBlock, (1, 1, 1, 1), num_classes=num_classes, width=16)
+
+
+MODELS: Final[Mapping[str, Callable[[int], ResNet]]] = {
+    "resnet50": resnet50,
+    "small": resnet_small,
+}
+
+
+def _conv(channels: int, width: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    conv = nn.Conv2d(channels, width, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and channels == width:
+        return None
+    return nn.Sequential(_conv(channels, width, 1, stride), nn.BatchNorm2d(width))
+
+
+def _widen_stem(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """Give a three-channel checkpoint's stem a fourth channel of zeros while it is loaded."""
+    weight = state_dict.get(prefix + _STEM_WEIGHT)
+    stem = module.get_parameter(_STEM_WEIGHT)
+    if weight is None or weight.ndim != 4 or (weight.shape[1], stem.shape[1]) != (3, CHANNELS):
+        return
+    missing = weight.new_zeros((weight.shape[0], CHANNELS - 3, *weight.shape[2:]))
+    state_dict[prefix + _STEM_WEIGHT] = torch.cat([weight, missing], dim=1)

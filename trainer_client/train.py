@@ -1,0 +1,190 @@
+"""The reference job: trains a ResNet on batches from a feeder and says where the time goes.
+
+    python -m trainer_client.train tcp://127.0.0.1:5555 --dataset imagenet --val-dataset val
+    torchrun --nproc-per-node 8 -m trainer_client.train …      (--batch-size is that of each rank)
+
+What it does in a step is in ``_trainer``. Accuracy is exact: nobody counts the padding of the last
+batch. Ctrl-C ends it with a line and status 130. On CPUs that also run the daemon start it with
+OMP_WAIT_POLICY=passive: torch's threads otherwise spin on the cores that the workers need.
+"""
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from feeder.errors import ConfigError, FeederError
+from trainer_client._batch import Batch
+from trainer_client._loader import FeederLoader, LoaderStatistics
+from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
+from trainer_client.resnet import MODELS
+
+__all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingResult:
+    """All that a job has to report; ``losses`` are this rank's, one for each step."""
+
+    options: TrainingOptions
+    device: str
+    rank: int
+    world_size: int
+    classes: int
+    samples: int
+    connect_s: float  # from the loader's start to the feeder's welcome
+    epochs: list[EpochResult] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    loader: LoaderStatistics | None = None
+
+
+def train(
+    options: TrainingOptions,
+    *,
+    report: Callable[[str], None],
+    on_first_batch: Callable[[Batch, FeederLoader], None] | None = None,
+) -> TrainingResult:
+    """Run the job to its end, saying how it goes through ``report`` (one line a call)."""
+    if options.model not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    with contextlib.ExitStack() as stack:
+        device = _choose_device(options.device)
+        rank, world_size = _join_ranks(device, stack)
+        start_s = time.monotonic()
+        loader = stack.enter_context(_make_loader(options, device, "train"))
+        result = TrainingResult(
+            options=options,
+            device=str(device),
+            rank=rank,
+            world_size=world_size,
+            classes=len(loader.classes),
+            samples=loader.samples,
+            connect_s=time.monotonic() - start_s,
+        )
+        val_loader = None
+        if options.val_dataset is not None:
+            val_loader = stack.enter_context(_make_loader(options, device, "val"))
+        trainer = Trainer(options, loader, device)
+        said = report if rank == 0 else _say_nothing
+        said(
+            f"{options.model} on {device}, {world_size} x {options.batch_size} images a step, "
+            f"{len(loader)} steps an epoch, {loader.samples:,} images of {len(loader.classes)} "
+            "classes"
+        )
+
+        def show_first_batch(batch: Batch) -> None:
+            if on_first_batch is not None:
+                on_first_batch(batch, loader)
+
+        for epoch in range(options.epochs):
+            first = show_first_batch if epoch == 0 else None
+            trained = trainer.train_epoch(epoch, result.losses, said, first)
+            result.loader = loader.statistics()
+            if val_loader is not None:
+                trained = trainer.evaluate(val_loader, trained)
+            result.epochs.append(trained)
+            said(str(trained))
+        return result
+
+
+def _choose_device(name: str | None) -> torch.device:
+    if name is not None:
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+
+
+def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Join the other ranks when torchrun started this process; return rank and world size."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_torchelastic_launched():
+        return 0, 1
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    stack.callback(dist.destroy_process_group)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> FeederLoader:
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    is_val = split == "val"
+    return FeederLoader(
+        options.endpoint,
+        dataset=options.val_dataset or options.dataset if is_val else options.dataset,
+        split="val" if is_val else "train",
+        batch_size=options.batch_size,
+        seed=options.seed,
+        image_size=options.image_size,
+        device=device,
+        dtype=dtype,
+        window=options.window,
+        timeout_s=options.timeout_s,
+        # The usual 256 for 224, in the same proportion for other sizes.
+        recipe={"resize_size": round(options.image_size * 256 / 224)} if is_val else None,
+    )
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Path | None]:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer_client.train", description="Train a ResNet from a feeder."
+    )
+    parser.add_argument("endpoint", help="where the feeder is: tcp://HOST:PORT or ipc://PATH")
+    parser.add_argument("--dataset", required=True, help="name of the dataset to train on")
+    parser.add_argument("--val-dataset", help="name of the dataset to evaluate on after each epoch")
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--batch-size", type=int, default=256, help="of each rank")
+    parser.add_argument("--lr", type=float, help="default: 0.1 for each 256 images of a step")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--weight-decay", type=float, default=5e-5)
+    parser.add_argument("--label-smoothing", type=float, default=0.1)
+    parser.add_argument("--warmup-epochs", type=float, default=5.0)
+    parser.add_argument("--image-size", type=int, default=224, help="pixels")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--window", type=int, default=4, help="batches to ask for ahead")
+    parser.add_argument("--timeout-s", type=float, default=60.0)
+    parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
+    values = vars(parser.parse_args(arguments))
+    json_path: Path | None = values.pop("json")
+    return TrainingOptions(**values), json_path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job from the command line; returns the exit status."""
+    options, json_path = _parse_options(arguments)
+    try:
+        result = train(options, report=_print_line)
+    except FeederError as error:
+        sys.stderr.write(f"train: error: {error}\n")
+        return error.exit_status
+    except KeyboardInterrupt:
+        sys.stderr.write("train: interrupted\n")
+        return 128 + signal.SIGINT
+    if json_path is not None and result.rank == 0:
+        json_path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
