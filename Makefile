@@ -61,7 +61,7 @@ $(VENV)/.torch: | $(VENV)/bin/python
 	@$(PIP) install "$(TORCH)"
 	@touch $@
 
-$(VENV)/.project: pyproject.toml feeder/_native.c $(VENV)/.pillow-simd $(VENV)/.torch
+$(VENV)/.project: pyproject.toml $(wildcard feeder/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
 	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
 	@$(BIN)/python -c 'from feeder import runtime; runtime.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in runtime.library_versions().items()))'

@@ -4,7 +4,7 @@ A tiled JPEG is a baseline JPEG in which every *tile* (a few MCUs of one MCU row
 restart segment, so that a rectangle of tiles can be cut out and decoded without touching the rest
 (see ``feeder.tiles``). Only the entropy coding changes: coefficients and quantisation tables stay
 as they are, Huffman tables are made anew for the image. The work is done by libjpeg-turbo's
-transcoding calls in ``feeder/_native.c``; ``jpegtran`` does the same and is what the tests compare
+transcoding calls in ``feeder/native/recode.c``; ``jpegtran`` does the same and is what the tests compare
 it to.
 
 References: ITU-T T.81 (JPEG), sections B.2.4.4 (restart interval) and E.1.4 (restart markers).

@@ -1,0 +1,32 @@
+/* decode_rgbx: a JPEG to RGBX pixels, at full or reduced size. */
+#include "native.h"
+
+#include <turbojpeg.h>
+
+/* One decoder for the life of the process: making and destroying one costs more than a header. All
+ * calls hold the GIL, so it is never used twice at a time. */
+static tjhandle decoder;
+
+PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args) {
+  (void)module;
+  Py_buffer jpeg, out;
+  int width, height;
+  if (!PyArg_ParseTuple(args, "y*iiw*", &jpeg, &width, &height, &out))
+    return NULL;
+  PyObject *result = NULL;
+  if (decoder == NULL)
+    decoder = tjInitDecompress();
+  if (decoder == NULL)
+    PyErr_NoMemory();
+  else if (width < 1 || height < 1 || width > 65535 || height > 65535 ||
+           out.len < (Py_ssize_t)4 * width * height)
+    PyErr_SetString(PyExc_ValueError, "the output must hold 4 * width * height bytes");
+  else if (tjDecompress2(decoder, jpeg.buf, (unsigned long)jpeg.len, out.buf, width, 4 * width,
+                         height, TJPF_RGBX, 0) != 0) /* so it is for warnings, too */
+    PyErr_SetString(PyExc_ValueError, tjGetErrorStr2(decoder));
+  else
+    result = Py_NewRef(Py_None);
+  PyBuffer_Release(&jpeg);
+  PyBuffer_Release(&out);
+  return result;
+}

@@ -1,0 +1,39 @@
+/* The parts of the way of a sample, and of packing, for which Python is too slow. */
+#include "native.h"
+
+#include <stdio.h>
+
+#include <jpeglib.h>
+
+PyObject *feeder_jpeg_error;
+
+static PyMethodDef methods[] = {
+    {"tile_jpeg", feeder_tile_jpeg, METH_VARARGS, "See feeder.recode.tile_jpeg."},
+    {"untile_jpeg", feeder_untile_jpeg, METH_VARARGS, "See feeder.recode.untile_jpeg."},
+    {"transform_jpeg", feeder_transform_jpeg, METH_VARARGS, "See feeder.recode.transform_jpeg."},
+    {"join_segments", feeder_join_segments, METH_VARARGS, "See feeder.tiles.join_segments."},
+    {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.decode.decode_rgbx."},
+    {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.resize.resize_pack."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "feeder._native", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__native(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (module == NULL)
+    return NULL;
+  feeder_jpeg_error = PyErr_NewException("feeder._native.JpegError", PyExc_ValueError, NULL);
+  if (feeder_jpeg_error == NULL || PyModule_AddObjectRef(module, "JpegError", feeder_jpeg_error) < 0) {
+    Py_DECREF(module);
+    return NULL;
+  }
+#define TEXT_OF(macro) #macro
+#define TEXT(macro) TEXT_OF(macro)
+  if (PyModule_AddStringConstant(module, "LIBJPEG_TURBO_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0) {
+    Py_DECREF(module);
+    return NULL;
+  }
+  return module;
+}

@@ -1,0 +1,19 @@
+/* What the parts of feeder._native share. Each file's first comment says what it does; the faces with
+ * types, documentation and the reference versions that tests compare these to are feeder/recode.py,
+ * tiles.py, decode.py and resize.py. */
+#ifndef FEEDER_NATIVE_H
+#define FEEDER_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+extern PyObject *feeder_jpeg_error; /* feeder._native.JpegError; args: (kind, reason) */
+
+PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args);
+PyObject *feeder_untile_jpeg(PyObject *module, PyObject *args);
+PyObject *feeder_transform_jpeg(PyObject *module, PyObject *args);
+PyObject *feeder_join_segments(PyObject *module, PyObject *args);
+PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
+PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
+
+#endif
