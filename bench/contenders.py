@@ -1,9 +1,9 @@
 """The two ways of a sample that the decode bench compares, on the same images and crops.
 
 Without partial decoding (``decode_full``, ``sample_full``) a loader has the ordinary JPEG: the
-stored image's own coefficients in one scan without restart markers, as ``untile_jpeg`` gives them
-back. It decodes all of it with PyTurboJPEG into reused scratch, then resizes, mirrors and packs the
-crop with Pillow-SIMD and numpy, to the same bytes; ``…_same_code`` does that with the product's own
+stored image's own coefficients and Huffman tables, as ``feeder unpack`` gives them back. It decodes
+all of it with PyTurboJPEG into reused scratch, then resizes, mirrors and packs the crop with
+Pillow-SIMD and numpy, to the same bytes; ``…_same_code`` does that with the product's own
 functions, which leaves partial decoding as the only difference. Both read their JPEG with one pread
 from a file in the page cache, as the product reads its blob.
 """
@@ -22,12 +22,19 @@ from feeder.crop import CropPlan, plan_crops
 from feeder.dataset import Dataset
 from feeder.decode import decode_rgbx, turbojpeg
 from feeder.recipe import Recipe
-from feeder.recode import untile_jpeg
+from feeder.recode import SegmentLayout
 from feeder.resize import SLACK_BYTES, resize_pack, resize_pack_reference
 from feeder.sample import Scratch, plan_decode
-from feeder.tiles import TileGrids, join_segments
+from feeder.tiles import (
+    DECODER_SLACK_BYTES,
+    TileGrids,
+    join_segments,
+    joined_room_bytes,
+    layout_of,
+    whole_jpeg,
+)
 
-_Join = tuple[int, int, int, int, int, int, int, int, int, int]
+_Join = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
 class _Resize(Protocol):
@@ -81,9 +88,8 @@ class PreparedSamples:
         for row, record in enumerate(records):
             blob = np.empty(int(record["blob_bytes"]), np.uint8)
             dataset.read_blob(int(sample_ids[row]), record, blob)
-            table_bytes = 2 * int(record["tile_rows"]) * int(record["tile_columns"])
-            width, height = int(record["width"]), int(record["height"])
-            jpeg = untile_jpeg(blob[table_bytes:].data, width, height)
+            size = int(record["width"]), int(record["height"])
+            jpeg = whole_jpeg(blob, layout_of(record), *size)
             self._blobs.append(blob)
             self.jpegs.append(jpeg)
             self._offsets.append(self._offsets[-1] + len(jpeg))
@@ -170,8 +176,7 @@ class PreparedSamples:
         columns = (
             grids.columns,
             grids.rows,
-            records["header_bytes"].astype(np.int64),
-            records["sof_offset"].astype(np.int64),
+            *(records[name].astype(np.int64) for name in SegmentLayout._fields[2:]),
             windows.first_column,
             windows.end_column,
             windows.first_row,
@@ -183,8 +188,8 @@ class PreparedSamples:
 
     def _join_and_decode(self, row: int, join: _Join, scale: int) -> None:
         blob = self._blobs[row]
-        joined = self._joined.take(len(blob))
-        size_bytes = join_segments(blob, *join, joined)
+        joined = self._joined.take(joined_room_bytes(len(blob), join[1]))
+        size_bytes = join_segments(blob, *join, joined) + DECODER_SLACK_BYTES
         self._decode(joined[:size_bytes], join[-2], join[-1], scale, decode_rgbx)
 
     def _decode(

@@ -11,9 +11,8 @@ class JpegError(ValueError): ...
 def tile_jpeg(
     source: Buffer, tile_width_px: int, /
 ) -> tuple[
-    bytes, bytes, int, int, int, int, int, int, int, int, int, int, bool, bool, tuple[str, ...]
+    bytes, int, int, int, int, int, int, int, int, int, int, int, bool, bool, tuple[str, ...]
 ]: ...
-def untile_jpeg(jpeg: Buffer, width: int, height: int, /) -> bytes: ...
 def transform_jpeg(source: Buffer, orientation: int, /) -> bytes | None: ...
 def join_segments(
     blob: Buffer,
@@ -21,6 +20,7 @@ def join_segments(
     rows: int,
     header_bytes: int,
     sof_offset: int,
+    table_bits: int,
     first_column: int,
     end_column: int,
     first_row: int,
@@ -30,6 +30,17 @@ def join_segments(
     out: Buffer,
     /,
 ) -> int: ...
+def check_segments(
+    blob: Buffer,
+    columns: int,
+    rows: int,
+    header_bytes: int,
+    sof_offset: int,
+    table_bits: int,
+    mcus: int,
+    tile_mcus: int,
+    /,
+) -> None: ...
 def decode_rgbx(jpeg: Buffer, width: int, height: int, out: Buffer, /) -> None: ...
 def resize_pack(
     picture: Buffer,

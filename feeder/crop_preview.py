@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw
 from feeder.crop import plan_crops
 from feeder.dataset import Dataset
 from feeder.recipe import Recipe
-from feeder.recode import untile_jpeg
 from feeder.sample import SampleReader
+from feeder.tiles import layout_of, whole_jpeg
 
 _MARGIN_LEVEL = 232  # of the margins beside a whole image that is not square
 _DIM = 0.45  # what is outside the crop keeps this share of its brightness
@@ -75,8 +75,7 @@ def unpack_pixels(pixels: NDArray[np.int8]) -> NDArray[np.uint8]:
 def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:
     blob = np.empty(int(record["blob_bytes"]), np.uint8)
     dataset.read_blob(sample_id, record, blob)
-    table_bytes = 2 * int(record["tile_rows"]) * int(record["tile_columns"])
-    jpeg = untile_jpeg(blob[table_bytes:].data, int(record["width"]), int(record["height"]))
+    jpeg = whole_jpeg(blob, layout_of(record), int(record["width"]), int(record["height"]))
     return Image.open(io.BytesIO(jpeg)).convert("RGB")
 
 

@@ -1,20 +1,18 @@
-"""Lossless re-coding between ordinary JPEGs and tiled ones.
+"""Lossless re-coding of JPEGs into tiled ones.
 
-A tiled JPEG is a baseline JPEG in which every *tile* (a few MCUs of one MCU row) is its own
-restart segment, so that a rectangle of tiles can be cut out and decoded without touching the rest
-(see ``feeder.tiles``). Only the entropy coding changes: coefficients and quantisation tables stay
-as they are, Huffman tables are made anew for the image. The work is done by libjpeg-turbo's
-transcoding calls in ``feeder/native/recode.c``; ``jpegtran`` does the same and is what the tests compare
-it to.
+A tiled JPEG is a baseline JPEG whose *segments*, the codes of a few MCUs of one MCU row each, can
+be found, and so a rectangle of tiles cut out, without decoding anything: beside it stand the length
+of each segment and the DC coefficients that prediction has reached after it (``feeder.tiles``).
+Only the entropy coding changes: coefficients and quantisation tables stay as they are, Huffman
+tables are made anew for the image. The work is done in ``feeder/native/recode.c`` with
+libjpeg-turbo's transcoding calls; ``jpegtran`` does the like and is what the tests compare it to.
 
-References: ITU-T T.81 (JPEG), sections B.2.4.4 (restart interval) and E.1.4 (restart markers).
+Reference: ITU-T T.81 (JPEG), annex F.
 """
 
 import enum
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from feeder import _native
 from feeder.errors import DatasetError
@@ -47,27 +45,40 @@ class RecodeError(DatasetError):
         self.reason = reason
 
 
+class SegmentLayout(NamedTuple):
+    """What finding a sample's segments takes; the first arguments of ``join_segments``."""
+
+    tile_columns: int
+    tile_rows: int
+    header_bytes: int
+    """Of the JPEG: SOI up to and including the SOS header."""
+    sof_offset: int
+    """Of the SOF marker's 0xFF in the JPEG; height at +5, width at +7, big-endian."""
+    table_bits: int
+    """Bits of a segment's length and of each component's DC prediction, a byte each from the low
+    end."""
+
+    @property
+    def tables_bytes(self) -> int:
+        """Where the JPEG's header begins in the blob."""
+        length, *predictions = self.table_bits.to_bytes(4, "little")
+        segments = self.tile_columns * self.tile_rows
+        return -(-segments * length // 8) - (-segments * sum(predictions) // 8)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledJpeg:
-    """A tiled JPEG and the geometry that finding its segments takes."""
+    """A tiled JPEG as a shard holds it, and its geometry."""
 
-    jpeg: bytes
-    """A complete JPEG: optimised Huffman tables, a restart marker after every tile."""
-    segment_bytes: NDArray[np.uint16]
-    """(tile_rows * tile_columns,), row-major; each includes the 2-byte marker that ends it."""
-    header_bytes: int
-    """SOI up to and including the SOS header: where segment 0 begins."""
-    sof_offset: int
-    """Of the SOF marker's 0xFF; the height stands at +5, the width at +7, big-endian."""
+    blob: bytes
+    """Segment lengths, DC predictions, header, scan: README.md beside this module has the bytes."""
+    layout: SegmentLayout
     width: int
-    """True width in pixels; the header's may be padded to whole tiles."""
     height: int
     mcu_width_px: int
     mcu_height_px: int
     tile_mcus: int
-    """MCUs in a tile. With 2:1 chroma it divides the MCUs of a row and may be less than asked."""
-    tile_columns: int
-    tile_rows: int
+    """MCUs in a tile; the last of a row may have fewer."""
     subsampling: Subsampling
     was_progressive: bool
     was_arithmetic: bool
@@ -76,7 +87,7 @@ class TiledJpeg:
 
 
 def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
-    """Re-code ``source`` with one restart segment for each tile of at most ``tile_width_px``.
+    """Re-code ``source`` with one segment for each tile of at most ``tile_width_px``.
 
     Raises RecodeError; ValueError for a width that is not one of TILE_WIDTHS_PX.
     """
@@ -86,37 +97,21 @@ def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
         parts = _native.tile_jpeg(source, tile_width_px)
     except _native.JpegError as error:
         raise RecodeError(*error.args) from None
-    (jpeg, table, header_bytes, sof_offset, width, height, mcu_width, mcu_height) = parts[:8]
+    (blob, header_bytes, sof_offset, table_bits, width, height, mcu_width, mcu_height) = parts[:8]
     (tile_mcus, columns, rows, subsampling, progressive, arithmetic, warnings) = parts[8:]
     return TiledJpeg(
-        jpeg=jpeg,
-        segment_bytes=np.frombuffer(table, np.uint16),
-        header_bytes=header_bytes,
-        sof_offset=sof_offset,
+        blob=blob,
+        layout=SegmentLayout(columns, rows, header_bytes, sof_offset, table_bits),
         width=width,
         height=height,
         mcu_width_px=mcu_width,
         mcu_height_px=mcu_height,
         tile_mcus=tile_mcus,
-        tile_columns=columns,
-        tile_rows=rows,
         subsampling=Subsampling(subsampling),
         was_progressive=progressive,
         was_arithmetic=arithmetic,
         warnings=warnings,
     )
-
-
-def untile_jpeg(jpeg: bytes | memoryview, width: int, height: int) -> bytes:
-    """Re-code a tiled JPEG into an ordinary one of the true size, without restart markers.
-
-    Its coefficients within the true size, and so its pixels, are those of the original. Raises
-    RecodeError.
-    """
-    try:
-        return _native.untile_jpeg(jpeg, width, height)
-    except _native.JpegError as error:
-        raise RecodeError(*error.args) from None
 
 
 def transform_jpeg(source: bytes, orientation: int) -> bytes | None:

@@ -21,12 +21,22 @@ from feeder.dataset import Dataset
 from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
 from feeder.recipe import Recipe
+from feeder.recode import SegmentLayout
 from feeder.resize import SLACK_BYTES, resize_pack
-from feeder.tiles import TileGrids, TileWindows, cover_boxes, join_segments
+from feeder.tiles import (
+    DECODER_SLACK_BYTES,
+    TileGrids,
+    TileWindows,
+    cover_boxes,
+    join_segments,
+    joined_room_bytes,
+)
 
 STAGES = ("read", "join", "decode", "resize")
 
-_JOIN_FIELDS = ["blob_bytes", "tile_columns", "tile_rows", "header_bytes", "sof_offset"]
+_LAYOUT_FIELDS = list(SegmentLayout._fields)
+_Layout = tuple[int, int, int, int, int]
+_Window = tuple[int, int, int, int, int, int]
 
 _BOX_ROUNDING_PX = 1 / 64
 """Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
@@ -58,8 +68,6 @@ class DecodePlan:
     """What to decode of n samples, and the box within it that becomes the picture."""
 
     windows: TileWindows
-    picture_width: NDArray[np.int64]
-    """(n,) decoded pixels across up to the image's true edge; Pillow must not look past it."""
     boxes: NDArray[np.float64]
     """(n, 4): left, top, right, bottom in pixels of the decoded window."""
 
@@ -85,9 +93,6 @@ def plan_decode(
     origin = np.stack([windows.x, windows.y], axis=1) // scales[:, None]
     return DecodePlan(
         windows=windows,
-        picture_width=np.minimum(
-            -(-(grids.width - windows.x) // scales), -(-windows.width // scales)
-        ),
         boxes=corners - np.tile(origin, 2),
     )
 
@@ -135,9 +140,9 @@ class SampleReader:
         rows = zip(
             sample_ids.tolist(),
             records,
-            records[_JOIN_FIELDS].tolist(),
+            records["blob_bytes"].tolist(),
+            records[_LAYOUT_FIELDS].tolist(),
             _window_fields(plan.windows),
-            plan.picture_width.tolist(),
             plan.boxes.tolist(),
             crops.scales.tolist(),
             crops.flips.tolist(),
@@ -157,35 +162,21 @@ class SampleReader:
         self,
         sample_id: int,
         record: np.void,
-        join_fields: tuple[int, ...],
-        window: tuple[int, ...],
-        picture_width: int,
+        blob_bytes: int,
+        layout: _Layout,
+        window: _Window,
         box: tuple[float, float, float, float],
         scale: int,
         flip: bool,
         out: NDArray[np.int8],
     ) -> None:
         started = perf_counter()
-        blob_bytes, columns, tile_rows, header_bytes, sof_offset = join_fields
-        first_column, end_column, first_row, end_row, source_width, source_height = window
+        *_, source_width, source_height = window
         blob = self._dataset.read_blob(sample_id, record, self._blob.take(blob_bytes))
         read = perf_counter()
 
-        joined = self._joined.take(blob_bytes)
-        joined_bytes = join_segments(
-            blob,
-            columns,
-            tile_rows,
-            header_bytes,
-            sof_offset,
-            first_column,
-            end_column,
-            first_row,
-            end_row,
-            source_width,
-            source_height,
-            joined,
-        )
+        joined = self._joined.take(joined_room_bytes(blob_bytes, layout[1]))
+        joined_bytes = join_segments(blob, *layout, *window, joined) + DECODER_SLACK_BYTES
         joined_at = perf_counter()
 
         width, height = -(-source_width // scale), -(-source_height // scale)
@@ -193,7 +184,7 @@ class SampleReader:
         decode_rgbx(joined[:joined_bytes], source_width, source_height, scale, picture)
         decoded = perf_counter()
 
-        resize_pack(picture, 4 * width, picture_width, height, box, mirrored=flip, out=out)
+        resize_pack(picture, 4 * width, width, height, box, mirrored=flip, out=out)
         seconds = self.seconds
         seconds["read"] += read - started
         seconds["join"] += joined_at - read
@@ -202,8 +193,7 @@ class SampleReader:
         self.images += 1
 
 
-def _window_fields(windows: TileWindows) -> list[list[int]]:
+def _window_fields(windows: TileWindows) -> list[_Window]:
     """Return for each sample what ``join_segments`` takes of its window, as plain integers."""
     fields = ("first_column", "end_column", "first_row", "end_row", "width", "height")
-    columns: list[list[int]] = np.stack([getattr(windows, f) for f in fields], axis=1).tolist()
-    return columns
+    return list(zip(*(getattr(windows, field).tolist() for field in fields), strict=True))

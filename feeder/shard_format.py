@@ -25,7 +25,7 @@ ALIGNMENT_BYTES: Final = 8  # blobs and records start on it, so that every field
 # magic, version, header bytes, shard, samples, records offset, names offset, names bytes, index
 _HEADER = struct.Struct("<8sHHIQQQQQ")
 _HEADER_CHECKSUM = struct.Struct("<Q")
-_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBH12x")
+_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBHI8x")
 _RECORD_CHECKSUM = struct.Struct("<I")
 
 RECORD: Final = np.dtype(
@@ -38,7 +38,7 @@ RECORD: Final = np.dtype(
         ("name_bytes", "<u2"),
         ("width", "<u2"),  # true pixels, as are the next
         ("height", "<u2"),
-        ("header_bytes", "<u2"),  # of the JPEG: where segment 0 begins
+        ("header_bytes", "<u2"),  # of the JPEG, up to and with SOS
         ("sof_offset", "<u2"),  # of the SOF marker in the JPEG
         ("tile_columns", "<u2"),
         ("tile_rows", "<u2"),
@@ -47,7 +47,8 @@ RECORD: Final = np.dtype(
         ("mcu_height_px", "u1"),
         ("subsampling", "u1"),  # feeder.recode.Subsampling
         ("flags", "<u2"),  # Oddity
-        ("reserved", "V12"),  # zero
+        ("table_bits", "<u4"),  # widths of the segment table's fields, a byte each
+        ("reserved", "V8"),  # zero
         ("record_checksum", "<u4"),  # low half of xxh3_64 of the 60 bytes before it
     ]
 )
@@ -171,6 +172,7 @@ class SampleRecord:
     mcu_height_px: int
     subsampling: int
     flags: int
+    table_bits: int
 
     def encode(self) -> bytes:
         """Return the 64 bytes, checksum included; struct.error where a field is out of range."""
@@ -192,6 +194,7 @@ class SampleRecord:
             self.mcu_height_px,
             self.subsampling,
             self.flags,
+            self.table_bits,
         )
         return fields + _RECORD_CHECKSUM.pack(checksum(fields) & 0xFFFFFFFF)
 

@@ -49,8 +49,7 @@ class ShardWriter:
 
     def append(self, tiled: "TiledJpeg", *, label: int, name: str, flags: int) -> None:
         """Append one re-coded image with its label, source name and Oddity flags."""
-        segment_table = np.ascontiguousarray(tiled.segment_bytes, dtype="<u2").tobytes()
-        blob = segment_table + tiled.jpeg
+        blob, layout = tiled.blob, tiled.layout
         stored_name = encode_name(name)
         record = SampleRecord(
             offset=self._offset,
@@ -61,15 +60,16 @@ class ShardWriter:
             name_bytes=len(stored_name),
             width=tiled.width,
             height=tiled.height,
-            header_bytes=tiled.header_bytes,
-            sof_offset=tiled.sof_offset,
-            tile_columns=tiled.tile_columns,
-            tile_rows=tiled.tile_rows,
+            header_bytes=layout.header_bytes,
+            sof_offset=layout.sof_offset,
+            tile_columns=layout.tile_columns,
+            tile_rows=layout.tile_rows,
             tile_mcus=tiled.tile_mcus,
             mcu_width_px=tiled.mcu_width_px,
             mcu_height_px=tiled.mcu_height_px,
             subsampling=int(tiled.subsampling),
             flags=flags,
+            table_bits=layout.table_bits,
         )
         self._append(record.encode(), blob, stored_name)
 

@@ -11,7 +11,7 @@ that decoding the whole image gives. What it takes:
   libjpeg upsamples chroma of one or two samples across in another way.
 
 The geometry of a whole chunk is computed at once, in numpy; what is left for each sample is the
-copying, in ``feeder/native/join.c``.
+joining, in ``feeder/native/join.c``: one run of bits a row, its first DC differences coded anew.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder._native import join_segments
-from feeder.recode import Subsampling
+from feeder import _native
+from feeder.recode import SegmentLayout, Subsampling
 
-__all__ = ["TileGrids", "TileWindows", "cover_boxes", "join_segments", "join_segments_reference"]
+DECODER_SLACK_BYTES: Final = 5120
+"""Zero bytes that follow a joined JPEG, and that the decoder should be shown: libjpeg-turbo takes
+its fast Huffman decoder only while 512 bytes for each block of an MCU are left (jdhuff.c)."""
+
+_ROW_ROOM_BYTES: Final = 64
 
 _MIN_DECODED_PX: Final = 5
 _CHROMA_REACH_PX: Final = np.zeros(len(Subsampling), np.int64)
@@ -39,7 +43,6 @@ class TileGrids:
     height: NDArray[np.int64]
     tile_width_px: NDArray[np.int64]
     tile_height_px: NDArray[np.int64]
-    mcu_width_px: NDArray[np.int64]
     columns: NDArray[np.int64]
     rows: NDArray[np.int64]
     chroma_reach_px: NDArray[np.int64]
@@ -53,7 +56,6 @@ class TileGrids:
             height=field["height"],
             tile_width_px=field["tile_mcus"] * field["mcu_width_px"],
             tile_height_px=field["mcu_height_px"],
-            mcu_width_px=field["mcu_width_px"],
             columns=field["tile_columns"],
             rows=field["tile_rows"],
             chroma_reach_px=_CHROMA_REACH_PX[records["subsampling"]],
@@ -83,8 +85,7 @@ class TileWindows:
     """Left edge in source pixels; a multiple of the tile's width."""
     y: NDArray[np.int64]
     width: NDArray[np.int64]
-    """Of the joined JPEG, in source pixels; cut to the image's true edge where the header can say
-    so, else padded to a whole tile."""
+    """Of the joined JPEG, in source pixels, cut to the image's edge; so is the height."""
     height: NDArray[np.int64]
 
 
@@ -108,7 +109,8 @@ def cover_boxes(
     end_column = np.minimum(-(-(end_x + reach) // tile_w), grids.columns)
     end_row = np.minimum(-(-(end_y + reach) // tile_h), grids.rows)
 
-    missing = _MIN_DECODED_PX * scales - (_right_edge(grids, end_column) - first_column * tile_w)
+    right = np.minimum(end_column * tile_w, grids.width)
+    missing = _MIN_DECODED_PX * scales - (right - first_column * tile_w)
     more_left = np.minimum(np.maximum(-(-missing // tile_w), 0), first_column)
     more_right = np.maximum(-(-(missing - more_left * tile_w) // tile_w), 0)
     first_column -= more_left
@@ -122,64 +124,47 @@ def cover_boxes(
         end_row=end_row,
         x=x,
         y=y,
-        width=_right_edge(grids, end_column) - x,
+        width=np.minimum(end_column * tile_w, grids.width) - x,
         height=np.minimum(end_row * tile_h, grids.height) - y,
     )
 
 
-def _right_edge(grids: TileGrids, end_column: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the width that a joined header may claim, counted from the image's left edge.
+def joined_room_bytes(blob_bytes: int, tile_rows: int) -> int:
+    """Return a size of ``out`` that ``join_segments`` needs at most."""
+    return 2 * blob_bytes + _ROW_ROOM_BYTES * tile_rows + DECODER_SLACK_BYTES
 
-    It can carry the true edge only where that needs as many MCUs as the tiles have; otherwise the
-    decoder would take each row's surplus MCUs for the start of the next.
+
+join_segments = _native.join_segments
+"""Write a window's tiles as one valid baseline JPEG into ``out``; return its length in bytes.
+
+Takes the sample's blob, the five fields of its SegmentLayout, the window (first_column, end_column,
+first_row, end_row, width, height; the size of the JPEG in pixels) and ``out``, of which
+``joined_room_bytes`` are enough. DECODER_SLACK_BYTES zero bytes follow the JPEG. Raises ValueError
+where the blob does not hold what its layout says; nothing outside of either buffer is touched.
+"""
+
+
+def whole_jpeg(
+    blob: bytes | memoryview | NDArray[np.uint8], layout: SegmentLayout, width: int, height: int
+) -> bytes:
+    """Return all tiles as an ordinary JPEG: the source's coefficients, no restart markers.
+
+    Raises ValueError where the blob does not hold what its layout says.
     """
-    right = end_column * grids.tile_width_px
-    surplus = right - grids.width
-    return np.where((surplus > 0) & (surplus < grids.mcu_width_px), grids.width, right)
+    columns, rows = layout.tile_columns, layout.tile_rows
+    out = np.empty(joined_room_bytes(len(blob), rows), np.uint8)
+    size_bytes = join_segments(blob, *layout, 0, columns, 0, rows, width, height, out)
+    return out[:size_bytes].tobytes()
 
 
-def join_segments_reference(
-    blob: memoryview | NDArray[np.uint8],
-    columns: int,
-    rows: int,
-    header_bytes: int,
-    sof_offset: int,
-    first_column: int,
-    end_column: int,
-    first_row: int,
-    end_row: int,
-    width: int,
-    height: int,
-    out: NDArray[np.uint8],
-    /,
-) -> int:
-    """Write a window's tiles as one valid JPEG into ``out`` and return its length in bytes.
+check_segments = _native.check_segments
+"""Read every code of a blob's scan and compare what the tables say of each segment.
 
-    ``blob`` is the sample as its shard holds it: the segment table (little-endian uint16,
-    ``rows * columns``, row-major) followed by the tiled JPEG. The window's tiles are
-    [first_column, end_column) × [first_row, end_row); width and height are those of the joined
-    JPEG in pixels. ``out`` needs at most the tiled JPEG's own length.
+Takes the blob, the five fields of its SegmentLayout, the MCUs of a row and those of a tile. Raises
+ValueError that names the first segment that is not as its tables say.
+"""
 
-    The tiles of one row that a window touches are one contiguous run of the file, so one copy a row
-    and one vectorised assignment of all the markers' numbers do the whole join. ``join_segments``
-    does the same in C, checks what it reads and raises ValueError where the blob does not hold what
-    the table says; this one is the tests' and the bench's second opinion.
-    """
-    data = np.frombuffer(blob, np.uint8)
-    table = data[: 2 * columns * rows].view("<u2").astype(np.int64)
-    jpeg = data[2 * columns * rows :]
-    ends = header_bytes + np.cumsum(table).reshape(rows, columns)
-    starts = ends - table.reshape(rows, columns)
-    window = slice(first_row, end_row), slice(first_column, end_column)
-    starts, ends = starts[window], ends[window]
 
-    out[:header_bytes] = jpeg[:header_bytes]
-    out[sof_offset + 5 : sof_offset + 9] = np.array([height, width], ">u2").view(np.uint8)
-    to = header_bytes
-    for start, end in zip(starts[:, 0].tolist(), ends[:, -1].tolist(), strict=True):
-        out[to : to + end - start] = jpeg[start:end]
-        to += end - start
-    markers = header_bytes + np.cumsum(ends - starts) - 1
-    out[markers] = 0xD0 + np.arange(markers.size) % 8
-    out[to - 1] = 0xD9
-    return to
+def layout_of(record: np.void) -> SegmentLayout:
+    """Return the layout that a record of dtype ``feeder.shard_format.RECORD`` gives."""
+    return SegmentLayout(*(int(record[name]) for name in SegmentLayout._fields))

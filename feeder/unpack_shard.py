@@ -11,10 +11,10 @@ from feeder.dataset import open_shard
 from feeder.errors import DatasetError
 from feeder.manifest import ShardEntry
 from feeder.pack_listing import unpacked_name
-from feeder.recode import RecodeError, untile_jpeg
 from feeder.shard_format import checksum, decode_name, printable, record_is_intact
 from feeder.shard_reader import ShardReader
 from feeder.task_pool import Report
+from feeder.tiles import layout_of, whole_jpeg
 
 _REPORT_EVERY: Final = 32  # samples
 
@@ -66,13 +66,12 @@ def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
     reader.read_into(int(record["offset"]), memoryview(blob))
     if checksum(blob) != int(record["checksum"]):
         raise DatasetError(f"{where} is damaged (its checksum does not match): run feeder verify")
-    segments = int(record["tile_columns"]) * int(record["tile_rows"])
     try:
-        return untile_jpeg(
-            memoryview(blob)[2 * segments :], int(record["width"]), int(record["height"])
+        return whole_jpeg(
+            memoryview(blob), layout_of(record), int(record["width"]), int(record["height"])
         )
-    except RecodeError as error:
-        raise DatasetError(f"{where} is damaged ({error.reason}): run feeder verify") from None
+    except ValueError as error:
+        raise DatasetError(f"{where} is damaged ({error}): run feeder verify") from None
 
 
 def _place(jpeg: bytes, temporary: Path, path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Every byte of a shard is covered: the header by its checksum, records and names by the index
 checksum, each record and each blob by its own, and what lies between blobs must be zero. Beyond
-that each sample must make sense: the geometry fits, each segment ends in its marker, and the whole
-JPEG decodes without a complaint.
+that each sample must make sense: the geometry fits, each segment is as long and leaves DC
+prediction where its tables say, and the whole JPEG decodes without a complaint.
 """
 
 import warnings
@@ -30,6 +30,7 @@ from feeder.shard_format import (
 )
 from feeder.shard_reader import ShardReader
 from feeder.task_pool import Report
+from feeder.tiles import check_segments, layout_of, whole_jpeg
 
 _MCU_PX: Final = {
     Subsampling.S444: (8, 8),
@@ -39,8 +40,6 @@ _MCU_PX: Final = {
     Subsampling.S411: (32, 8),
     Subsampling.GREY: (8, 8),
 }
-_MARKERS = 0xD0  # of RST0
-_EOI = 0xD9
 _SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
 _DAMAGED_PADDING = "the bytes between two samples are not zero"
 _REPORT_EVERY: Final = 32  # samples
@@ -199,15 +198,15 @@ class _ShardCheck:
         self.subsampling[Subsampling(int(record["subsampling"])).name.lower()] += 1
 
     def _decode(self, record: np.void, blob: bytearray) -> str | None:
-        segments = int(record["tile_columns"]) * int(record["tile_rows"])
-        jpeg = np.frombuffer(blob, np.uint8)[2 * segments :]
+        size = int(record["width"]), int(record["height"])
+        jpeg = whole_jpeg(memoryview(blob), layout_of(record), *size)
         try:
             pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGB)
         except (OSError, Warning) as error:
             return f"it does not decode ({error})"
         height, width = pixels.shape[:2]
-        if height < record["height"] or width < record["width"]:
-            return f"it decodes to {width} x {height} pixels, its record says more"
+        if (width, height) != size:
+            return f"it decodes to {width} x {height} pixels, its record says {size[0]} x {size[1]}"
         return None
 
 
@@ -228,19 +227,17 @@ def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> 
         return "its size is zero"
     if -(-fields["width"] // tile_px) != columns or -(-fields["height"] // mcu_px[1]) != rows:
         return "its tile grid does not fit its size"
-    table = np.frombuffer(blob, "<u2", count=columns * rows)
-    jpeg = np.frombuffer(blob, np.uint8)[2 * columns * rows :]
-    ends = fields["header_bytes"] + np.cumsum(table, dtype=np.int64)
-    if not len(ends) or ends[-1] != len(jpeg):
-        return "its segment lengths do not sum to its JPEG"
-    markers = _MARKERS + np.arange(len(ends)) % 8
-    markers[-1] = _EOI
-    if (table < 2).any() or (jpeg[ends - 2] != 0xFF).any() or (jpeg[ends - 1] != markers).any():
-        return "a segment does not end in its marker"
+    layout = layout_of(record)
+    mcus = -(-fields["width"] // mcu_px[0])
+    try:
+        check_segments(blob, *layout, mcus, fields["tile_mcus"])
+    except ValueError as error:
+        return str(error)
+    jpeg = np.frombuffer(blob, np.uint8)[layout.tables_bytes :]
     sof = fields["sof_offset"]
     if sof + 9 > fields["header_bytes"] or jpeg[sof] != 0xFF or jpeg[sof + 1] not in _SOF_MARKERS:
         return "its frame header is not where its record says"
     height, width = np.frombuffer(jpeg[sof + 5 : sof + 9].tobytes(), ">u2").tolist()
-    if height != fields["height"] or not fields["width"] <= width <= columns * tile_px:
+    if (width, height) != (fields["width"], fields["height"]):
         return "its frame header gives another size than its record"
     return None

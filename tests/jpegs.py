@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
+from feeder.recode import TiledJpeg
+from feeder.tiles import whole_jpeg
+
 SAMPLINGS = {"4:4:4": "1x1", "4:2:2": "2x1", "4:2:0": "2x2", "4:4:0": "1x2", "4:1:1": "4x1"}
 
 
@@ -61,6 +64,11 @@ def decode(jpeg: bytes | NDArray[np.uint8], scale: int = 1) -> NDArray[np.uint8]
     factor = (1, scale) if scale > 1 else None
     rgbx = _decoder().decode(jpeg, pixel_format=TJPF_RGBX, scaling_factor=factor)
     return np.asarray(rgbx)[:, :, :3]
+
+
+def ordinary(tiled: TiledJpeg) -> bytes:
+    """Return a tiled JPEG as an ordinary one."""
+    return whole_jpeg(tiled.blob, tiled.layout, tiled.width, tiled.height)
 
 
 def class_files(folder: Path) -> list[Path]:

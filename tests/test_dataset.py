@@ -12,9 +12,9 @@ import pytest
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
 from feeder.manifest import MANIFEST_NAME
-from feeder.recode import untile_jpeg
 from feeder.shard_format import RECORD, shard_name
 from feeder.shard_reader import ShardReader
+from feeder.tiles import layout_of, whole_jpeg
 from tests.sources import InlinePool, make_source, pack, pixels
 from tests.test_manifest import make_manifest
 
@@ -62,12 +62,12 @@ def test_every_sample_is_its_source_file(packed: tuple[Path, Path], dataset: Dat
     for sample, record in enumerate(records):
         blob = dataset.read_blob(sample, record, scratch)
         assert len(blob) == record["blob_bytes"]
-        jpeg = blob[2 * int(record["tile_columns"]) * int(record["tile_rows"]) :]
         name = _name(dataset, sample)
         names.add(name)
         original = pixels((source / name).read_bytes())
         assert original.shape[:2] == (record["height"], record["width"])
-        ordinary = untile_jpeg(jpeg, int(record["width"]), int(record["height"]))
+        size = int(record["width"]), int(record["height"])
+        ordinary = whole_jpeg(blob, layout_of(record), *size)
         assert np.array_equal(pixels(ordinary), original)
         assert dataset.classes[record["label"]] == name.split("/")[0]
     assert len(names) == _IMAGES

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from feeder import sources
 from feeder.exif import read_orientation
-from feeder.recode import Subsampling, tile_jpeg, untile_jpeg
+from feeder.recode import Subsampling, tile_jpeg
 from feeder.shard_format import Oddity
 from feeder.sources import (
     SourceError,
@@ -26,7 +26,7 @@ from feeder.sources import (
     sniff_file,
     sniff_format,
 )
-from tests.jpegs import cjpeg, picture
+from tests.jpegs import cjpeg, ordinary, picture
 from tests.sources import encoded, image, pixels
 
 _OPTIONS = SourceOptions(tile_width_px=32, apply_exif=False, quality=95)
@@ -35,8 +35,7 @@ _ORIENTATION = 0x0112
 
 
 def _ordinary(sample: SourceSample) -> bytes:
-    tiled = sample.tiled
-    return untile_jpeg(tiled.jpeg, tiled.width, tiled.height)
+    return ordinary(sample.tiled)
 
 
 def _as_rgb_jpeg(rgb: Image.Image) -> bytes:
@@ -180,9 +179,9 @@ def test_exif_of_cmyk_is_counted_or_applied() -> None:
 def test_quality_shapes_converted_images_only() -> None:
     low = SourceOptions(tile_width_px=32, apply_exif=False, quality=20)
     png, jpeg = encoded(image(), "PNG"), encoded(image())
-    small, large = (prepare_sample(png, "a/b.png", o).tiled.jpeg for o in (low, _OPTIONS))
+    small, large = (prepare_sample(png, "a/b.png", o).tiled.blob for o in (low, _OPTIONS))
     assert len(small) < len(large)
-    assert prepare_sample(jpeg, "a/b.jpg", low).tiled.jpeg == tile_jpeg(jpeg, 32).jpeg
+    assert prepare_sample(jpeg, "a/b.jpg", low).tiled.blob == tile_jpeg(jpeg, 32).blob
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -305,7 +304,7 @@ def _outcome(data: bytes) -> tuple[bytes | str, str]:
         sample = prepare_sample(data, "a/b.jpg", _OPTIONS)
     except SourceError as error:
         return error.kind, error.reason
-    return sample.tiled.jpeg, str(sample.flags)
+    return sample.tiled.blob, str(sample.flags)
 
 
 _WHOLE = {

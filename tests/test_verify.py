@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import DatasetError
 from feeder.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
+from feeder.recode import SegmentLayout
 from feeder.shard_format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
 from feeder.shard_reader import ShardReader
 from feeder.verify import Verification
@@ -209,8 +210,13 @@ def _put(offset: Callable[[dict[str, int]], int], value: int) -> Any:
     return change
 
 
-def _table_bytes(fields: dict[str, int]) -> int:
-    return 2 * fields["tile_columns"] * fields["tile_rows"]
+def _layout(fields: dict[str, int]) -> SegmentLayout:
+    return SegmentLayout(*(fields[name] for name in SegmentLayout._fields))
+
+
+def _sample_precision(fields: dict[str, int]) -> int:
+    layout = _layout(fields)
+    return layout.tables_bytes + layout.sof_offset + 4
 
 
 @pytest.mark.parametrize(
@@ -225,11 +231,12 @@ def _table_bytes(fields: dict[str, int]) -> int:
         (_set("width", 0), "its size is zero"),
         (_set("width", 32), "its frame header gives another size"),
         (_set("height", 1), "its frame header gives another size"),
-        (_set("header_bytes", 100), "its segment lengths do not sum to its JPEG"),
+        (_set("header_bytes", 100), "its tables or its JPEG header make no sense"),
+        (_set("table_bits", 0), "its tables or its JPEG header make no sense"),
         (_set("sof_offset", 3), "its frame header is not where its record says"),
-        (_put(lambda fields: 0, 1), "its segment lengths do not sum to its JPEG"),
-        (_put(lambda fields: -1, 0xD0), "a segment does not end in its marker"),
-        (_put(lambda fields: _table_bytes(fields) + 2, 0), "it does not decode"),
+        (_put(lambda fields: 0, 1), "segment 0 is not what its tables say"),
+        (_put(lambda fields: -1, 0xD0), "is not what its tables say"),
+        (_put(_sample_precision, 12), "it does not decode"),
         (_set("flags", 0xFFFF), "it counts other odd kinds"),
         (_set("name_bytes", 3), "its name is not where it belongs"),
         (_set("offset", 72), "a gap or an overlap"),
@@ -272,6 +279,7 @@ def _problems_of_moved_sample(path: Path) -> list[str]:
             "subsampling": st.integers(0, 7),
             "header_bytes": st.integers(0, 70),
             "sof_offset": st.integers(0, 80),
+            "table_bits": st.integers(0, 2**32 - 1) | st.just(0x08080808),
         }
     ),
     st.binary(min_size=100, max_size=200),

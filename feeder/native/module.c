@@ -9,9 +9,9 @@ PyObject *feeder_jpeg_error;
 
 static PyMethodDef methods[] = {
     {"tile_jpeg", feeder_tile_jpeg, METH_VARARGS, "See feeder.recode.tile_jpeg."},
-    {"untile_jpeg", feeder_untile_jpeg, METH_VARARGS, "See feeder.recode.untile_jpeg."},
     {"transform_jpeg", feeder_transform_jpeg, METH_VARARGS, "See feeder.recode.transform_jpeg."},
     {"join_segments", feeder_join_segments, METH_VARARGS, "See feeder.tiles.join_segments."},
+    {"check_segments", feeder_check_segments, METH_VARARGS, "See feeder.tiles.check_segments."},
     {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.decode.decode_rgbx."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.resize.resize_pack."},
     {NULL, NULL, 0, NULL},

@@ -1,8 +1,9 @@
-/* tile_jpeg, untile_jpeg, transform_jpeg: JPEGs re-coded without loss.
+/* tile_jpeg, transform_jpeg: JPEGs re-coded without loss.
  *
- * Coefficients go through libjpeg-turbo's transcoding calls (jpeg_read_coefficients and
- * jpeg_write_coefficients); nothing is ever re-quantised. */
+ * libjpeg-turbo reads the coefficients (jpeg_read_coefficients) and writes the new header; the blocks
+ * are coded here, segment by segment. Nothing is ever re-quantised. */
 #include "native.h"
+#include "huffman.h"
 
 #include <setjmp.h>
 #include <stdint.h>
@@ -14,10 +15,6 @@
 
 #include <jerror.h>
 #include <turbojpeg.h>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 
 /* Coefficients take 6 bytes a pixel at 4:4:4; a header must not be able to ask for all memory. */
@@ -102,11 +99,6 @@ static void init_errors(error_state *state) {
 
 /* ---- re-coding ----------------------------------------------------------------------------- */
 
-/* How often each symbol is coded, by Huffman table. */
-typedef struct {
-  long dc[NUM_HUFF_TBLS][256], ac[NUM_HUFF_TBLS][256];
-} symbol_counts;
-
 /* Everything that a failing libjpeg call must find again after its longjmp. */
 typedef struct {
   error_state errors;
@@ -117,6 +109,11 @@ typedef struct {
   unsigned char *output; /* room, or, once writing has finished, what libjpeg grew it into */
   unsigned long output_bytes;
   symbol_counts counts;
+  code_table dc_codes[NUM_HUFF_TBLS], ac_codes[NUM_HUFF_TBLS];
+  unsigned char *scan; /* the coded blocks, without byte stuffing */
+  size_t scan_bytes, scan_room;
+  uint32_t *segment_bits; /* by segment */
+  int16_t (*dc_after)[3]; /* by segment: what DC prediction has reached after it */
 } recoder;
 
 static recoder *recoder_new(size_t source_bytes) {
@@ -143,6 +140,9 @@ static void recoder_free(recoder *r) {
   if (r->output != r->room)
     free(r->output);
   free(r->room);
+  free(r->scan);
+  free(r->segment_bits);
+  free(r->dc_after);
   free(r);
 }
 
@@ -222,188 +222,6 @@ static void begin_target(recoder *r) {
   }
 }
 
-/* ---- Huffman tables of our own ------------------------------------------------------------- */
-
-/* libjpeg can find the best tables itself (optimize_coding), by coding everything twice; its first
- * pass looks at every coefficient, of which nine in ten are 0. Here only the others are touched. */
-
-static const unsigned char ZIGZAG_OF[DCTSIZE2] = {
-    0,  1,  5,  6,  14, 15, 27, 28, 2,  4,  7,  13, 16, 26, 29, 42, 3,  8,  12, 17, 25, 30,
-    41, 43, 9,  11, 18, 24, 31, 40, 44, 53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38,
-    46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49, 57, 58, 62, 63};
-
-static int magnitude_bits(int value) {
-  return value == 0 ? 0 : 32 - __builtin_clz((unsigned)(value < 0 ? -value : value));
-}
-
-static uint64_t nonzero_mask(const JCOEF *block) {
-  uint64_t mask = 0;
-#if defined(__x86_64__)
-  const __m128i zero = _mm_setzero_si128();
-  for (int part = 0; part < 4; part++) {
-    const __m128i *at = (const __m128i *)(const void *)(block + 16 * part);
-    __m128i low = _mm_cmpeq_epi16(_mm_loadu_si128(at), zero);
-    __m128i high = _mm_cmpeq_epi16(_mm_loadu_si128(at + 1), zero);
-    mask |= (uint64_t)(uint16_t)~_mm_movemask_epi8(_mm_packs_epi16(low, high)) << (16 * part);
-  }
-#else
-  for (int i = 0; i < DCTSIZE2; i++)
-    mask |= (uint64_t)(block[i] != 0) << i;
-#endif
-  return mask;
-}
-
-/* Counts a block's symbols as T.81 F.1.2 codes them. Values too large for baseline count as the
- * largest; libjpeg refuses them when it codes. */
-static void count_block(const JCOEF *block, int previous_dc, long *dc, long *ac) {
-  int bits = magnitude_bits(block[0] - previous_dc);
-  dc[bits > 11 ? 11 : bits]++;
-  JCOEF scan[DCTSIZE2];
-  uint64_t left = 0;
-  for (uint64_t mask = nonzero_mask(block) & ~(uint64_t)1; mask != 0; mask &= mask - 1) {
-    int i = __builtin_ctzll(mask), k = ZIGZAG_OF[i];
-    scan[k] = block[i];
-    left |= (uint64_t)1 << k;
-  }
-  int last = 0;
-  for (; left != 0; left &= left - 1) {
-    int k = __builtin_ctzll(left), run = k - last - 1;
-    ac[0xF0] += run >> 4;
-    bits = magnitude_bits(scan[k]);
-    ac[(run & 15) << 4 | (bits > 10 ? 10 : bits)]++;
-    last = k;
-  }
-  if (last < DCTSIZE2 - 1)
-    ac[0]++;
-}
-
-static unsigned ceil_div(unsigned a, unsigned b) { return (a + b - 1) / b; }
-
-/* Counts what jpeg_write_coefficients will code from arrays that belong to `owner`. */
-static void count_symbols(j_compress_ptr target, j_common_ptr owner,
-                          jvirt_barray_ptr *coefficients, symbol_counts *counts) {
-  int n = target->num_components, single = n == 1;
-  unsigned across = 8, down = 8;
-  for (int c = 0; c < n && !single; c++) {
-    unsigned h = 8u * (unsigned)target->comp_info[c].h_samp_factor;
-    unsigned v = 8u * (unsigned)target->comp_info[c].v_samp_factor;
-    across = h > across ? h : across;
-    down = v > down ? v : down;
-  }
-  unsigned mcus = ceil_div(target->image_width, across);
-  unsigned mcu_rows = ceil_div(target->image_height, down);
-  unsigned until_restart = 0;
-  int dc[3] = {0, 0, 0};
-  for (unsigned mcu_row = 0; mcu_row < mcu_rows; mcu_row++) {
-    JBLOCKROW rows[3][4] = {{NULL}};
-    for (int c = 0; c < n; c++) {
-      unsigned v = single ? 1 : (unsigned)target->comp_info[c].v_samp_factor;
-      unsigned high = ceil_div(target->image_height * v, down);
-      for (unsigned y = 0; y < v && mcu_row * v + y < high; y++)
-        rows[c][y] = (*owner->mem->access_virt_barray)(owner, coefficients[c], mcu_row * v + y, 1,
-                                                       FALSE)[0];
-    }
-    for (unsigned mcu = 0; mcu < mcus; mcu++) {
-      if (target->restart_interval != 0 && until_restart-- == 0) {
-        until_restart = target->restart_interval - 1;
-        dc[0] = dc[1] = dc[2] = 0;
-      }
-      for (int c = 0; c < n; c++) {
-        jpeg_component_info *comp = &target->comp_info[c];
-        unsigned h = single ? 1 : (unsigned)comp->h_samp_factor;
-        unsigned v = single ? 1 : (unsigned)comp->v_samp_factor;
-        unsigned wide = ceil_div(target->image_width * h, across);
-        long *dc_counts = counts->dc[comp->dc_tbl_no], *ac_counts = counts->ac[comp->ac_tbl_no];
-        for (unsigned y = 0; y < v; y++)
-          for (unsigned x = mcu * h; x < (mcu + 1) * h; x++) {
-            if (rows[c][y] == NULL || x >= wide) { /* past the edge: the last DC again, no AC */
-              dc_counts[0]++;
-              ac_counts[0]++;
-            } else {
-              count_block(rows[c][y][x], dc[c], dc_counts, ac_counts);
-              dc[c] = rows[c][y][x][0];
-            }
-          }
-      }
-    }
-  }
-}
-
-/* Makes the Huffman table of least total length for the counts, with codes of at most 16 bits and
- * none of ones only: T.81 K.2. */
-static void build_table(JHUFF_TBL *table, const long *counts) {
-  enum { SYMBOLS = 257, LONGEST = 64 };
-  long weight[SYMBOLS];
-  int length[SYMBOLS] = {0}, next[SYMBOLS], bits[LONGEST + 1] = {0};
-  memcpy(weight, counts, 256 * sizeof weight[0]);
-  weight[256] = 1; /* takes the code of ones only */
-  for (int i = 0; i < SYMBOLS; i++)
-    next[i] = -1;
-  for (;;) {
-    int a = -1, b = -1; /* the two lightest trees, a not heavier; of equals the later ones */
-    for (int i = 0; i < SYMBOLS; i++) {
-      if (weight[i] == 0)
-        continue;
-      if (a < 0 || weight[i] <= weight[a]) {
-        b = a;
-        a = i;
-      } else if (b < 0 || weight[i] <= weight[b]) {
-        b = i;
-      }
-    }
-    if (b < 0)
-      break;
-    weight[a] += weight[b];
-    weight[b] = 0;
-    int end = a;
-    for (length[a]++; next[end] >= 0;)
-      length[end = next[end]]++;
-    next[end] = b;
-    for (end = b, length[b]++; next[end] >= 0;)
-      length[end = next[end]]++;
-  }
-  for (int i = 0; i < SYMBOLS; i++)
-    if (length[i] > 0)
-      bits[length[i] > LONGEST ? LONGEST : length[i]]++;
-  for (int i = LONGEST; i > 16; i--)
-    while (bits[i] > 0) { /* move a pair of leaves up, next to a shorter code's leaf */
-      int j = i - 2;
-      while (bits[j] == 0)
-        j--;
-      bits[i] -= 2;
-      bits[i - 1]++;
-      bits[j + 1] += 2;
-      bits[j]--;
-    }
-  int longest = 16;
-  while (bits[longest] == 0)
-    longest--;
-  bits[longest]--; /* the code of ones only */
-
-  memset(table->bits, 0, sizeof table->bits);
-  for (int i = 1; i <= 16; i++)
-    table->bits[i] = (UINT8)bits[i];
-  int place = 0;
-  for (int wanted = 1; wanted <= LONGEST; wanted++)
-    for (int symbol = 0; symbol < 256; symbol++)
-      if (length[symbol] == wanted)
-        table->huffval[place++] = (UINT8)symbol;
-  table->sent_table = FALSE;
-}
-
-/* Gives the target the best tables for what it is about to write. */
-static void set_tables(j_compress_ptr target, j_common_ptr owner, jvirt_barray_ptr *coefficients,
-                       symbol_counts *counts) {
-  memset(counts, 0, sizeof *counts);
-  count_symbols(target, owner, coefficients, counts);
-  for (int c = 0; c < target->num_components; c++) {
-    int dc = target->comp_info[c].dc_tbl_no, ac = target->comp_info[c].ac_tbl_no;
-    build_table(target->dc_huff_tbl_ptrs[dc], counts->dc[dc]);
-    build_table(target->ac_huff_tbl_ptrs[ac], counts->ac[ac]);
-  }
-  target->optimize_coding = FALSE;
-}
-
 enum { S444, S422, S420, S440, S411, GREY, OTHER };
 
 static int subsampling_of(j_compress_ptr target) {
@@ -429,35 +247,143 @@ static int subsampling_of(j_compress_ptr target) {
   }
 }
 
-/* Copies the coefficients into arrays that are wide enough for `mcus_across`. The blocks past the
- * source's edge carry its last block's DC and no AC: the fewest bits, and never visible. */
-static jvirt_barray_ptr *widen(recoder *r, jvirt_barray_ptr *coefficients, unsigned mcus_across) {
-  j_decompress_ptr source = &r->source;
-  j_compress_ptr target = &r->target;
-  j_common_ptr pool = (j_common_ptr)target;
-  jvirt_barray_ptr *wide = (*target->mem->alloc_small)(
-      pool, JPOOL_IMAGE, sizeof(jvirt_barray_ptr) * (size_t)target->num_components);
-  for (int c = 0; c < target->num_components; c++) {
-    int h = target->comp_info[c].h_samp_factor, v = target->comp_info[c].v_samp_factor;
-    JDIMENSION rows = source->comp_info[c].height_in_blocks;
-    rows = (rows + (JDIMENSION)v - 1) / (JDIMENSION)v * (JDIMENSION)v;
-    wide[c] = (*target->mem->request_virt_barray)(pool, JPOOL_IMAGE, TRUE,
-                                                  mcus_across * (JDIMENSION)h, rows, (JDIMENSION)v);
+static unsigned ceil_div(unsigned a, unsigned b) { return (a + b - 1) / b; }
+
+/* ---- coding the blocks --------------------------------------------------------------------- */
+
+/* The image as MCUs and tiles. */
+typedef struct {
+  unsigned width, height, mcu_width, mcu_height, mcus, mcu_rows, tile_mcus, columns;
+  int components;
+} tile_grid;
+
+static tile_grid grid_of(const recoder *r, unsigned tile_width_px) {
+  const jpeg_component_info *luma = &r->target.comp_info[0];
+  tile_grid g = {.width = r->source.image_width,
+                 .height = r->source.image_height,
+                 .mcu_width = 8u * (unsigned)luma->h_samp_factor,
+                 .mcu_height = 8u * (unsigned)luma->v_samp_factor,
+                 .components = r->target.num_components};
+  g.mcus = ceil_div(g.width, g.mcu_width);
+  g.mcu_rows = ceil_div(g.height, g.mcu_height);
+  g.tile_mcus = tile_width_px / g.mcu_width;
+  g.tile_mcus = g.tile_mcus < 1 ? 1 : g.tile_mcus > g.mcus ? g.mcus : g.tile_mcus;
+  g.columns = ceil_div(g.mcus, g.tile_mcus);
+  return g;
+}
+
+/* The blocks of one MCU row; rows past the bottom edge are NULL. */
+typedef struct {
+  JBLOCKROW rows[3][4];
+} mcu_row_blocks;
+
+static mcu_row_blocks blocks_of(recoder *r, jvirt_barray_ptr *coefficients, const tile_grid *g,
+                                unsigned mcu_row) {
+  mcu_row_blocks blocks;
+  memset(&blocks, 0, sizeof blocks);
+  j_common_ptr owner = (j_common_ptr)&r->source;
+  for (int c = 0; c < g->components; c++) {
+    unsigned v = (unsigned)r->target.comp_info[c].v_samp_factor;
+    unsigned high = ceil_div(g->height * v, g->mcu_height);
+    for (unsigned y = 0; y < v && mcu_row * v + y < high; y++)
+      blocks.rows[c][y] = (*owner->mem->access_virt_barray)(owner, coefficients[c],
+                                                            mcu_row * v + y, 1, FALSE)[0];
   }
-  (*target->mem->realize_virt_arrays)(pool);
-  for (int c = 0; c < target->num_components; c++) {
-    JDIMENSION have = source->comp_info[c].width_in_blocks;
-    JDIMENSION want = mcus_across * (JDIMENSION)target->comp_info[c].h_samp_factor;
-    for (JDIMENSION row = 0; row < source->comp_info[c].height_in_blocks; row++) {
-      JBLOCKROW from = (*source->mem->access_virt_barray)((j_common_ptr)source, coefficients[c],
-                                                          row, 1, FALSE)[0];
-      JBLOCKROW to = (*target->mem->access_virt_barray)(pool, wide[c], row, 1, TRUE)[0];
-      memcpy(to, from, have * sizeof(JBLOCK));
-      for (JDIMENSION column = have; column < want; column++)
-        to[column][0] = from[have - 1][0];
+  return blocks;
+}
+
+/* Codes one MCU, or counts its symbols where `writer` is NULL; `dc` is the prediction. */
+static inline void do_mcu(recoder *r, const tile_grid *g, const mcu_row_blocks *blocks,
+                          unsigned mcu, int *dc, bit_writer *writer) {
+  for (int c = 0; c < g->components; c++) {
+    const jpeg_component_info *comp = &r->target.comp_info[c];
+    unsigned h = (unsigned)comp->h_samp_factor, v = (unsigned)comp->v_samp_factor;
+    unsigned wide = ceil_div(g->width * h, g->mcu_width);
+    int dc_table = comp->dc_tbl_no, ac_table = comp->ac_tbl_no;
+    for (unsigned y = 0; y < v; y++)
+      for (unsigned x = mcu * h; x < (mcu + 1) * h; x++) {
+        if (blocks->rows[c][y] == NULL || x >= wide) { /* past the edge: fewest bits, never seen */
+          if (writer != NULL)
+            code_empty_block(writer, &r->dc_codes[dc_table], &r->ac_codes[ac_table]);
+          else {
+            r->counts.dc[dc_table][0]++;
+            r->counts.ac[ac_table][0]++;
+          }
+          continue;
+        }
+        const JCOEF *block = blocks->rows[c][y][x];
+        if (writer != NULL)
+          code_block(writer, block, dc[c], &r->dc_codes[dc_table], &r->ac_codes[ac_table]);
+        else
+          count_block(block, dc[c], &r->counts, dc_table, ac_table);
+        dc[c] = block[0];
+      }
+  }
+}
+
+/* Gives the target the best tables for the image. Each row of MCUs begins with a prediction of 0. */
+static void set_tables(recoder *r, jvirt_barray_ptr *coefficients, const tile_grid *g) {
+  memset(&r->counts, 0, sizeof r->counts);
+  for (unsigned mcu_row = 0; mcu_row < g->mcu_rows; mcu_row++) {
+    mcu_row_blocks blocks = blocks_of(r, coefficients, g, mcu_row);
+    int dc[3] = {0, 0, 0};
+    for (unsigned mcu = 0; mcu < g->mcus; mcu++)
+      do_mcu(r, g, &blocks, mcu, dc, NULL);
+  }
+  j_compress_ptr target = &r->target;
+  for (int c = 0; c < g->components; c++) {
+    int dc = target->comp_info[c].dc_tbl_no, ac = target->comp_info[c].ac_tbl_no;
+    /* Joining tiles makes differences that the image has not, and empty blocks must have a code. */
+    for (int category = 0; category < DC_CATEGORIES; category++)
+      r->counts.dc[dc][category] += r->counts.dc[dc][category] == 0;
+    r->counts.ac[ac][0] += r->counts.ac[ac][0] == 0;
+    best_table(target->dc_huff_tbl_ptrs[dc], r->counts.dc[dc]);
+    best_table(target->ac_huff_tbl_ptrs[ac], r->counts.ac[ac]);
+    make_code_table(&r->dc_codes[dc], target->dc_huff_tbl_ptrs[dc]);
+    make_code_table(&r->ac_codes[ac], target->ac_huff_tbl_ptrs[ac]);
+  }
+  target->optimize_coding = FALSE;
+}
+
+/* Codes all blocks and notes where the segments are; 0 where memory is short. */
+static int code_segments(recoder *r, jvirt_barray_ptr *coefficients, const tile_grid *g) {
+  size_t segments = (size_t)g->columns * g->mcu_rows, segment = 0;
+  r->segment_bits = malloc(segments * sizeof *r->segment_bits);
+  r->dc_after = calloc(segments, sizeof *r->dc_after);
+  r->scan_room = r->output_bytes;
+  r->scan = malloc(r->scan_room);
+  if (r->segment_bits == NULL || r->dc_after == NULL || r->scan == NULL)
+    return 0;
+  size_t mcu_blocks = 0;
+  for (int c = 0; c < g->components; c++)
+    mcu_blocks += (size_t)(r->target.comp_info[c].h_samp_factor * r->target.comp_info[c].v_samp_factor);
+  size_t row_bytes_max = g->mcus * mcu_blocks * BLOCK_BITS_MAX / 8 + 16;
+  bit_writer writer = {.out = r->scan};
+  for (unsigned mcu_row = 0; mcu_row < g->mcu_rows; mcu_row++) {
+    size_t used = (size_t)(writer.out - r->scan);
+    if (r->scan_room - used < row_bytes_max) {
+      unsigned char *larger = realloc(r->scan, 2 * r->scan_room + row_bytes_max);
+      if (larger == NULL)
+        return 0;
+      r->scan_room = 2 * r->scan_room + row_bytes_max;
+      r->scan = larger;
+      writer.out = larger + used;
+    }
+    mcu_row_blocks blocks = blocks_of(r, coefficients, g, mcu_row);
+    int dc[3] = {0, 0, 0};
+    for (unsigned mcu = 0; mcu < g->mcus; segment++) {
+      size_t before = 8 * (size_t)(writer.out - r->scan) + writer.count;
+      for (unsigned end = mcu + g->tile_mcus; mcu < end && mcu < g->mcus; mcu++)
+        do_mcu(r, g, &blocks, mcu, dc, &writer);
+      r->segment_bits[segment] =
+          (uint32_t)(8 * (size_t)(writer.out - r->scan) + writer.count - before);
+      for (int c = 0; c < 3; c++)
+        r->dc_after[segment][c] = (int16_t)dc[c];
     }
   }
-  return wide;
+  flush_bits(&writer);
+  r->scan_bytes = (size_t)(writer.out - r->scan);
+  return 1;
 }
 
 /* Walks the marker segments of our own output up to and including SOS. */
@@ -478,25 +404,79 @@ static int find_header(const unsigned char *jpeg, size_t bytes, size_t *sof, siz
   return 0;
 }
 
-/* Writes the length of each restart segment, its closing marker included. Returns the count. */
-static size_t measure_segments(const unsigned char *jpeg, size_t begin, size_t bytes,
-                               uint16_t *lengths, size_t room) {
-  size_t count = 0, start = begin, at = begin;
-  while (at + 1 < bytes) {
-    const unsigned char *hit = memchr(jpeg + at, 0xFF, bytes - 1 - at);
-    if (hit == NULL)
-      return 0;
-    at = (size_t)(hit - jpeg) + 2;
-    if (hit[1] == 0)
-      continue;
-    if (count == room || at - start > UINT16_MAX)
-      return 0;
-    lengths[count++] = (uint16_t)(at - start);
-    start = at;
-    if (hit[1] == 0xD9)
-      return at == bytes ? count : 0;
+/* Lets libjpeg write the header: for an empty image of one MCU, whose size is then put right. */
+static int write_header(recoder *r, const tile_grid *g, size_t *sof, size_t *header_bytes) {
+  j_compress_ptr target = &r->target;
+  j_common_ptr pool = (j_common_ptr)target;
+  jvirt_barray_ptr empty[3];
+  for (int c = 0; c < g->components; c++) {
+    JDIMENSION h = (JDIMENSION)target->comp_info[c].h_samp_factor;
+    JDIMENSION v = (JDIMENSION)target->comp_info[c].v_samp_factor;
+    empty[c] = (*target->mem->request_virt_barray)(pool, JPOOL_IMAGE, TRUE, h, v, v);
   }
-  return 0;
+  target->image_width = g->mcu_width;
+  target->image_height = g->mcu_height;
+  jpeg_write_coefficients(target, empty);
+  jpeg_finish_compress(target);
+  if (!find_header(r->output, r->output_bytes, sof, header_bytes))
+    return 0;
+  unsigned char *size = r->output + *sof + 5;
+  size[0] = (unsigned char)(g->height >> 8);
+  size[1] = (unsigned char)g->height;
+  size[2] = (unsigned char)(g->width >> 8);
+  size[3] = (unsigned char)g->width;
+  return 1;
+}
+
+/* ---- the blob ------------------------------------------------------------------------------ */
+
+/* Writes the low `bits` bits of `value` at bit `at` of zeroed memory, least significant bit first;
+ * touches 8 bytes. */
+static void put_field(unsigned char *memory, size_t at, uint64_t value, unsigned bits) {
+  uint64_t word;
+  memcpy(&word, memory + at / 8, sizeof word);
+  word |= (value & (((uint64_t)1 << bits) - 1)) << at % 8;
+  memcpy(memory + at / 8, &word, sizeof word);
+}
+
+static unsigned signed_bits(int value) {
+  return 33u - (unsigned)__builtin_clz((unsigned)(value < 0 ? ~value : value) | 1u) -
+         (unsigned)(value == 0 || value == -1);
+}
+
+/* Puts segment table, predictions, header and scan together (feeder/README.md, "Blob"). */
+static PyObject *make_blob(const recoder *r, const tile_grid *g, size_t header_bytes,
+                           unsigned *table_bits) {
+  size_t segments = (size_t)g->columns * g->mcu_rows;
+  unsigned length_bits = 1, dc_bits[3] = {0, 0, 0};
+  for (size_t s = 0; s < segments; s++) {
+    while (r->segment_bits[s] >> length_bits != 0)
+      length_bits++;
+    for (int c = 0; c < g->components; c++) {
+      unsigned bits = signed_bits(r->dc_after[s][c]);
+      dc_bits[c] = bits > dc_bits[c] ? bits : dc_bits[c];
+    }
+  }
+  unsigned entry_bits = dc_bits[0] + dc_bits[1] + dc_bits[2];
+  size_t lengths_bytes = (segments * length_bits + 7) / 8;
+  size_t predictions_bytes = (segments * entry_bits + 7) / 8;
+  size_t bytes = lengths_bytes + predictions_bytes + header_bytes + r->scan_bytes + SCAN_SLACK_BYTES;
+  PyObject *blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+  if (blob == NULL)
+    return NULL;
+  unsigned char *to = (unsigned char *)PyBytes_AS_STRING(blob);
+  memset(to, 0, bytes);
+  for (size_t s = 0; s < segments; s++) {
+    put_field(to, s * length_bits, r->segment_bits[s], length_bits);
+    size_t at = 8 * lengths_bytes + s * entry_bits;
+    for (int c = 0; c < g->components; at += dc_bits[c++])
+      put_field(to, at, (uint64_t)(int64_t)r->dc_after[s][c], dc_bits[c]);
+  }
+  to += lengths_bytes + predictions_bytes;
+  memcpy(to, r->output, header_bytes);
+  memcpy(to + header_bytes, r->scan, r->scan_bytes);
+  *table_bits = length_bits | dc_bits[0] << 8 | dc_bits[1] << 16 | dc_bits[2] << 24;
+  return blob;
 }
 
 static PyObject *warnings_tuple(const error_state *errors) {
@@ -519,7 +499,6 @@ PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "y*I", &data, &tile_width_px))
     return NULL;
   PyObject *volatile result = NULL;
-  PyObject *volatile table = NULL;
   recoder *r = recoder_new((size_t)data.len);
   if (r == NULL) {
     PyBuffer_Release(&data);
@@ -542,112 +521,39 @@ PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args) {
   }
 
   begin_target(r);
-  j_compress_ptr target = &r->target;
-  int subsampling = subsampling_of(target);
+  int subsampling = subsampling_of(&r->target);
   if (subsampling == OTHER) {
     set_jpeg_error("unsupported", "a chroma subsampling that TurboJPEG does not decode");
     goto done;
   }
-  unsigned width = r->source.image_width, height = r->source.image_height;
-  unsigned mcu_width = 8u * (unsigned)target->comp_info[0].h_samp_factor;
-  unsigned mcu_height = 8u * (unsigned)target->comp_info[0].v_samp_factor;
-  unsigned mcus = (width + mcu_width - 1) / mcu_width;
-  unsigned tile_mcus = tile_width_px / mcu_width;
-  if (tile_mcus < 1)
-    tile_mcus = 1;
-  if (tile_mcus > mcus)
-    tile_mcus = mcus;
-  /* With 2:1 chroma across, the last column's pixels depend on the decoder knowing the true width
-   * (it replicates the last chroma sample there), so the header must carry it, so the rows must
-   * divide into whole tiles without padding. Others are padded to whole tiles: no pixel of theirs
-   * depends on its right neighbour. */
-  if (subsampling == S422 || subsampling == S420)
-    while (mcus % tile_mcus != 0)
-      tile_mcus--;
-  unsigned columns = (mcus + tile_mcus - 1) / tile_mcus;
-  unsigned rows = (height + mcu_height - 1) / mcu_height;
-
-  target->restart_interval = tile_mcus;
-  j_common_ptr owner = (j_common_ptr)&r->source;
-  if (columns * tile_mcus != mcus) {
-    unsigned padded = columns * tile_mcus * mcu_width;
-    if (padded > JPEG_MAX_DIMENSION) {
-      set_jpeg_error("too-large", "too wide to be padded to whole tiles");
-      goto done;
-    }
-    target->image_width = padded;
-    coefficients = widen(r, coefficients, columns * tile_mcus);
-    owner = (j_common_ptr)target;
+  tile_grid grid = grid_of(r, tile_width_px);
+  set_tables(r, coefficients, &grid);
+  if (r->counts.bad) {
+    set_jpeg_error("unsupported", "coefficients beyond what a baseline JPEG of 8 bits holds");
+    goto done;
   }
-  set_tables(target, owner, coefficients, &r->counts);
-  jpeg_write_coefficients(target, coefficients);
-  jpeg_finish_compress(target);
+  size_t sof, header_bytes;
+  if (!write_header(r, &grid, &sof, &header_bytes)) {
+    set_jpeg_error("unsupported", "libjpeg wrote a header that is none");
+    goto done;
+  }
+  if (!code_segments(r, coefficients, &grid)) {
+    PyErr_NoMemory();
+    goto done;
+  }
   jpeg_finish_decompress(&r->source);
 
-  size_t sof, header_bytes, segments = (size_t)columns * rows;
-  table = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(segments * sizeof(uint16_t)));
-  if (table == NULL)
-    goto done;
-  if (!find_header(r->output, r->output_bytes, &sof, &header_bytes) ||
-      measure_segments(r->output, header_bytes, r->output_bytes,
-                       (uint16_t *)(void *)PyBytes_AS_STRING(table), segments) != segments) {
-    set_jpeg_error("unsupported", "libjpeg wrote other restart segments than were asked for");
-    goto done;
-  }
-  PyObject *warnings = warnings_tuple(&r->errors);
-  if (warnings != NULL)
-    result = Py_BuildValue("(y#OIIIIIIIIIiNNN)", r->output, (Py_ssize_t)r->output_bytes, table,
-                           (unsigned)header_bytes, (unsigned)sof, width, height, mcu_width,
-                           mcu_height, tile_mcus, columns, rows, subsampling,
+  unsigned table_bits;
+  PyObject *blob = make_blob(r, &grid, header_bytes, &table_bits);
+  PyObject *warnings = blob == NULL ? NULL : warnings_tuple(&r->errors);
+  if (warnings == NULL)
+    Py_XDECREF(blob);
+  else
+    result = Py_BuildValue("(NIIIIIIIIIIiNNN)", blob, (unsigned)header_bytes, (unsigned)sof,
+                           table_bits, grid.width, grid.height, grid.mcu_width, grid.mcu_height,
+                           grid.tile_mcus, grid.columns, grid.mcu_rows, subsampling,
                            PyBool_FromLong(r->source.progressive_mode),
                            PyBool_FromLong(r->source.arith_code), warnings);
-done:
-  Py_XDECREF(table);
-  recoder_free(r);
-  PyBuffer_Release(&data);
-  return result;
-}
-
-PyObject *feeder_untile_jpeg(PyObject *module, PyObject *args) {
-  (void)module;
-  Py_buffer data;
-  unsigned width, height;
-  if (!PyArg_ParseTuple(args, "y*II", &data, &width, &height))
-    return NULL;
-  PyObject *volatile result = NULL;
-  recoder *r = recoder_new((size_t)data.len);
-  if (r == NULL) {
-    PyBuffer_Release(&data);
-    return NULL;
-  }
-  if (setjmp(r->errors.escape) != 0) {
-    set_jpeg_error("corrupt", r->errors.error);
-    goto done;
-  }
-  const char *kind;
-  jvirt_barray_ptr *coefficients =
-      read_coefficients(r, data.buf, (unsigned long)data.len, &kind);
-  if (coefficients == NULL) {
-    set_jpeg_error(kind, r->errors.error);
-    goto done;
-  }
-  if (r->errors.damage_kind != NULL) {
-    set_jpeg_error(r->errors.damage_kind, r->errors.damage);
-    goto done;
-  }
-  if (width == 0 || height == 0 || width > r->source.image_width ||
-      height > r->source.image_height) {
-    set_jpeg_error("corrupt", "the tiled JPEG is smaller than its record says");
-    goto done;
-  }
-  begin_target(r);
-  r->target.image_width = width;
-  r->target.image_height = height;
-  r->target.restart_interval = 0;
-  jpeg_write_coefficients(&r->target, coefficients);
-  jpeg_finish_compress(&r->target);
-  jpeg_finish_decompress(&r->source);
-  result = PyBytes_FromStringAndSize((const char *)r->output, (Py_ssize_t)r->output_bytes);
 done:
   recoder_free(r);
   PyBuffer_Release(&data);
