@@ -85,9 +85,10 @@ class PreparedSamples:
         self.jpegs: list[bytes] = []
         self._offsets = [0]
         self._file = tempfile.TemporaryFile(prefix="feeder-bench-")  # noqa: SIM115 -- see __exit__
-        for row, record in enumerate(records):
-            blob = np.empty(int(record["blob_bytes"]), np.uint8)
-            dataset.read_blob(int(sample_ids[row]), record, blob)
+        places = dataset.find_blobs(sample_ids, records)
+        for place, record in zip(places, records, strict=True):
+            blob = np.empty(place.blob_bytes, np.uint8)
+            dataset.read_blob(place, blob)
             size = int(record["width"]), int(record["height"])
             jpeg = whole_jpeg(blob, layout_of(record), *size)
             self._blobs.append(blob)

@@ -74,7 +74,8 @@ def unpack_pixels(pixels: NDArray[np.int8]) -> NDArray[np.uint8]:
 
 def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:
     blob = np.empty(int(record["blob_bytes"]), np.uint8)
-    dataset.read_blob(sample_id, record, blob)
+    (place,) = dataset.find_blobs(np.array([sample_id]), record.reshape(1))
+    dataset.read_blob(place, blob)
     jpeg = whole_jpeg(blob, layout_of(record), int(record["width"]), int(record["height"]))
     return Image.open(io.BytesIO(jpeg)).convert("RGB")
 

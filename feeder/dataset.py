@@ -7,7 +7,7 @@ that this process has checked the sample's blob; 14 million samples cost under 2
 from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,16 @@ from feeder.shard_format import RECORD, checksum, printable
 from feeder.shard_reader import ShardReader
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
+
+
+class BlobPlace(NamedTuple):
+    """Where a sample's blob is."""
+
+    sample_id: int
+    shard: int
+    offset: int
+    blob_bytes: int
+    checksum: int
 
 
 class Dataset:
@@ -63,20 +73,38 @@ class Dataset:
                 )
         return records
 
-    def read_blob(self, sample_id: int, record: np.void, into: NDArray[np.uint8]) -> memoryview:
-        """Read the sample's blob into the scratch ``into`` and return the part that it fills.
+    def find_blobs(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
+    ) -> list[BlobPlace]:
+        """Return where the blobs of ``read_records(sample_ids)`` are.
 
-        ``into`` holds at least ``record["blob_bytes"]`` bytes. The blob's checksum is compared the
+        The system is asked to read them ahead, so that a disk is busy with the next samples while
+        one decodes. Raises DatasetError that names a sample whose record points out of its shard.
+        """
+        places = []
+        extents = records[["offset", "blob_bytes", "checksum"]].tolist()
+        for sample_id, (offset, blob_bytes, expected) in zip(
+            sample_ids.tolist(), extents, strict=True
+        ):
+            shard = self._locate(sample_id)[0]
+            reader = self._reader(shard)
+            if not reader.holds_blob(offset, blob_bytes):
+                raise self._damaged(sample_id, "its record points out of the shard")
+            reader.read_ahead(offset, blob_bytes)
+            places.append(BlobPlace(sample_id, shard, offset, blob_bytes, expected))
+        return places
+
+    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+        """Read a sample's blob into the scratch ``into`` and return the part that it fills.
+
+        ``into`` holds at least ``place.blob_bytes`` bytes. The blob's checksum is compared the
         first time that this object reads the sample. Raises DatasetError that names the sample.
         """
-        reader = self._reader(self._locate(sample_id)[0])
-        if not reader.holds_blob(record):
-            raise self._damaged(sample_id, "its record points out of the shard")
-        offset, expected, blob_bytes = record.item()[:3]
+        sample_id, shard, offset, blob_bytes, expected = place
         blob = into.data[:blob_bytes]
         if len(blob) < blob_bytes:
             raise ValueError(f"the scratch holds {len(blob)} bytes, the blob has {blob_bytes}")
-        reader.read_into(offset, blob)
+        self._reader(shard).read_into(offset, blob)
         byte, bit = sample_id >> 3, 1 << (sample_id & 7)
         if not self._checked[byte] & bit:
             if checksum(blob) != expected:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.crop import plan_crops
-from feeder.dataset import Dataset
+from feeder.dataset import BlobPlace, Dataset
 from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
 from feeder.recipe import Recipe
@@ -138,9 +138,7 @@ class SampleReader:
         plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
         labels[:] = records["label"]
         rows = zip(
-            sample_ids.tolist(),
-            records,
-            records["blob_bytes"].tolist(),
+            self._dataset.find_blobs(sample_ids, records),
             records[_LAYOUT_FIELDS].tolist(),
             _window_fields(plan.windows),
             plan.boxes.tolist(),
@@ -149,20 +147,19 @@ class SampleReader:
             pixels,
             strict=True,
         )
-        for sample_id, *row in rows:
+        for place, *row in rows:
             try:
-                self._fill_one(sample_id, *row)
+                self._fill_one(place, *row)
             except ValueError as error:
+                name = self._dataset.describe(place.sample_id)
                 raise DatasetError(
-                    f"{self._dataset.describe(sample_id)} does not decode ({error}): check the "
-                    f"dataset with `feeder verify {self._dataset.path}` and pack it again"
+                    f"{name} does not decode ({error}): check the dataset with "
+                    f"`feeder verify {self._dataset.path}` and pack it again"
                 ) from error
 
     def _fill_one(
         self,
-        sample_id: int,
-        record: np.void,
-        blob_bytes: int,
+        place: BlobPlace,
         layout: _Layout,
         window: _Window,
         box: tuple[float, float, float, float],
@@ -172,10 +169,10 @@ class SampleReader:
     ) -> None:
         started = perf_counter()
         *_, source_width, source_height = window
-        blob = self._dataset.read_blob(sample_id, record, self._blob.take(blob_bytes))
+        blob = self._dataset.read_blob(place, self._blob.take(place.blob_bytes))
         read = perf_counter()
 
-        joined = self._joined.take(joined_room_bytes(blob_bytes, layout[1]))
+        joined = self._joined.take(joined_room_bytes(place.blob_bytes, layout[1]))
         joined_bytes = join_segments(blob, *layout, *window, joined) + DECODER_SLACK_BYTES
         joined_at = perf_counter()
 

@@ -92,15 +92,13 @@ class ShardReader:
         records = np.frombuffer(index, RECORD, count=self.header.samples)
         return records, bytes(index[self.header.samples * RECORD_BYTES :]), intact
 
-    def holds_blob(self, record: np.void) -> bool:
-        """Return whether the record's blob lies between the header and the records."""
-        # one item() for all fields: on the way of every sample, where each record["…"] takes 0.6 µs
-        offset, _, blob_bytes, _, _, _, _, _, header_bytes, _, columns, rows, *_ = record.item()
-        return bool(
-            offset >= HEADER_BYTES
-            and offset + blob_bytes <= self.header.records_offset
-            and 2 * columns * rows + header_bytes <= blob_bytes
-        )
+    def read_ahead(self, offset: int, size_bytes: int) -> None:
+        """Ask the system to have these bytes in memory soon; returns at once."""
+        os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
+    def holds_blob(self, offset: int, blob_bytes: int) -> bool:
+        """Return whether the blob lies between the header and the records."""
+        return offset >= HEADER_BYTES and offset + blob_bytes <= self.header.records_offset
 
     def read_name(self, record: np.void) -> str:
         """Return the source name of the record; DatasetError where it is out of the names."""

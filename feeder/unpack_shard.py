@@ -60,10 +60,11 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
 
 def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
     """Return the sample as an ordinary JPEG; ``where`` names it in errors."""
-    if not record_is_intact(record.tobytes()) or not reader.holds_blob(record):
+    offset, blob_bytes = int(record["offset"]), int(record["blob_bytes"])
+    if not record_is_intact(record.tobytes()) or not reader.holds_blob(offset, blob_bytes):
         raise DatasetError(f"the record of {where} is damaged: run feeder verify")
-    blob = bytearray(int(record["blob_bytes"]))
-    reader.read_into(int(record["offset"]), memoryview(blob))
+    blob = bytearray(blob_bytes)
+    reader.read_into(offset, memoryview(blob))
     if checksum(blob) != int(record["checksum"]):
         raise DatasetError(f"{where} is damaged (its checksum does not match): run feeder verify")
     try:

@@ -145,7 +145,7 @@ class _ShardCheck:
             offset = int(record["offset"])
             name = self._check_name(row, record, names, names_end)
             names_end = int(record["name_offset"]) + int(record["name_bytes"])
-            if not reader.holds_blob(record):
+            if not reader.holds_blob(offset, int(record["blob_bytes"])):
                 self._sample_problem(row, name, "its record points out of the shard")
                 blobs_end = None
                 continue

@@ -59,8 +59,9 @@ def test_every_sample_is_its_source_file(packed: tuple[Path, Path], dataset: Dat
     records = dataset.read_records(_all_ids(dataset))
     scratch = np.empty(int(records["blob_bytes"].max()), np.uint8)
     names = set()
-    for sample, record in enumerate(records):
-        blob = dataset.read_blob(sample, record, scratch)
+    places = dataset.find_blobs(_all_ids(dataset), records)
+    for sample, (record, place) in enumerate(zip(records, places, strict=True)):
+        blob = dataset.read_blob(place, scratch)
         assert len(blob) == record["blob_bytes"]
         name = _name(dataset, sample)
         names.add(name)
@@ -116,13 +117,14 @@ def test_damaged_blob_names_the_sample_on_first_read_only(damaged: Path) -> None
         content[position] ^= 1
         path.write_bytes(content)
         scratch = np.empty(1 << 20, np.uint8)
+        places = dataset.find_blobs(_all_ids(dataset), records)
         for _ in range(2):  # an unchecked sample stays unchecked
             with pytest.raises(DatasetError, match=rf"sample 6 \({name}\) in .*feeder verify"):
-                dataset.read_blob(6, records[6], scratch)
+                dataset.read_blob(places[6], scratch)
         content[position] ^= 1
         path.write_bytes(content)
-        dataset.read_blob(6, records[6], scratch)
-        dataset.read_blob(5, records[5], scratch)
+        dataset.read_blob(places[6], scratch)
+        dataset.read_blob(places[5], scratch)
 
 
 def test_damaged_record_names_the_sample(damaged: Path) -> None:
@@ -140,20 +142,20 @@ def test_damaged_record_names_the_sample(damaged: Path) -> None:
 
 
 def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> None:
-    record = dataset.read_records(np.array([3]))[0]
-    record["offset"] = 2**40
+    records = dataset.read_records(np.array([3]))
+    records["offset"] = 2**40
     with pytest.raises(DatasetError, match=r"sample 3 .*points out of the shard"):
-        dataset.read_blob(3, record, np.empty(1 << 20, np.uint8))
+        dataset.find_blobs(np.array([3]), records)
 
 
 def test_shard_truncated_under_an_open_dataset(damaged: Path) -> None:
     with Dataset.open(damaged) as dataset:
-        records = dataset.read_records(_all_ids(dataset))
+        places = dataset.find_blobs(_all_ids(dataset), dataset.read_records(_all_ids(dataset)))
         os.truncate(damaged / shard_name(0), 500)
         with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
             dataset.read_records(np.array([0]))
         with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
-            dataset.read_blob(4, records[4], np.empty(1 << 20, np.uint8))
+            dataset.read_blob(places[4], np.empty(1 << 20, np.uint8))
         assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 

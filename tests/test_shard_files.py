@@ -4,7 +4,6 @@ import contextlib
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from feeder.errors import DatasetError, ResourceError
@@ -51,7 +50,7 @@ def test_what_was_written_is_read(shard: Path) -> None:
         assert (record["width"], record["height"]) == (tiled.width, tiled.height)
         assert (record["label"], record["flags"]) == (seed, seed)
         assert reader.read_name(record) == f"class/é{seed}\udcff.jpg"
-        assert reader.holds_blob(record)
+        assert reader.holds_blob(int(record["offset"]), int(record["blob_bytes"]))
         row = bytearray(64)
         assert reader.read_record_into(seed, memoryview(row))
         assert bytes(row) == record.tobytes()
@@ -160,12 +159,9 @@ def test_records_that_point_out_of_the_shard_are_seen(shard: Path) -> None:
         ("offset", 8),
         ("offset", 2**64 - 1),
         ("blob_bytes", 2**32 - 1),
-        ("blob_bytes", 3),
-        ("tile_rows", 65535),
     ):
-        record: np.void = records[0].copy()
-        record[field] = value
-        assert not reader.holds_blob(record), field
+        place = {name: int(records[0][name]) for name in ("offset", "blob_bytes")}
+        assert not reader.holds_blob(**{**place, field: value}), field
     record = records[0].copy()
     record["name_offset"] = 10**6
     with pytest.raises(DatasetError, match="name is out of the file"):
