@@ -23,8 +23,9 @@ from feeder.dataset import Dataset
 from feeder.decode import decode_rgbx, turbojpeg
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
-from feeder.resize import SLACK_BYTES, resize_pack, resize_pack_reference
-from feeder.sample import Scratch, plan_decode
+from feeder.resize import resize_pack, resize_pack_reference
+from feeder.sample import plan_decode
+from feeder.scratch import Scratch
 from feeder.tiles import (
     DECODER_SLACK_BYTES,
     TileGrids,
@@ -53,8 +54,8 @@ class _Resize(Protocol):
     ) -> None: ...
 
 
-_Decode = Callable[[NDArray[np.uint8], int, int, int, NDArray[np.uint8]], None]
-"""``feeder.decode.decode_rgbx`` or one that does the same."""
+_Decode = Callable[[NDArray[np.uint8], int, int], tuple[NDArray[np.uint8], int]]
+"""Decodes a JPEG of a width and height; returns RGBX, with room after it, and its stride."""
 
 
 class PreparedSamples:
@@ -106,11 +107,11 @@ class PreparedSamples:
 
     def decode_full(self, first: int, end: int) -> None:
         """Decode whole ordinary JPEGs, from memory, with PyTurboJPEG."""
-        self._decode_whole(first, end, decode_with_pyturbojpeg)
+        self._decode_whole(first, end, self._decode_with_pyturbojpeg)
 
     def decode_full_same_code(self, first: int, end: int) -> None:
         """Do the same with the product's own call of the decoder."""
-        self._decode_whole(first, end, decode_rgbx)
+        self._decode_whole(first, end, self._decode)
 
     def decode_tiled(self, first: int, end: int) -> None:
         """Join and decode the tiles of the crops as the recipe has it, from memory."""
@@ -125,11 +126,11 @@ class PreparedSamples:
 
     def sample_full(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
         """Do all that a loader of the same libraries does; ``pixels`` is (end - first, S, S, 3)."""
-        self._make_whole(first, end, pixels, decode_with_pyturbojpeg, resize_pack_reference)
+        self._make_whole(first, end, pixels, self._decode_with_pyturbojpeg, resize_pack_reference)
 
     def sample_full_same_code(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
         """Do the same with the product's own decoding, resizing and packing."""
-        self._make_whole(first, end, pixels, decode_rgbx, resize_pack)
+        self._make_whole(first, end, pixels, self._decode, resize_pack)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +156,7 @@ class PreparedSamples:
     def _decode_whole(self, first: int, end: int, decode: _Decode) -> None:
         for row in range(first, end):
             jpeg = np.frombuffer(self.jpegs[row], np.uint8)
-            self._decode(jpeg, int(self.widths[row]), int(self.heights[row]), 1, decode)
+            decode(jpeg, int(self.widths[row]), int(self.heights[row]))
 
     def _make_whole(
         self, first: int, end: int, pixels: NDArray[np.int8], decode: _Decode, resize: _Resize
@@ -167,8 +168,9 @@ class PreparedSamples:
             jpeg = self._read.take(self._offsets[row + 1] - self._offsets[row])
             os.preadv(self._file.fileno(), [jpeg.data], self._offsets[row])
             width, height = int(self.widths[row]), int(self.heights[row])
-            picture = self._decode(jpeg, width, height, 1, decode)
-            resize(picture, 4 * width, width, height, (x, y, x + w, y + h), mirrored=flip, out=out)
+            picture, stride_bytes = decode(jpeg, width, height)
+            box = (x, y, x + w, y + h)
+            resize(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
 
     def _plan_joins(self, scales: NDArray[np.int64]) -> list[_Join]:
         """Return for each sample what ``join_segments`` takes between the blob and the output."""
@@ -191,22 +193,22 @@ class PreparedSamples:
         blob = self._blobs[row]
         joined = self._joined.take(joined_room_bytes(len(blob), join[1]))
         size_bytes = join_segments(blob, *join, joined) + DECODER_SLACK_BYTES
-        self._decode(joined[:size_bytes], join[-2], join[-1], scale, decode_rgbx)
+        self._decode(joined[:size_bytes], join[-2], join[-1], scale)
 
     def _decode(
-        self, jpeg: NDArray[np.uint8], width: int, height: int, scale: int, decode: _Decode
-    ) -> NDArray[np.uint8]:
-        """Decode to flat RGBX in the scratch, with the slack that resizing wants after it."""
-        size_bytes = 4 * -(-width // scale) * -(-height // scale)
-        scratch = self._rgbx.take(size_bytes + SLACK_BYTES)
-        decode(jpeg, width, height, scale, scratch)
-        return scratch
+        self, jpeg: NDArray[np.uint8], width: int, height: int, scale: int = 1
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Decode to RGBX in the scratch as the product does; return it and its stride."""
+        picture, stride_bytes = self._rgbx.take_picture(-(-width // scale), -(-height // scale))
+        decode_rgbx(jpeg, width, height, scale, stride_bytes, picture)
+        return picture, stride_bytes
 
-
-def decode_with_pyturbojpeg(
-    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
-) -> None:
-    """Call PyTurboJPEG as its users do, with a buffer that is reused."""
-    assert scale == 1, "only ever asked for whole pictures"
-    picture = out[: 4 * width * height].reshape(height, width, 4)
-    turbojpeg().decode(jpeg, pixel_format=TJPF_RGBX, dst=picture)
+    def _decode_with_pyturbojpeg(
+        self, jpeg: NDArray[np.uint8], width: int, height: int
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Call PyTurboJPEG as its users do, with a buffer that is reused."""
+        size_bytes = 4 * width * height
+        scratch = self._rgbx.take_picture(width, height)[0]
+        picture = scratch[:size_bytes].reshape(height, width, 4)
+        turbojpeg().decode(jpeg, pixel_format=TJPF_RGBX, dst=picture)
+        return scratch, 4 * width

@@ -1,10 +1,12 @@
 """Runs contenders side by side, so that a busy moment of the machine strikes all of them.
 
 A round is one pass of every contender over the same items. It is cut into pieces of a few dozen
-items; within a piece each contender has its turn, and who begins changes from piece to piece.
+items. In each step every contender has its turn, in a new order, and each with another piece: who
+comes right after another with the same piece would find its files and tables in the caches.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from random import Random
 from time import perf_counter
 
 Contender = Callable[[int, int], None]
@@ -26,16 +28,16 @@ def run_rounds(
     clock: Callable[[], float] = perf_counter,
 ) -> Iterator[dict[str, float]]:
     """Yield after each round the seconds that each contender took in it, by name and ``clock``."""
-    names = list(contenders)
-    turn = 0
+    turns = list(enumerate(contenders))
+    pieces = [(first, min(first + piece, items)) for first in range(0, items, piece)]
+    random = Random(0)
     for _ in range(rounds):
-        seconds = dict.fromkeys(names, 0.0)
-        for first in range(0, items, piece):
-            end = min(first + piece, items)
-            for place in range(len(names)):
-                name = names[(turn + place) % len(names)]
+        seconds = dict.fromkeys(contenders, 0.0)
+        for step in range(len(pieces)):
+            random.shuffle(turns)
+            for number, name in turns:
+                first, end = pieces[(step + number) % len(pieces)]
                 began = clock()
                 contenders[name](first, end)
                 seconds[name] += clock() - began
-            turn += 1
         yield seconds

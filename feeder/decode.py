@@ -16,16 +16,23 @@ from feeder import _native
 
 
 def decode_rgbx(
-    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
+    jpeg: NDArray[np.uint8],
+    width: int,
+    height: int,
+    scale: int,
+    stride_bytes: int,
+    out: NDArray[np.uint8],
 ) -> None:
     """Decode a JPEG of ``width`` × ``height`` pixels at 1/``scale`` size into ``out``.
 
-    ``scale`` is 1, 2, 4 or 8 (the scaled IDCT); ``out`` begins with ceil(height/scale) rows of
-    4 * ceil(width/scale) bytes afterwards. The IDCT is the accurate one, chroma is interpolated as
-    libjpeg does by default. Raises ValueError with TurboJPEG's sentence where the JPEG is damaged
-    or as little as questionable, or ``out`` is too small.
+    ``scale`` is 1, 2, 4 or 8 (the scaled IDCT); ``out`` then has ceil(height/scale) rows, one every
+    ``stride_bytes``, of 4 * ceil(width/scale) bytes. The IDCT is the accurate one, chroma is
+    interpolated as libjpeg does by default. Raises ValueError with TurboJPEG's sentence where the
+    JPEG is damaged or as little as questionable, or ``out`` is too small.
+
+    ``feeder.scratch.Scratch.take_picture`` gives the room in which this is fastest.
     """
-    _native.decode_rgbx(jpeg, -(-width // scale), -(-height // scale), out)
+    _native.decode_rgbx(jpeg, -(-width // scale), -(-height // scale), stride_bytes, out)
 
 
 @cache
@@ -35,21 +42,26 @@ def turbojpeg() -> TurboJPEG:
 
 
 def decode_rgbx_reference(
-    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, out: NDArray[np.uint8]
+    jpeg: NDArray[np.uint8],
+    width: int,
+    height: int,
+    scale: int,
+    stride_bytes: int,
+    out: NDArray[np.uint8],
 ) -> None:
     """Do what ``decode_rgbx`` does through PyTurboJPEG."""
     width, height = -(-width // scale), -(-height // scale)
-    picture = out[: 4 * width * height].reshape(height, width, 4)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            decoded = turbojpeg().decode(
+            picture = turbojpeg().decode(
                 jpeg,
                 pixel_format=TJPF_RGBX,
                 scaling_factor=(1, scale) if scale > 1 else None,
-                dst=picture,
             )
     except (OSError, UserWarning) as error:
         raise ValueError(str(error)) from error
-    if decoded is not picture:  # PyTurboJPEG makes its own array where the size is not that
+    if picture.shape[:2] != (height, width):
         raise ValueError(f"the JPEG is not of {width} × {height} pixels")
+    rows = np.lib.stride_tricks.as_strided(out, (height, 4 * width), (stride_bytes, 1))
+    rows[:] = picture.reshape(height, 4 * width)

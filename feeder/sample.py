@@ -22,7 +22,8 @@ from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
-from feeder.resize import SLACK_BYTES, resize_pack
+from feeder.resize import resize_pack
+from feeder.scratch import Scratch
 from feeder.tiles import (
     DECODER_SLACK_BYTES,
     TileGrids,
@@ -40,27 +41,6 @@ _Window = tuple[int, int, int, int, int, int]
 
 _BOX_ROUNDING_PX = 1 / 64
 """Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
-
-_KEEP_BYTES = 32 << 20
-"""Scratch above this (a decoded picture of 8 megapixels) is given back after the sample."""
-
-
-class Scratch:
-    """A byte buffer that is reused from sample to sample and forgets giant ones."""
-
-    def __init__(self) -> None:
-        self._buffer: NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
-        self.high_water_bytes = 0
-
-    def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Return ``size_bytes`` bytes with any content; the last ones taken become invalid."""
-        if size_bytes > self._buffer.size:
-            self.high_water_bytes = size_bytes
-            room = np.empty(size_bytes + size_bytes // 4, np.uint8)
-            if room.size > _KEEP_BYTES:
-                return room[:size_bytes]
-            self._buffer = room
-        return self._buffer[:size_bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,11 +157,13 @@ class SampleReader:
         joined_at = perf_counter()
 
         width, height = -(-source_width // scale), -(-source_height // scale)
-        picture = self._rgbx.take(4 * width * height + SLACK_BYTES)
-        decode_rgbx(joined[:joined_bytes], source_width, source_height, scale, picture)
+        picture, stride_bytes = self._rgbx.take_picture(width, height)
+        decode_rgbx(
+            joined[:joined_bytes], source_width, source_height, scale, stride_bytes, picture
+        )
         decoded = perf_counter()
 
-        resize_pack(picture, 4 * width, width, height, box, mirrored=flip, out=out)
+        resize_pack(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
         seconds = self.seconds
         seconds["read"] += read - started
         seconds["join"] += joined_at - read

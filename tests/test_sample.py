@@ -13,7 +13,8 @@ from feeder.crop import plan_crops
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
 from feeder.recipe import Recipe
-from feeder.sample import STAGES, SampleReader, Scratch
+from feeder.sample import STAGES, SampleReader
+from feeder.scratch import Scratch
 from tests.jpegs import SAMPLINGS, class_files, decode, encode, picture
 
 SIZES = [(224, 224), (31, 40), (500, 375), (375, 500), (900, 61), (640, 640), (1, 1), (449, 1100)]

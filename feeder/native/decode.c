@@ -10,8 +10,8 @@ static tjhandle decoder;
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args) {
   (void)module;
   Py_buffer jpeg, out;
-  int width, height;
-  if (!PyArg_ParseTuple(args, "y*iiw*", &jpeg, &width, &height, &out))
+  int width, height, stride;
+  if (!PyArg_ParseTuple(args, "y*iiiw*", &jpeg, &width, &height, &stride, &out))
     return NULL;
   PyObject *result = NULL;
   if (decoder == NULL)
@@ -19,9 +19,9 @@ PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args) {
   if (decoder == NULL)
     PyErr_NoMemory();
   else if (width < 1 || height < 1 || width > 65535 || height > 65535 ||
-           out.len < (Py_ssize_t)4 * width * height)
-    PyErr_SetString(PyExc_ValueError, "the output must hold 4 * width * height bytes");
-  else if (tjDecompress2(decoder, jpeg.buf, (unsigned long)jpeg.len, out.buf, width, 4 * width,
+           stride < 4 * width || out.len < (Py_ssize_t)stride * (height - 1) + 4 * width)
+    PyErr_SetString(PyExc_ValueError, "the output must hold height rows of the stride");
+  else if (tjDecompress2(decoder, jpeg.buf, (unsigned long)jpeg.len, out.buf, width, stride,
                          height, TJPF_RGBX, 0) != 0) /* so it is for warnings, too */
     PyErr_SetString(PyExc_ValueError, tjGetErrorStr2(decoder));
   else
