@@ -222,16 +222,28 @@ static inline int read_difference(const segmented *s, int c, size_t *at, size_t 
 
 /* Passes the 63 AC coefficients of a block; 0 where they are no such thing or go past `end`. */
 static inline int skip_ac(const segmented *s, int c, size_t *at, size_t end) {
+  const huffman_table *table = &s->ac[c];
+  size_t place = *at;
+  uint64_t bits = 0;
+  int left = 0; /* of the bits, before the longest code and magnitude might not be whole */
   for (int k = 1; k < 64;) {
-    unsigned length, symbol = symbol_at(&s->ac[c], peek(s->scan, *at), &length), size = symbol & 15;
-    *at += length + size;
-    if (length == 0 || *at > end)
+    if (left <= 0) {
+      if (place > end)
+        return 0;
+      bits = peek(s->scan, place);
+      left = 57 - 31;
+    }
+    unsigned length, symbol = symbol_at(table, bits, &length), size = symbol & 15;
+    if (length == 0)
       return 0;
-    if (size == 0 && symbol != 0xF0)
-      break;
-    k += (int)(symbol >> 4) + 1;
+    length += size;
+    bits <<= length;
+    left -= (int)length;
+    place += length;
+    k = size == 0 && symbol != 0xF0 ? 64 : k + (int)(symbol >> 4) + 1;
   }
-  return *at <= end;
+  *at = place;
+  return place <= end;
 }
 
 /* ---- writing bits -------------------------------------------------------------------------- */
@@ -280,10 +292,8 @@ static void copy_bits(stuffed_writer *w, const unsigned char *data, size_t at, s
     const unsigned char *from = data + at / 8, *stop = data + end / 8 - 16;
     unsigned char *out = w->out;
     unsigned up = at % 8, down = 8 - up;
-    bytes16 keep_up, keep_down, stuffed;
-    memset(&keep_up, (int)(0xFFu << up & 0xFF), sizeof keep_up);
-    memset(&keep_down, (int)(0xFFu >> down), sizeof keep_down);
-    memset(&stuffed, 0xFF, sizeof stuffed);
+    const bytes16 none = {0}, stuffed = none - 1;
+    const bytes16 keep_up = none + (uint8_t)(0xFFu << up), keep_down = none + (uint8_t)(0xFFu >> down);
     while (from < stop) { /* so the byte after the 16 is within the data */
       bytes16 v = ((bytes16)((pairs16)load16(from) << up) & keep_up) |
                   ((bytes16)((pairs16)load16(from + 1) >> down) & keep_down);
