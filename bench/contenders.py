@@ -24,7 +24,7 @@ from feeder.decode import decode_rgbx, turbojpeg
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
 from feeder.resize import resize_pack, resize_pack_reference
-from feeder.sample import plan_decode
+from feeder.sample import DecodePlan, plan_decode
 from feeder.scratch import Scratch
 from feeder.tiles import (
     DECODER_SLACK_BYTES,
@@ -102,8 +102,12 @@ class PreparedSamples:
         """Draw the crops of another epoch."""
         self.epoch = epoch
         self.crops = self._plan(0, len(self.sample_ids))
-        self._joins = self._plan_joins(np.ones(len(self.sample_ids), np.int64))
-        self._scaled_joins = self._plan_joins(self.crops.scales)
+        self._joins = self._plan_joins(self._plan_decode(np.ones(len(self.sample_ids), np.int64)))
+        plan = self._plan_decode(self.crops.scales)
+        self._scaled_joins = self._plan_joins(plan)
+        self._boxes: list[tuple[float, float, float, float]] = [
+            (left, top, right, bottom) for left, top, right, bottom in plan.boxes.tolist()
+        ]
 
     def decode_full(self, first: int, end: int) -> None:
         """Decode whole ordinary JPEGs, from memory, with PyTurboJPEG."""
@@ -132,6 +136,23 @@ class PreparedSamples:
         """Do the same with the product's own decoding, resizing and packing."""
         self._make_whole(first, end, pixels, self._decode, resize_pack)
 
+    def blob(self, row: int) -> NDArray[np.uint8]:
+        """Return the sample's blob."""
+        return self._blobs[row]
+
+    def joined(
+        self, row: int
+    ) -> tuple[NDArray[np.uint8], int, int, int, tuple[float, float, float, float], bool]:
+        """Return what decoding and resizing take: JPEG, width, height, scale, box, mirrored.
+
+        The JPEG is the crop's tiles, with the decoder's slack, in an array of its own.
+        """
+        join, blob = self._scaled_joins[row], self._blobs[row]
+        joined = self._joined.take(joined_room_bytes(len(blob), join[1]))
+        size_bytes = join_segments(blob, *join, joined) + DECODER_SLACK_BYTES
+        scale, flip = int(self.crops.scales[row]), bool(self.crops.flips[row])
+        return joined[:size_bytes].copy(), join[-2], join[-1], scale, self._boxes[row], flip
+
     def __enter__(self) -> Self:
         return self
 
@@ -153,6 +174,9 @@ class PreparedSamples:
             heights=self.heights[first:end],
         )
 
+    def _plan_decode(self, scales: NDArray[np.int64]) -> DecodePlan:
+        return plan_decode(self._grids, self.crops.boxes, scales, self._recipe.image_size)
+
     def _decode_whole(self, first: int, end: int, decode: _Decode) -> None:
         for row in range(first, end):
             jpeg = np.frombuffer(self.jpegs[row], np.uint8)
@@ -172,10 +196,9 @@ class PreparedSamples:
             box = (x, y, x + w, y + h)
             resize(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
 
-    def _plan_joins(self, scales: NDArray[np.int64]) -> list[_Join]:
+    def _plan_joins(self, plan: DecodePlan) -> list[_Join]:
         """Return for each sample what ``join_segments`` takes between the blob and the output."""
-        records, grids = self._records, self._grids
-        windows = plan_decode(grids, self.crops.boxes, scales, self._recipe.image_size).windows
+        records, grids, windows = self._records, self._grids, plan.windows
         columns = (
             grids.columns,
             grids.rows,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.contenders import PreparedSamples
+from bench.limits import LIMITS, StageLimits
 from bench.machine import choose_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
@@ -57,6 +58,7 @@ class _DecodeBench:
         self._pixels = _pixels(CHUNK_IMAGES, recipe)
         self._labels = np.empty(CHUNK_IMAGES, np.int64)
         self._reader = SampleReader(dataset, recipe)
+        self._limits = StageLimits(samples, recipe.image_size)
         unscaled = Recipe.for_split("train", batch_size=CHUNK_IMAGES, dct_scaling=False)
         self._unscaled_reader = SampleReader(dataset, unscaled)
         self._contenders: dict[str, Contender] = {
@@ -70,6 +72,7 @@ class _DecodeBench:
             "sample/whole-unscaled": lambda first, end: self._fill(
                 self._unscaled_reader, first, end
             ),
+            "limits": self._limits.measure,
         }
 
     def compare_pixels(self) -> int:
@@ -103,8 +106,10 @@ class _DecodeBench:
         warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
         rates: dict[str, list[float]] = {name: [] for name in self._contenders}
         stages: dict[str, list[float]] = {name: [] for name in (*STAGES, "rest")}
+        limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
         scaled: list[float] = []
         before = dict(self._reader.seconds)
+        limits_before = dict(self._limits.seconds)
         progress = ProgressLine(sys.stderr)
         progress.begin("measuring", "rounds", rounds)
         for seconds in run_rounds(self._contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds):
@@ -116,6 +121,10 @@ class _DecodeBench:
             for stage, taken_s in spent.items():
                 stages[stage].append(count / taken_s)
             before = now
+            least = {name: self._limits.seconds[name] - limits_before[name] for name in LIMITS}
+            limits_before = dict(self._limits.seconds)
+            for name, taken_s in {**least, "whole": sum(least.values())}.items():
+                limits[name].append(count / taken_s)
             scaled.append(100 * float(np.mean(self._samples.crops.scales > 1)))
             self._samples.begin_epoch(self._samples.epoch + 1)
             progress.add(1)
@@ -123,7 +132,7 @@ class _DecodeBench:
         return [
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
-            *(summarise(f"stage/{name}", RATE, values) for name, values in stages.items()),
+            *_compare_stages(stages, limits, rates["sample/whole"]),
             summarise("crops/scaled", "%", scaled),
             *self._describe_samples(),
         ]
@@ -168,6 +177,31 @@ def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, ours: str) ->
             rates, f"{what}/full", (libraries, f"{what}/{ours}", f"{what}/{ours}-unscaled")
         ),
         replace(alone, name=f"{what}/{ours}-against-libraries"),
+    ]
+
+
+def _compare_stages(
+    stages: Mapping[str, Sequence[float]],
+    limits: Mapping[str, Sequence[float]],
+    whole: Sequence[float],
+) -> list[Result]:
+    """Return the rows of the stages, each against its limit, and of the whole against all."""
+    rows = []
+    for name, values in stages.items():
+        if name not in limits:
+            rows.append(summarise(f"stage/{name}", RATE, values))
+            continue
+        limit = summarise(f"limit/{name}", RATE, limits[name])
+        rows += [
+            summarise(f"stage/{name}", RATE, values, baseline=limit, baseline_values=limits[name]),
+            limit,
+        ]
+    limit = summarise("sample/limit", RATE, limits["whole"])
+    against = "sample/whole-against-limit"
+    return [
+        *rows,
+        limit,
+        summarise(against, RATE, whole, baseline=limit, baseline_values=limits["whole"]),
     ]
 
 

@@ -66,7 +66,8 @@ class ShardReader:
         done = 0
         while done < len(out):
             try:
-                count = os.preadv(self._descriptor, [out[done:]], offset + done)
+                rest = out[done:] if done else out
+                count = os.preadv(self._descriptor, [rest], offset + done)
             except OSError as error:
                 raise DatasetError(
                     f"{self.path} cannot be read at byte {offset}: {error.strerror}"
