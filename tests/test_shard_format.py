@@ -56,6 +56,7 @@ def test_sizes_and_offsets_are_those_of_the_readme() -> None:
     assert offsets["blob_bytes"] == 16
     assert offsets["width"] == 30
     assert offsets["flags"] == 46
+    assert offsets["table_bits"] == 48
     assert offsets["record_checksum"] == 60
     assert _header().encode()[:8] == MAGIC
 
@@ -65,7 +66,7 @@ def test_record_written_as_struct_reads_as_numpy_record(fields: dict[str, int]) 
     data = SampleRecord(**fields).encode()
     record = np.frombuffer(data, RECORD)[0]
     assert {name: int(record[name]) for name in fields} == fields
-    assert record["reserved"].tobytes() == bytes(12)
+    assert record["reserved"].tobytes() == bytes(8)
     assert record_is_intact(data)
 
 
