@@ -51,5 +51,10 @@ def resize_pack(
     size: int,
     mirrored: bool,
     out: Buffer,
+    channels: int,
+    planar: bool,
+    signed: bool,
+    version: str | None,
     /,
 ) -> None: ...
+def resize_versions() -> tuple[str, ...]: ...

@@ -14,6 +14,7 @@ static PyMethodDef methods[] = {
     {"check_segments", feeder_check_segments, METH_VARARGS, "See feeder.tiles.check_segments."},
     {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.decode.decode_rgbx."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.resize.resize_pack."},
+    {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.resize.VERSIONS."},
     {NULL, NULL, 0, NULL},
 };
 

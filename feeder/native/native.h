@@ -21,5 +21,6 @@ PyObject *feeder_join_segments(PyObject *module, PyObject *args);
 PyObject *feeder_check_segments(PyObject *module, PyObject *args);
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
 PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
+PyObject *feeder_resize_versions(PyObject *module, PyObject *args);
 
 #endif

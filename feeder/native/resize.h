@@ -1,0 +1,70 @@
+/* What the parts of resize_pack share: the plan of a filter, the job, and the versions of its passes.
+ *
+ * Between the passes rows lie in pairs: a cell holds one value (0..255) of an even source row in its
+ * low 16 bits and that of the odd row below it in its high ones, which is what the second pass
+ * multiplies. Which value is where among a row's cells is the output's layout. */
+#ifndef FEEDER_RESIZE_H
+#define FEEDER_RESIZE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define BATCH_PAIRS 4 /* pairs of rows that are resampled across together */
+
+/* Memory that is kept from call to call, behind the GIL; only its owner names it. */
+typedef struct {
+  void *memory;
+  size_t size;
+} scratch;
+
+/* Returns `bytes` bytes with any content, aligned to 64; NULL where memory is short. */
+void *take_scratch(scratch *from, size_t bytes);
+
+typedef struct {
+  int outputs;
+  int pairs;     /* of weights of each output; those past its count are 0 */
+  int precision; /* fractional bits of the weights */
+  int32_t *first; /* of each output: its first input */
+  int32_t *count; /* of each output: how many inputs it reads */
+  /* [pair][output], two int16 each, the first input's in the low half; one more pair of zeros. */
+  int32_t *weights;
+} filter_plan;
+
+/* Plans the resampling of `start`..`end` of `inputs` inputs to plan->outputs outputs; mirrored, the
+ * first output is the last one. Returns 0 where memory is short. */
+int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, float end, int mirrored,
+                int has_avx2);
+
+typedef struct {
+  const unsigned char *pixels; /* RGBX, with 12 readable bytes after the last one */
+  size_t stride;
+  int width, height; /* of the picture */
+  filter_plan across, down;
+  int channels, planar; /* 3 or 4, the fourth all zero; in planes (CHW) or together (HWC) */
+  int plane_cells;      /* that count, of each plane; together there is one plane */
+  size_t plane_room;    /* cells from plane to plane: whole steps of 64 and room for a spill */
+  /* Of across_avx512. */
+  const void *table;
+  size_t groups;
+  int window; /* pixels that a group of cells comes from */
+} resize_job;
+
+/* Resamples `pairs` (1 to BATCH_PAIRS) pairs of source rows, from the even `row` on, across into
+ * `out`, which has BATCH_PAIRS rows: what comes into those past `pairs` nobody looks at. A last row
+ * that the picture does not have repeats the one above it. */
+typedef void across_pass(const resize_job *job, int row, int pairs, int32_t *const *out);
+
+/* Combines `pairs` such rows down into `job->plane_cells` bytes and turns the bits `turn` of every
+ * four of them. No sum can leave a byte: the weights of an output add up to 1 but for their rounding,
+ * which is under 0.5 / 255. */
+typedef void down_pass(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
+                       int pairs, int32_t turn, unsigned char *out);
+
+across_pass across_portable, across_avx2, across_avx512;
+down_pass down_portable, down_avx2, down_avx512;
+
+/* Lays out the table of across_avx512. Returns 1; 0 where the job is not for it (a picture that is
+ * narrow, an output that is much smaller); -1 where memory is short. */
+int prepare_across_avx512(resize_job *job, scratch *memory);
+
+#endif

@@ -1,0 +1,125 @@
+/* Filter weights, to the bit those of Pillow-SIMD's precompute_coeffs: made in double, summed from
+ * the first input to the last, divided, then rounded to 16 bits with as many fractional bits as the
+ * largest allows.
+ *
+ * Outputs are the inner loops, so that the compiler can take several at a time; within one, nothing
+ * is added up in another order than Pillow's. */
+#include "resize.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_WEIGHT_BITS 15 /* of an int16 without its sign */
+#define MAX_PRECISION 22
+#define KEEP_BYTES (4u << 20) /* more than this is given back when less is asked for */
+
+void *take_scratch(scratch *from, size_t bytes) {
+  bytes = (bytes + 63) & ~(size_t)63;
+  if (bytes > from->size || (from->size > KEEP_BYTES && bytes <= KEEP_BYTES)) {
+    free(from->memory);
+    from->memory = aligned_alloc(64, bytes);
+    from->size = from->memory == NULL ? 0 : bytes;
+  }
+  return from->memory;
+}
+
+/* Positive doubles are in the order of their bits. */
+typedef int64_t __attribute__((may_alias)) double_bits;
+
+typedef struct {
+  filter_plan plan;
+  int inputs, mirrored;
+  double start, scale, support;
+  double *restrict center, *restrict sum, *restrict exact; /* exact: [tap][output] */
+} planning;
+
+static inline __attribute__((always_inline)) void make_weights(planning *p) {
+  const int outputs = p->plan.outputs, inputs = p->inputs;
+  const double start = p->start, scale = p->scale, support = p->support, step = 1.0 / support;
+  double *restrict center = p->center, *restrict sum = p->sum, *restrict exact = p->exact;
+  int32_t *restrict first = p->plan.first, *restrict count = p->plan.count;
+  int32_t *restrict weights = p->plan.weights;
+
+  int taps = 0;
+  for (int i = 0; i < outputs; i++) {
+    int x = p->mirrored ? outputs - 1 - i : i;
+    center[i] = start + (x + 0.5) * scale;
+    int from = (int)(center[i] - support + 0.5), to = (int)(center[i] + support + 0.5);
+    first[i] = from < 0 ? 0 : from;
+    count[i] = (to > inputs ? inputs : to) - first[i];
+    taps = taps > count[i] ? taps : count[i];
+    sum[i] = 0.0;
+  }
+  for (int t = 0; t < taps; t++) {
+    double *restrict w = exact + (size_t)t * (size_t)outputs;
+    for (int i = 0; i < outputs; i++) {
+      double weight = 1.0 - fabs((t + first[i] - center[i] + 0.5) * step);
+      weight = weight > 0.0 ? weight : 0.0;
+      w[i] = t < count[i] ? weight : 0.0;
+      sum[i] += w[i];
+    }
+  }
+  int64_t largest_bits = 0;
+  for (int t = 0; t < taps; t++) {
+    double *restrict w = exact + (size_t)t * (size_t)outputs;
+    for (int i = 0; i < outputs; i++)
+      w[i] /= sum[i] != 0.0 ? sum[i] : 1.0;
+    const double_bits *bits = (const double_bits *)w;
+    for (int i = 0; i < outputs; i++)
+      largest_bits = largest_bits > bits[i] ? largest_bits : bits[i];
+  }
+  double largest;
+  memcpy(&largest, &largest_bits, sizeof largest);
+  int precision = 0;
+  while (precision < MAX_PRECISION &&
+         (int)(0.5 + largest * (1 << (precision + 1))) < (1 << MAX_WEIGHT_BITS))
+    precision++;
+  p->plan.precision = precision;
+  p->plan.pairs = (taps + 1) / 2;
+
+  double one = 1 << precision;
+  for (int t = 0; t < 2 * p->plan.pairs + 2; t += 2) {
+    const double *restrict low = exact + (size_t)t * (size_t)outputs, *restrict high = low + outputs;
+    int32_t *restrict pairs = weights + (size_t)(t / 2) * (size_t)outputs;
+    if (t >= taps)
+      memset(pairs, 0, (size_t)outputs * sizeof *pairs);
+    else if (t + 1 == taps)
+      for (int i = 0; i < outputs; i++)
+        pairs[i] = (int32_t)(0.5 + low[i] * one);
+    else
+      for (int i = 0; i < outputs; i++)
+        pairs[i] = (int32_t)(0.5 + low[i] * one) | (int32_t)(0.5 + high[i] * one) << 16;
+  }
+}
+
+static void make_weights_portable(planning *p) { make_weights(p); }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void make_weights_avx2(planning *p) { make_weights(p); }
+#endif
+
+int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, float end, int mirrored,
+                int has_avx2) {
+  double scale = (double)(end - start) / plan->outputs;
+  double support = scale < 1.0 ? 1.0 : scale;
+  int most_taps = (int)ceil(support) * 2 + 1;
+  size_t outputs = (size_t)plan->outputs, cells = outputs * (size_t)most_taps;
+  double *doubles = take_scratch(memory, (cells + 2 * outputs) * sizeof(double) +
+                                             (2 + (size_t)most_taps / 2 + 2) * outputs * sizeof(int32_t));
+  if (doubles == NULL)
+    return 0;
+  plan->first = (int32_t *)(void *)(doubles + cells + 2 * outputs);
+  plan->count = plan->first + outputs;
+  plan->weights = plan->count + outputs;
+  planning work = {.plan = *plan, .inputs = inputs, .mirrored = mirrored, .start = start,
+                   .scale = scale, .support = support, .center = doubles,
+                   .sum = doubles + outputs, .exact = doubles + 2 * outputs};
+#if defined(__x86_64__)
+  (has_avx2 ? make_weights_avx2 : make_weights_portable)(&work);
+#else
+  make_weights_portable(&work);
+#endif
+  *plan = work.plan;
+  return 1;
+}
