@@ -88,7 +88,9 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
   const filter_plan *f = &job->down;
   int planes = job->planar ? job->channels : 1, size = f->outputs;
   size_t cells = (size_t)planes * job->plane_room, most = (size_t)f->pairs + 1;
-  size_t ring = most + BATCH_PAIRS;
+  size_t ring = 1;
+  while (ring < most + BATCH_PAIRS)
+    ring *= 2;
   int32_t *memory = take_scratch(
       &ring_memory, (ring + 1) * cells * sizeof *memory + most * (sizeof memory + sizeof *memory));
   if (memory == NULL)
@@ -104,12 +106,12 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
       int batch = end - made < BATCH_PAIRS ? end - made : BATCH_PAIRS;
       int32_t *to[BATCH_PAIRS];
       for (int r = 0; r < BATCH_PAIRS; r++)
-        to[r] = r < batch ? memory + (size_t)(made + r) % ring * cells : nobody;
+        to[r] = r < batch ? memory + ((size_t)(made + r) & (ring - 1)) * cells : nobody;
       across(job, 2 * made, batch, to);
       made += batch;
     }
     for (int k = 0; k < pairs; k++)
-      rows[k] = memory + (size_t)(first + k) % ring * cells;
+      rows[k] = memory + ((size_t)(first + k) & (ring - 1)) * cells;
     for (int plane = 0; plane < planes; plane++) {
       int32_t turn = sign;
       if (job->channels == 4)

@@ -11,6 +11,9 @@
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vnni")))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define VALUES 0x5555555555555555 /* the low byte of each int16: the high one is 0 */
+#define SECOND_BYTES 0x2222222222222222
+#define THIRD_BYTES 0x4444444444444444
+#define FOURTH_BYTES 0x8888888888888888
 
 typedef struct {
   __m512i bytes, weights; /* of each cell: two pixels' places in the window, two weights */
@@ -80,7 +83,7 @@ AVX512 static void lay_out_group(const resize_job *job, int plane, int cell, cel
 int prepare_across_avx512(resize_job *job, scratch *memory) {
   int widest = widest_group(job), planes = job->planar ? job->channels : 1;
   job->window = widest <= 16 ? 16 : 32;
-  if (widest > job->window || job->width < job->window || job->across.precision > 16)
+  if (widest > job->window || job->width < job->window)
     return 0;
   size_t groups = (size_t)planes * (size_t)((job->plane_cells + 15) / 16);
   size_t pairs = (size_t)job->across.pairs;
@@ -97,16 +100,31 @@ int prepare_across_avx512(resize_job *job, scratch *memory) {
   return 1;
 }
 
-AVX512 static ALWAYS_INLINE __m512i resample(const unsigned char *pixels, const cell_pairs *table,
-                                             int pairs, int wide, __m512i half) {
-  __m512i sum = half, low = _mm512_loadu_si512(pixels);
+/* For multishift: in all bytes of an int32 its byte above the `precision` bits of fraction, which is
+ * what is left of a sum. */
+static ALWAYS_INLINE int64_t whole_parts(int precision) {
+  return precision * 0x0101010101010101 + 0x2020202000000000;
+}
+
+/* Adds to `sum` what one pair of weights makes of a row's window. */
+AVX512 static ALWAYS_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i high, int wide,
+                                             cell_pairs of) {
+  __m512i values = wide ? _mm512_maskz_permutex2var_epi8(VALUES, low, of.bytes, high)
+                        : _mm512_maskz_permutexvar_epi8(VALUES, of.bytes, low);
+  return _mm512_dpwssd_epi32(sum, values, of.weights);
+}
+
+/* The first two pairs of weights stay in registers from row to row; more are unusual. */
+AVX512 static ALWAYS_INLINE __m512i resample(const unsigned char *pixels, cell_pairs one,
+                                             cell_pairs two, const cell_pairs *table, int pairs,
+                                             int wide, __m512i half) {
+  __m512i low = _mm512_loadu_si512(pixels);
   __m512i high = wide ? _mm512_loadu_si512(pixels + 64) : low;
-  for (int k = 0; k < pairs; k++) {
-    __m512i values =
-        wide ? _mm512_maskz_permutex2var_epi8(VALUES, low, table[k].bytes, high)
-             : _mm512_maskz_permutexvar_epi8(VALUES, table[k].bytes, low);
-    sum = _mm512_dpwssd_epi32(sum, values, table[k].weights);
-  }
+  __m512i sum = add_pair(half, low, high, wide, one);
+  if (pairs > 1)
+    sum = add_pair(sum, low, high, wide, two);
+  for (int k = 2; k < pairs; k++)
+    sum = add_pair(sum, low, high, wide, table[k]);
   return sum;
 }
 
@@ -114,19 +132,19 @@ AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row,
                                                  int32_t *const *out, int pairs, int wide) {
   const __m512i half = _mm512_set1_epi32(1 << (job->across.precision - 1));
   const __m128i down = _mm_cvtsi32_si128(job->across.precision);
-  const __m128i up = _mm_cvtsi32_si128(16 - job->across.precision);
+  const __m512i up = _mm512_set1_epi64(whole_parts(job->across.precision));
   const cell_pairs *table = job->table;
   const cell_group *group = (const cell_group *)(const void *)(table + job->groups * (size_t)job->across.pairs);
   const unsigned char *top = job->pixels + (size_t)row * job->stride;
-  /* A sum's whole part is the byte above its fraction: the odd row's moves to the upper half. */
   for (size_t g = 0; g < job->groups; g++, table += pairs) {
     const unsigned char *even = top + 4 * (size_t)group[g].first_pixel;
+    const cell_pairs one = table[0], two = table[pairs > 1];
     for (int pair = 0; pair < row_pairs; pair++, even += 2 * job->stride) {
       const unsigned char *odd = row + 2 * pair + 1 < job->height ? even + job->stride : even;
-      __m512i low = _mm512_srl_epi32(resample(even, table, pairs, wide, half), down);
-      __m512i high = _mm512_sll_epi32(resample(odd, table, pairs, wide, half), up);
+      __m512i low = _mm512_srl_epi32(resample(even, one, two, table, pairs, wide, half), down);
+      __m512i high = resample(odd, one, two, table, pairs, wide, half);
       _mm512_store_si512(out[pair] + group[g].first_cell,
-                         _mm512_mask_blend_epi16(0xAAAAAAAA, low, high));
+                         _mm512_mask_multishift_epi64_epi8(low, THIRD_BYTES, up, high));
     }
   }
 }
@@ -150,8 +168,13 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
                                               unsigned char *out) {
   const __m512i half = _mm512_set1_epi32(1 << (job->down.precision - 1));
   const __m512i turns = _mm512_set1_epi32(turn);
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m128i shift = _mm_cvtsi32_si128(job->down.precision);
+  const __m512i shifts = _mm512_set1_epi64(whole_parts(job->down.precision));
+  /* Byte i of part k, which is byte k of int32 i. */
+  const __m512i order = _mm512_add_epi32(
+      _mm512_set1_epi32(0x0C080400),
+      _mm512_setr_epi32(0x00000000, 0x10101010, 0x20202020, 0x30303030, 0x01010101, 0x11111111,
+                        0x21212121, 0x31313131, 0x02020202, 0x12121212, 0x22222222, 0x32323232,
+                        0x03030303, 0x13131313, 0x23232323, 0x33333333));
   for (int cell = 0; cell < job->plane_cells; cell += 64) {
     __m512i sum[4] = {half, half, half, half};
     for (int k = 0; k < pairs; k++) {
@@ -159,9 +182,11 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
       for (int part = 0; part < 4; part++)
         sum[part] = _mm512_dpwssd_epi32(sum[part], _mm512_load_si512(rows[k] + cell + 16 * part), w);
     }
-    __m512i left = _mm512_packs_epi32(_mm512_srl_epi32(sum[0], shift), _mm512_srl_epi32(sum[1], shift));
-    __m512i right = _mm512_packs_epi32(_mm512_srl_epi32(sum[2], shift), _mm512_srl_epi32(sum[3], shift));
-    __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(left, right));
+    __m512i bytes = _mm512_multishift_epi64_epi8(shifts, sum[0]);
+    bytes = _mm512_mask_multishift_epi64_epi8(bytes, SECOND_BYTES, shifts, sum[1]);
+    bytes = _mm512_mask_multishift_epi64_epi8(bytes, THIRD_BYTES, shifts, sum[2]);
+    bytes = _mm512_mask_multishift_epi64_epi8(bytes, FOURTH_BYTES, shifts, sum[3]);
+    bytes = _mm512_permutexvar_epi8(order, bytes);
     bytes = _mm512_xor_si512(bytes, turns);
     int rest = job->plane_cells - cell;
     if (rest >= 64)

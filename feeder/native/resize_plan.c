@@ -60,11 +60,13 @@ static inline __attribute__((always_inline)) void make_weights(planning *p) {
       sum[i] += w[i];
     }
   }
+  for (int i = 0; i < outputs; i++)
+    sum[i] = sum[i] != 0.0 ? sum[i] : 1.0;
   int64_t largest_bits = 0;
   for (int t = 0; t < taps; t++) {
     double *restrict w = exact + (size_t)t * (size_t)outputs;
     for (int i = 0; i < outputs; i++)
-      w[i] /= sum[i] != 0.0 ? sum[i] : 1.0;
+      w[i] /= sum[i];
     const double_bits *bits = (const double_bits *)w;
     for (int i = 0; i < outputs; i++)
       largest_bits = largest_bits > bits[i] ? largest_bits : bits[i];
