@@ -18,33 +18,42 @@ void across_portable(const resize_job *job, int row, int pairs, int32_t *const *
   for (int pair = 0; pair < pairs; pair++) {
     const unsigned char *even = row_at(job, row + 2 * pair), *odd = row_at(job, row + 2 * pair + 1);
     for (int x = 0; x < f->outputs; x++) {
-      int32_t *cell = out[pair] + (size_t)x * pixel_step;
-      for (int channel = 0; channel < 3; channel++) {
-        int32_t sums[2] = {1 << (f->precision - 1), 1 << (f->precision - 1)};
-        for (int t = 0; t < f->count[x]; t++) {
-          int w = (int16_t)(f->weights[(t / 2) * f->outputs + x] >> (t % 2 * 16));
-          sums[0] += even[4 * (f->first[x] + t) + channel] * w;
-          sums[1] += odd[4 * (f->first[x] + t) + channel] * w;
+      int32_t half = 1 << (f->precision - 1);
+      int32_t low[4] = {half, half, half, 0}, high[4] = {half, half, half, 0};
+      for (int t = 0; t < f->count[x]; t++) {
+        int32_t w = (int16_t)(f->weights[(t / 2) * f->outputs + x] >> (t % 2 * 16));
+        size_t at = 4 * (size_t)(f->first[x] + t);
+        for (int channel = 0; channel < 3; channel++) {
+          low[channel] += even[at + (size_t)channel] * w;
+          high[channel] += odd[at + (size_t)channel] * w;
         }
-        cell[(size_t)channel * channel_step] =
-            (sums[0] >> f->precision) | (sums[1] >> f->precision) << 16;
       }
-      if (job->channels == 4)
-        cell[3 * channel_step] = 0;
+      int32_t *cell = out[pair] + (size_t)x * pixel_step;
+      for (int channel = 0; channel < job->channels; channel++)
+        cell[(size_t)channel * channel_step] =
+            (low[channel] >> f->precision) | (high[channel] >> f->precision) << 16;
     }
   }
 }
 
 void down_portable(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
                    int pairs, int32_t turn, unsigned char *out) {
+  enum { CELLS = 64 }; /* a compiler that can keeps their sums in vectors */
   unsigned char turns[4];
   memcpy(turns, &turn, sizeof turns);
-  for (int cell = 0; cell < job->plane_cells; cell++) {
-    int sum = 1 << (job->down.precision - 1);
-    for (int k = 0; k < pairs; k++)
-      sum += (int16_t)rows[k][cell] * (int16_t)weights[k] +
-             (rows[k][cell] >> 16) * (weights[k] >> 16);
-    out[cell] = (unsigned char)(sum >> job->down.precision) ^ turns[cell % 4];
+  for (int cell = 0; cell < job->plane_cells; cell += CELLS) {
+    int32_t sum[CELLS];
+    for (int i = 0; i < CELLS; i++)
+      sum[i] = 1 << (job->down.precision - 1);
+    for (int k = 0; k < pairs; k++) {
+      const int32_t *row = rows[k] + cell;
+      int32_t low = (int16_t)weights[k], high = weights[k] >> 16;
+      for (int i = 0; i < CELLS; i++)
+        sum[i] += (row[i] & 0xFFFF) * low + (row[i] >> 16) * high;
+    }
+    int rest = job->plane_cells - cell;
+    for (int i = 0; i < (rest < CELLS ? rest : CELLS); i++)
+      out[cell + i] = (unsigned char)(sum[i] >> job->down.precision) ^ turns[i % 4];
   }
 }
 
@@ -73,9 +82,10 @@ AVX2 static ALWAYS_INLINE void store_pixel(const resize_job *job, int32_t *row, 
     row[x + 3 * job->plane_room] = 0;
 }
 
-/* Two pairs of rows. `few`: no output has more than four weights, which is usual. */
+/* Two pairs of rows. `weight_pairs`: how many of them each output has; 0: any number. */
 AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *first_out,
-                                          int32_t *second_out, int few) {
+                                          int32_t *second_out,
+                                          int weight_pairs) {
   const filter_plan *f = &job->across;
   const unsigned char *in[4];
   for (int r = 0; r < 4; r++)
@@ -91,12 +101,14 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
     const int32_t *w = f->weights + x;
     size_t at = 4 * (size_t)f->first[x];
     __m256i even = half, odd = half; /* of the first pair, then of the second */
-    int count = few ? 1 : f->count[x];
+    int count = weight_pairs > 0 ? 1 : f->count[x];
     for (int t = 0; t < count; t += 4, at += 16, w += 2 * f->outputs) {
       __m256i evens = load_rows(in[0] + at, in[2] + at), odds = load_rows(in[1] + at, in[3] + at);
       __m256i pair = _mm256_set1_epi32(w[0]);
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, first_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, first_two), pair));
+      if (weight_pairs == 1)
+        break;
       pair = _mm256_set1_epi32(w[f->outputs]);
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, last_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, last_two), pair));
@@ -110,8 +122,10 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
 
 AVX2 void across_avx2(const resize_job *job, int row, int pairs, int32_t *const *out) {
   for (int pair = 0; pair < pairs; pair += 2) {
-    if (job->across.pairs <= 2)
+    if (job->across.pairs == 1)
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 1);
+    else if (job->across.pairs == 2)
+      across_two(job, row + 2 * pair, out[pair], out[pair + 1], 2);
     else
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 0);
   }
