@@ -48,6 +48,7 @@ def resize_pack(
     width: int,
     height: int,
     box: tuple[float, float, float, float],
+    resampling: int,
     size: int,
     mirrored: bool,
     out: Buffer,

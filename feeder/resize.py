@@ -1,12 +1,16 @@
-"""From a decoded picture to the bytes that travel: resize, mirror, int8, HWC, RGB, value − 128.
+"""From a decoded picture to the bytes that travel: resize, mirror, pack in the recipe's layout.
 
-int8 because a symmetric range is what the accelerators' first layer takes, and a byte a value is a
-quarter of float32 on the wire; the client's normalisation adds the 128 back.
+The usual layout is int8, HWC, RGB, value − 128: a symmetric range is what the accelerators' first
+layer takes, and a byte a value is a quarter of float32 on the wire; the client's normalisation adds
+the 128 back.
 
-``resize_pack`` is the product's, in C: one pass over rows instead of four over pictures, in about
-half of the reference's time. It follows Pillow-SIMD's arithmetic to the bit, so its
-result does not depend on which Pillow is installed; ``resize_pack_reference`` is Pillow itself.
+``resize_pack`` is the product's, in C: one pass over rows instead of four over pictures. It follows
+Pillow-SIMD's arithmetic to the bit, whichever of its VERSIONS this CPU runs, so its result depends
+neither on the CPU nor on which Pillow is installed; ``resize_pack_reference`` is Pillow itself.
 """
+
+from types import MappingProxyType
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,21 @@ from feeder import _native
 SLACK_BYTES = 12
 """What must be readable after a picture's last pixel: vector loads reach past it."""
 
+VERSIONS: Final = _native.resize_versions()
+"""The versions of ``resize_pack`` that this CPU runs, the fastest last."""
+
+Filter = Literal["bilinear", "bicubic", "box"]
+
+FILTER_SUPPORT: Final = MappingProxyType({"bilinear": 1.0, "bicubic": 2.0, "box": 0.5})
+"""How far a filter reaches around an output pixel's centre: in steps from output pixel to output
+pixel, or in source pixels when enlarging."""
+
+_RESAMPLING: Final = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "box": Image.Resampling.BOX,
+}
+
 
 def resize_pack(
     picture: NDArray[np.uint8],
@@ -26,16 +45,37 @@ def resize_pack(
     box: tuple[float, float, float, float],
     *,
     mirrored: bool,
-    out: NDArray[np.int8],
+    out: NDArray[np.int8] | NDArray[np.uint8],
+    planar: bool = False,
+    resampling: Filter = "bilinear",
+    version: str | None = None,
 ) -> None:
-    """Resize ``box`` of an RGBX picture into ``out``, (size, size, 3) and C-contiguous.
+    """Resize ``box`` of an RGBX picture into ``out``, antialiased.
 
     ``picture`` is flat: rows of ``stride_bytes``, of which ``width`` pixels count, and SLACK_BYTES
     after the last. ``box`` is (left, top, right, bottom) in pixels, kept as float32 as Pillow does;
-    the filter may look at pixels around it, but at none outside of the picture. Raises ValueError
-    where the box or a size does not fit.
+    the filter may look at pixels around it, but at none outside of the picture.
+
+    ``out`` is C-contiguous, (size, size, channels), or (channels, size, size) where ``planar``. It
+    holds values − 128 as int8, or values as uint8; of four channels the last is all 0. ``version``
+    is one of VERSIONS, by default the last. Raises ValueError where the box, a size or an option
+    does not fit.
     """
-    _native.resize_pack(picture, stride_bytes, width, height, box, out.shape[0], mirrored, out)
+    _native.resize_pack(
+        picture,
+        stride_bytes,
+        width,
+        height,
+        box,
+        _RESAMPLING[resampling],
+        out.shape[1],
+        mirrored,
+        out,
+        out.shape[0 if planar else 2],
+        planar,
+        out.dtype == np.int8,
+        version,
+    )
 
 
 def resize_pack_reference(
@@ -46,12 +86,17 @@ def resize_pack_reference(
     box: tuple[float, float, float, float],
     *,
     mirrored: bool,
-    out: NDArray[np.int8],
+    out: NDArray[np.int8] | NDArray[np.uint8],
+    planar: bool = False,
+    resampling: Filter = "bilinear",
 ) -> None:
     """Do what ``resize_pack`` does with Pillow and numpy alone."""
     image = Image.frombuffer("RGBX", (width, height), picture, "raw", "RGBX", stride_bytes, 1)
-    image = image.resize((out.shape[1], out.shape[0]), Image.Resampling.BILINEAR, box=box)
+    size = (out.shape[1], out.shape[1])
+    image = image.resize(size, _RESAMPLING[resampling], box=box)
     if mirrored:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    rgb = np.frombuffer(image.tobytes("raw", "RGB"), np.uint8).reshape(out.shape)
-    np.bitwise_xor(rgb, 0x80, out=out.view(np.uint8))
+    rgb = np.frombuffer(image.tobytes("raw", "RGB"), np.uint8).reshape(*size, 3)
+    pixels = out.transpose(1, 2, 0) if planar else out
+    pixels[..., 3:] = 0
+    np.bitwise_xor(rgb, 0x80 if out.dtype == np.int8 else 0, out=pixels[..., :3].view(np.uint8))

@@ -1,12 +1,20 @@
 """Resizing, mirroring and packing give Pillow's own result, to the bit."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.resize import SLACK_BYTES, resize_pack, resize_pack_reference
+from feeder.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
 from tests.jpegs import picture
+
+Layout = tuple[int, bool]
+"""How many channels, and whether they come in planes."""
+
+LAYOUTS: list[Layout] = [(3, False), (3, False), (4, False), (3, True), (4, True)]
 
 
 def rgbx(width: int, height: int, stride: int, seed: int) -> np.ndarray:
@@ -18,23 +26,29 @@ def rgbx(width: int, height: int, stride: int, seed: int) -> np.ndarray:
     return flat
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(
     width=st.integers(1, 700) | st.integers(1, 40),
     height=st.integers(1, 300) | st.integers(1, 40),
-    size=st.sampled_from([1, 2, 3, 5, 8, 31, 64, 96, 224]),
+    size=st.integers(8, 300) | st.sampled_from([1, 2, 3, 5, 8, 31, 64, 96, 224]),
     padding=st.integers(0, 3),
     mirrored=st.booleans(),
     whole=st.booleans(),
+    layout=st.sampled_from(LAYOUTS),
+    dtype=st.sampled_from([np.int8, np.uint8]),
+    resampling=st.just("bilinear") | st.sampled_from(["bilinear", "bicubic", "box"]),
     data=st.data(),
 )
-def test_equals_pillow(
+def test_every_version_equals_pillow(
     width: int,
     height: int,
     size: int,
     padding: int,
     mirrored: bool,
     whole: bool,
+    layout: Layout,
+    dtype: type[np.int8] | type[np.uint8],
+    resampling: Filter,
     data: st.DataObject,
 ) -> None:
     stride = 4 * (width + padding)
@@ -48,13 +62,57 @@ def test_equals_pillow(
         if data.draw(st.booleans()):
             x, y = int(left), int(top)
             box = (x, y, max(x + 1, int(right)), max(y + 1, int(bottom)))
-    guard = np.full(size * size * 3 + 64, 77, np.int8)
-    out = guard[:-64].reshape(size, size, 3)
-    expected = np.empty_like(out)
-    resize_pack(flat, stride, width, height, box, mirrored=mirrored, out=out)
-    resize_pack_reference(flat, stride, width, height, box, mirrored=mirrored, out=expected)
-    assert np.array_equal(out, expected)
-    assert (guard[-64:] == 77).all()
+    channels, planar = layout
+    shape = (channels, size, size) if planar else (size, size, channels)
+    expected = np.empty(shape, dtype)
+    resize_pack_reference(
+        flat,
+        stride,
+        width,
+        height,
+        box,
+        mirrored=mirrored,
+        out=expected,
+        planar=planar,
+        resampling=resampling,
+    )
+    for version in VERSIONS:
+        guard = np.full(expected.size + 64, 77, dtype)
+        out = guard[:-64].reshape(shape)
+        resize_pack(
+            flat,
+            stride,
+            width,
+            height,
+            box,
+            mirrored=mirrored,
+            out=out,
+            planar=planar,
+            resampling=resampling,
+            version=version,
+        )
+        assert np.array_equal(out, expected), version
+        assert (guard[-64:] == 77).all(), version
+
+
+def test_scratch_of_a_giant_picture_leaves_no_trace() -> None:
+    """The memory kept between calls grows, is given back, and is never assumed to be clean."""
+    small, giant = rgbx(30, 20, 120, 1), rgbx(9000, 600, 36000, 2)
+    first, again, large = (np.empty((n, n, 3), np.int8) for n in (224, 224, 2048))
+    for version in VERSIONS:
+        options = {"mirrored": False, "version": version}
+        resize_pack(small, 120, 30, 20, (1, 2, 29, 19), out=first, **options)
+        resize_pack(giant, 36000, 9000, 600, (0, 0, 9000, 600), out=large, **options)
+        resize_pack(small, 120, 30, 20, (1, 2, 29, 19), out=again, **options)
+        assert np.array_equal(first, again), version
+
+
+def test_the_fastest_version_that_the_cpu_has_is_the_default() -> None:
+    assert VERSIONS[0] == "portable"
+    assert len(set(VERSIONS)) == len(VERSIONS)
+    flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    assert ("avx2" in VERSIONS) == ("avx2" in flags)
+    assert ("avx512" in VERSIONS) == ({"avx512vbmi", "avx512_vnni", "avx512bw"} <= flags)
 
 
 def test_a_box_of_the_output_size_is_copied() -> None:
@@ -86,3 +144,13 @@ def test_buffers_that_are_too_small_are_refused() -> None:
         resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out)
     with pytest.raises(ValueError, match="output"):
         resize_pack(flat, 32, 8, 7, (0, 0, 8, 7), mirrored=False, out=out[:3])
+    out = np.empty((4, 4, 5), np.int8)
+    with pytest.raises(ValueError, match="output"):
+        resize_pack(flat, 32, 8, 7, (0, 0, 8, 7), mirrored=False, out=out)
+
+
+def test_versions_that_the_cpu_lacks_are_refused() -> None:
+    flat = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
+    out = np.empty((4, 4, 3), np.int8)
+    with pytest.raises(ValueError, match="version sse9"):
+        resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out, version="sse9")

@@ -131,10 +131,10 @@ PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
   Py_buffer picture, out;
   Py_ssize_t stride, width, height;
   float left, top, right, bottom;
-  int size, mirrored, channels, planar, is_signed;
+  int size, filter, mirrored, channels, planar, is_signed;
   const char *name;
-  if (!PyArg_ParseTuple(args, "y*nnn(ffff)ipw*ippz", &picture, &stride, &width, &height, &left, &top,
-                        &right, &bottom, &size, &mirrored, &out, &channels, &planar, &is_signed, &name))
+  if (!PyArg_ParseTuple(args, "y*nnn(ffff)iipw*ippz", &picture, &stride, &width, &height, &left, &top,
+                        &right, &bottom, &filter, &size, &mirrored, &out, &channels, &planar, &is_signed, &name))
     return NULL;
   PyObject *result = NULL;
   int has = count_versions(), version = has - 1;
@@ -145,14 +145,17 @@ PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
                     .stride = (size_t)stride,
                     .width = (int)width,
                     .height = (int)height,
-                    .across = {.outputs = size},
-                    .down = {.outputs = size},
+                    .across = {.filter = filter, .outputs = size},
+                    .down = {.filter = filter, .outputs = size},
+                    .clip = filter == BICUBIC,
                     .channels = channels,
                     .planar = planar,
                     .plane_cells = planar ? size : size * channels};
   job.plane_room = ((size_t)job.plane_cells + 64) & ~(size_t)63;
   if (version == has)
     PyErr_Format(PyExc_ValueError, "this CPU has no version %s", name);
+  else if (filter != BILINEAR && filter != BICUBIC && filter != BOX)
+    PyErr_SetString(PyExc_ValueError, "the filter must be bilinear, bicubic or box");
   else if (size < 1 || size > MAX_SIZE || (channels != 3 && channels != 4) ||
            out.len != (Py_ssize_t)size * size * channels)
     PyErr_SetString(PyExc_ValueError, "the output must hold size * size * 3 or 4 bytes");

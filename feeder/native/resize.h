@@ -20,7 +20,11 @@ typedef struct {
 /* Returns `bytes` bytes with any content, aligned to 64; NULL where memory is short. */
 void *take_scratch(scratch *from, size_t bytes);
 
+/* Numbered as PIL.Image.Resampling. */
+enum { BILINEAR = 2, BICUBIC = 3, BOX = 4 };
+
 typedef struct {
+  int filter; /* one of the above */
   int outputs;
   int pairs;     /* of weights of each output; those past its count are 0 */
   int precision; /* fractional bits of the weights */
@@ -40,6 +44,9 @@ typedef struct {
   size_t stride;
   int width, height; /* of the picture */
   filter_plan across, down;
+  /* Whether sums can leave a byte. Where no weight is negative they cannot: those of an output add up
+   * to 1 but for their rounding, which is under 0.5 / 255. */
+  int clip;
   int channels, planar; /* 3 or 4, the fourth all zero; in planes (CHW) or together (HWC) */
   int plane_cells;      /* that count, of each plane; together there is one plane */
   size_t plane_room;    /* cells from plane to plane: whole steps of 64 and room for a spill */
@@ -55,8 +62,7 @@ typedef struct {
 typedef void across_pass(const resize_job *job, int row, int pairs, int32_t *const *out);
 
 /* Combines `pairs` such rows down into `job->plane_cells` bytes and turns the bits `turn` of every
- * four of them. No sum can leave a byte: the weights of an output add up to 1 but for their rounding,
- * which is under 0.5 / 255. */
+ * four of them. */
 typedef void down_pass(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
                        int pairs, int32_t turn, unsigned char *out);
 

@@ -106,6 +106,12 @@ static ALWAYS_INLINE int64_t whole_parts(int precision) {
   return precision * 0x0101010101010101 + 0x2020202000000000;
 }
 
+/* Keeps sums within what multishift takes whole parts of. */
+AVX512 static ALWAYS_INLINE __m512i clip_sum(__m512i sum, int precision) {
+  sum = _mm512_max_epi32(sum, _mm512_setzero_si512());
+  return _mm512_min_epi32(sum, _mm512_set1_epi32((256 << precision) - 1));
+}
+
 /* Adds to `sum` what one pair of weights makes of a row's window. */
 AVX512 static ALWAYS_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i high, int wide,
                                              cell_pairs of) {
@@ -129,7 +135,8 @@ AVX512 static ALWAYS_INLINE __m512i resample(const unsigned char *pixels, cell_p
 }
 
 AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row, int row_pairs,
-                                                 int32_t *const *out, int pairs, int wide) {
+                                                 int32_t *const *out, int pairs, int wide,
+                                                 int clip) {
   const __m512i half = _mm512_set1_epi32(1 << (job->across.precision - 1));
   const __m128i down = _mm_cvtsi32_si128(job->across.precision);
   const __m512i up = _mm512_set1_epi64(whole_parts(job->across.precision));
@@ -141,8 +148,13 @@ AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row,
     const cell_pairs one = table[0], two = table[pairs > 1];
     for (int pair = 0; pair < row_pairs; pair++, even += 2 * job->stride) {
       const unsigned char *odd = row + 2 * pair + 1 < job->height ? even + job->stride : even;
-      __m512i low = _mm512_srl_epi32(resample(even, one, two, table, pairs, wide, half), down);
+      __m512i low = resample(even, one, two, table, pairs, wide, half);
       __m512i high = resample(odd, one, two, table, pairs, wide, half);
+      if (clip) {
+        low = clip_sum(low, job->across.precision);
+        high = clip_sum(high, job->across.precision);
+      }
+      low = _mm512_srl_epi32(low, down);
       _mm512_store_si512(out[pair] + group[g].first_cell,
                          _mm512_mask_multishift_epi64_epi8(low, THIRD_BYTES, up, high));
     }
@@ -150,22 +162,24 @@ AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row,
 }
 
 AVX512 void across_avx512(const resize_job *job, int row, int pairs, int32_t *const *out) {
-  int steps = job->across.pairs;
-  if (job->window == 32 && steps == 2)
-    resample_groups(job, row, pairs, out, 2, 1);
-  else if (job->window == 32)
-    resample_groups(job, row, pairs, out, steps, 1);
+  int steps = job->across.pairs, wide = job->window == 32;
+  if (job->clip)
+    resample_groups(job, row, pairs, out, steps, wide, 1);
+  else if (wide && steps == 2)
+    resample_groups(job, row, pairs, out, 2, 1, 0);
+  else if (wide)
+    resample_groups(job, row, pairs, out, steps, 1, 0);
   else if (steps == 1)
-    resample_groups(job, row, pairs, out, 1, 0);
+    resample_groups(job, row, pairs, out, 1, 0, 0);
   else if (steps == 2)
-    resample_groups(job, row, pairs, out, 2, 0);
+    resample_groups(job, row, pairs, out, 2, 0, 0);
   else
-    resample_groups(job, row, pairs, out, steps, 0);
+    resample_groups(job, row, pairs, out, steps, 0, 0);
 }
 
 AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32_t *const *rows,
-                                              const int32_t *weights, int pairs, int32_t turn,
-                                              unsigned char *out) {
+                                              const int32_t *weights, int pairs, int clip,
+                                              int32_t turn, unsigned char *out) {
   const __m512i half = _mm512_set1_epi32(1 << (job->down.precision - 1));
   const __m512i turns = _mm512_set1_epi32(turn);
   const __m512i shifts = _mm512_set1_epi64(whole_parts(job->down.precision));
@@ -182,6 +196,9 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
       for (int part = 0; part < 4; part++)
         sum[part] = _mm512_dpwssd_epi32(sum[part], _mm512_load_si512(rows[k] + cell + 16 * part), w);
     }
+    if (clip)
+      for (int part = 0; part < 4; part++)
+        sum[part] = clip_sum(sum[part], job->down.precision);
     __m512i bytes = _mm512_multishift_epi64_epi8(shifts, sum[0]);
     bytes = _mm512_mask_multishift_epi64_epi8(bytes, SECOND_BYTES, shifts, sum[1]);
     bytes = _mm512_mask_multishift_epi64_epi8(bytes, THIRD_BYTES, shifts, sum[2]);
@@ -198,13 +215,15 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
 
 AVX512 void down_avx512(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
                         int pairs, int32_t turn, unsigned char *out) {
-  if (pairs == 1)
-    combine_down(job, rows, weights, 1, turn, out);
+  if (job->clip)
+    combine_down(job, rows, weights, pairs, 1, turn, out);
+  else if (pairs == 1)
+    combine_down(job, rows, weights, 1, 0, turn, out);
   else if (pairs == 2)
-    combine_down(job, rows, weights, 2, turn, out);
+    combine_down(job, rows, weights, 2, 0, turn, out);
   else if (pairs == 3)
-    combine_down(job, rows, weights, 3, turn, out);
+    combine_down(job, rows, weights, 3, 0, turn, out);
   else
-    combine_down(job, rows, weights, pairs, turn, out);
+    combine_down(job, rows, weights, pairs, 0, turn, out);
 }
 #endif

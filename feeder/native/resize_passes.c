@@ -11,6 +11,12 @@ static const unsigned char *row_at(const resize_job *job, int row) {
   return job->pixels + (size_t)(row < job->height ? row : job->height - 1) * job->stride;
 }
 
+/* What is left of a sum without its fraction: a byte. */
+static inline int32_t whole_part(int32_t sum, int precision) {
+  sum >>= precision;
+  return sum < 0 ? 0 : sum > 255 ? 255 : sum;
+}
+
 void across_portable(const resize_job *job, int row, int pairs, int32_t *const *out) {
   const filter_plan *f = &job->across;
   const size_t pixel_step = job->planar ? 1 : (size_t)job->channels;
@@ -31,7 +37,7 @@ void across_portable(const resize_job *job, int row, int pairs, int32_t *const *
       int32_t *cell = out[pair] + (size_t)x * pixel_step;
       for (int channel = 0; channel < job->channels; channel++)
         cell[(size_t)channel * channel_step] =
-            (low[channel] >> f->precision) | (high[channel] >> f->precision) << 16;
+            whole_part(low[channel], f->precision) | whole_part(high[channel], f->precision) << 16;
     }
   }
 }
@@ -53,7 +59,7 @@ void down_portable(const resize_job *job, const int32_t *const *rows, const int3
     }
     int rest = job->plane_cells - cell;
     for (int i = 0; i < (rest < CELLS ? rest : CELLS); i++)
-      out[cell + i] = (unsigned char)(sum[i] >> job->down.precision) ^ turns[i % 4];
+      out[cell + i] = (unsigned char)whole_part(sum[i], job->down.precision) ^ turns[i % 4];
   }
 }
 
@@ -82,7 +88,7 @@ AVX2 static ALWAYS_INLINE void store_pixel(const resize_job *job, int32_t *row, 
     row[x + 3 * job->plane_room] = 0;
 }
 
-/* Two pairs of rows. `weight_pairs`: how many of them each output has; 0: any number. */
+/* Two pairs of rows. `weight_pairs`: how many of them each output has, none negative; 0: any. */
 AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *first_out,
                                           int32_t *second_out,
                                           int weight_pairs) {
@@ -96,6 +102,7 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
   const __m256i last_two = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, -1, -1, -1, -1));
   const __m256i half = _mm256_set1_epi32(1 << (f->precision - 1));
+  const __m256i most = _mm256_set1_epi32((256 << f->precision) - 1);
   const __m128i shift = _mm_cvtsi32_si128(f->precision);
   for (int x = 0; x < f->outputs; x++) {
     const int32_t *w = f->weights + x;
@@ -113,6 +120,10 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, last_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, last_two), pair));
     }
+    if (weight_pairs == 0 && job->clip) {
+      even = _mm256_max_epi32(_mm256_min_epi32(even, most), _mm256_setzero_si256());
+      odd = _mm256_max_epi32(_mm256_min_epi32(odd, most), _mm256_setzero_si256());
+    }
     __m256i cells = _mm256_or_si256(_mm256_srl_epi32(even, shift),
                                     _mm256_slli_epi32(_mm256_srl_epi32(odd, shift), 16));
     store_pixel(job, first_out, x, _mm256_castsi256_si128(cells));
@@ -122,9 +133,9 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
 
 AVX2 void across_avx2(const resize_job *job, int row, int pairs, int32_t *const *out) {
   for (int pair = 0; pair < pairs; pair += 2) {
-    if (job->across.pairs == 1)
+    if (job->across.pairs == 1 && !job->clip)
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 1);
-    else if (job->across.pairs == 2)
+    else if (job->across.pairs == 2 && !job->clip)
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 2);
     else
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 0);
@@ -148,10 +159,10 @@ AVX2 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32_t
             _mm256_madd_epi16(
                 _mm256_load_si256((const __m256i *)(const void *)(rows[k] + cell + 8 * part)), w));
     }
-    __m256i left = _mm256_packs_epi32(_mm256_srl_epi32(sum[0], shift),
-                                      _mm256_srl_epi32(sum[1], shift));
-    __m256i right = _mm256_packs_epi32(_mm256_srl_epi32(sum[2], shift),
-                                       _mm256_srl_epi32(sum[3], shift));
+    __m256i left = _mm256_packs_epi32(_mm256_sra_epi32(sum[0], shift),
+                                      _mm256_sra_epi32(sum[1], shift));
+    __m256i right = _mm256_packs_epi32(_mm256_sra_epi32(sum[2], shift),
+                                       _mm256_sra_epi32(sum[3], shift));
     __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(left, right), order);
     bytes = _mm256_xor_si256(bytes, turns);
     if (cell + 32 <= job->plane_cells) {

@@ -24,19 +24,36 @@ void *take_scratch(scratch *from, size_t bytes) {
   return from->memory;
 }
 
-/* Positive doubles are in the order of their bits. */
+/* Positive doubles are in the order of their bits, which compilers compare in vectors. */
 typedef int64_t __attribute__((may_alias)) double_bits;
 
 typedef struct {
   filter_plan plan;
   int inputs, mirrored;
-  double start, scale, support;
+  double start, scale, stretch, support; /* stretch: of the filter, to reach `support` inputs */
   double *restrict center, *restrict sum, *restrict exact; /* exact: [tap][output] */
 } planning;
 
-static inline __attribute__((always_inline)) void make_weights(planning *p) {
+static inline __attribute__((always_inline)) double evaluate(int filter, double x) {
+  double d = fabs(x), weight = 0.0;
+  if (filter == BOX)
+    return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+  if (filter == BICUBIC) {
+    double inner = (1.5 * d - 2.5) * d * d + 1.0, outer = (((d - 5.0) * d + 8.0) * d - 4.0) * -0.5;
+    weight = d < 2.0 ? outer : 0.0;
+    return d < 1.0 ? inner : weight;
+  }
+  weight = 1.0 - d;
+  return weight > 0.0 ? weight : 0.0;
+}
+
+static inline __attribute__((always_inline)) int32_t round_weight(double weight, double one) {
+  return (int32_t)(weight * one + (weight < 0.0 ? -0.5 : 0.5));
+}
+
+static inline __attribute__((always_inline)) void make_weights(planning *p, int filter) {
   const int outputs = p->plan.outputs, inputs = p->inputs;
-  const double start = p->start, scale = p->scale, support = p->support, step = 1.0 / support;
+  const double start = p->start, scale = p->scale, support = p->support, step = 1.0 / p->stretch;
   double *restrict center = p->center, *restrict sum = p->sum, *restrict exact = p->exact;
   int32_t *restrict first = p->plan.first, *restrict count = p->plan.count;
   int32_t *restrict weights = p->plan.weights;
@@ -54,8 +71,7 @@ static inline __attribute__((always_inline)) void make_weights(planning *p) {
   for (int t = 0; t < taps; t++) {
     double *restrict w = exact + (size_t)t * (size_t)outputs;
     for (int i = 0; i < outputs; i++) {
-      double weight = 1.0 - fabs((t + first[i] - center[i] + 0.5) * step);
-      weight = weight > 0.0 ? weight : 0.0;
+      double weight = evaluate(filter, (t + first[i] - center[i] + 0.5) * step);
       w[i] = t < count[i] ? weight : 0.0;
       sum[i] += w[i];
     }
@@ -88,23 +104,33 @@ static inline __attribute__((always_inline)) void make_weights(planning *p) {
       memset(pairs, 0, (size_t)outputs * sizeof *pairs);
     else if (t + 1 == taps)
       for (int i = 0; i < outputs; i++)
-        pairs[i] = (int32_t)(0.5 + low[i] * one);
+        pairs[i] = round_weight(low[i], one) & 0xFFFF;
     else
       for (int i = 0; i < outputs; i++)
-        pairs[i] = (int32_t)(0.5 + low[i] * one) | (int32_t)(0.5 + high[i] * one) << 16;
+        pairs[i] = (round_weight(low[i], one) & 0xFFFF) | round_weight(high[i], one) << 16;
   }
 }
 
-static void make_weights_portable(planning *p) { make_weights(p); }
+static inline __attribute__((always_inline)) void choose_filter(planning *p) {
+  if (p->plan.filter == BICUBIC)
+    make_weights(p, BICUBIC);
+  else if (p->plan.filter == BOX)
+    make_weights(p, BOX);
+  else
+    make_weights(p, BILINEAR);
+}
+
+static void plan_portable(planning *p) { choose_filter(p); }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void make_weights_avx2(planning *p) { make_weights(p); }
+__attribute__((target("avx2"))) static void plan_avx2(planning *p) { choose_filter(p); }
 #endif
 
 int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, float end, int mirrored,
                 int has_avx2) {
   double scale = (double)(end - start) / plan->outputs;
-  double support = scale < 1.0 ? 1.0 : scale;
+  double stretch = scale < 1.0 ? 1.0 : scale;
+  double support = stretch * (plan->filter == BICUBIC ? 2.0 : plan->filter == BOX ? 0.5 : 1.0);
   int most_taps = (int)ceil(support) * 2 + 1;
   size_t outputs = (size_t)plan->outputs, cells = outputs * (size_t)most_taps;
   double *doubles = take_scratch(memory, (cells + 2 * outputs) * sizeof(double) +
@@ -115,12 +141,13 @@ int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, flo
   plan->count = plan->first + outputs;
   plan->weights = plan->count + outputs;
   planning work = {.plan = *plan, .inputs = inputs, .mirrored = mirrored, .start = start,
-                   .scale = scale, .support = support, .center = doubles,
+                   .scale = scale, .stretch = stretch, .support = support, .center = doubles,
                    .sum = doubles + outputs, .exact = doubles + 2 * outputs};
 #if defined(__x86_64__)
-  (has_avx2 ? make_weights_avx2 : make_weights_portable)(&work);
+  (has_avx2 ? plan_avx2 : plan_portable)(&work);
 #else
-  make_weights_portable(&work);
+  (void)has_avx2;
+  plan_portable(&work);
 #endif
   *plan = work.plan;
   return 1;
