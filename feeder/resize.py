@@ -73,7 +73,7 @@ def resize_pack(
         out,
         out.shape[0 if planar else 2],
         planar,
-        out.dtype == np.int8,
+        out.dtype.kind == "i",
         version,
     )
 

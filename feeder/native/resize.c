@@ -133,8 +133,9 @@ PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
   float left, top, right, bottom;
   int size, filter, mirrored, channels, planar, is_signed;
   const char *name;
-  if (!PyArg_ParseTuple(args, "y*nnn(ffff)iipw*ippz", &picture, &stride, &width, &height, &left, &top,
-                        &right, &bottom, &filter, &size, &mirrored, &out, &channels, &planar, &is_signed, &name))
+  if (!PyArg_ParseTuple(args, "y*nnn(ffff)iipw*ippz", &picture, &stride, &width, &height, &left,
+                        &top, &right, &bottom, &filter, &size, &mirrored, &out, &channels, &planar,
+                        &is_signed, &name))
     return NULL;
   PyObject *result = NULL;
   int has = count_versions(), version = has - 1;

@@ -64,7 +64,7 @@ typedef void across_pass(const resize_job *job, int row, int pairs, int32_t *con
 /* Combines `pairs` such rows down into `job->plane_cells` bytes and turns the bits `turn` of every
  * four of them. */
 typedef void down_pass(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
-                       int pairs, int32_t turn, unsigned char *out);
+                       int pairs, int32_t turn, unsigned char *restrict out);
 
 across_pass across_portable, across_avx2, across_avx512;
 down_pass down_portable, down_avx2, down_avx512;

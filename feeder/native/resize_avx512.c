@@ -23,7 +23,7 @@ typedef struct {
   int32_t first_pixel, first_cell;
 } cell_group;
 
-/* The outputs in a group of 16 cells from `cell` on are x..last; `plane` is 0 when together. */
+/* The outputs in a group of 16 cells of a plane, from `cell` on: x..last. */
 static ALWAYS_INLINE void group_outputs(const resize_job *job, int cell, int *x, int *last) {
   int together = job->planar ? 1 : job->channels;
   int end = cell + 16 < job->plane_cells ? cell + 16 : job->plane_cells;
@@ -71,11 +71,13 @@ AVX512 static void lay_out_group(const resize_job *job, int plane, int cell, cel
   __m512i first = _mm512_permutexvar_epi32(output, _mm512_maskz_loadu_epi32(outputs, f->first + x));
   __m512i byte = _mm512_add_epi32(
       _mm512_slli_epi32(_mm512_sub_epi32(first, _mm512_set1_epi32(from)), 2), channel);
-  byte = _mm512_or_si512(byte, _mm512_slli_epi32(_mm512_add_epi32(byte, _mm512_set1_epi32(4)), 16));
+  __m512i next = _mm512_add_epi32(byte, _mm512_set1_epi32(4));
+  byte = _mm512_or_si512(byte, _mm512_slli_epi32(next, 16));
   for (int k = 0; k < f->pairs; k++) {
-    __m512i weights = _mm512_maskz_loadu_epi32(outputs, f->weights + (size_t)k * (size_t)f->outputs + x);
+    const int32_t *weights = f->weights + (size_t)k * (size_t)f->outputs + x;
     table[k].bytes = byte;
-    table[k].weights = _mm512_maskz_permutexvar_epi32(colours, output, weights);
+    table[k].weights = _mm512_maskz_permutexvar_epi32(
+        colours, output, _mm512_maskz_loadu_epi32(outputs, weights));
     byte = _mm512_add_epi32(byte, _mm512_set1_epi32(0x80008));
   }
 }
@@ -91,7 +93,7 @@ int prepare_across_avx512(resize_job *job, scratch *memory) {
       take_scratch(memory, groups * (pairs * sizeof(cell_pairs) + sizeof(cell_group)));
   if (table == NULL)
     return -1;
-  cell_group *group = (cell_group *)(void *)(table + groups * pairs);
+  cell_group *group = (void *)(table + groups * pairs);
   job->table = table;
   job->groups = groups;
   for (int plane = 0; plane < planes; plane++)
@@ -141,7 +143,7 @@ AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row,
   const __m128i down = _mm_cvtsi32_si128(job->across.precision);
   const __m512i up = _mm512_set1_epi64(whole_parts(job->across.precision));
   const cell_pairs *table = job->table;
-  const cell_group *group = (const cell_group *)(const void *)(table + job->groups * (size_t)job->across.pairs);
+  const cell_group *group = (const void *)(table + job->groups * (size_t)pairs);
   const unsigned char *top = job->pixels + (size_t)row * job->stride;
   for (size_t g = 0; g < job->groups; g++, table += pairs) {
     const unsigned char *even = top + 4 * (size_t)group[g].first_pixel;
@@ -179,7 +181,7 @@ AVX512 void across_avx512(const resize_job *job, int row, int pairs, int32_t *co
 
 AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32_t *const *rows,
                                               const int32_t *weights, int pairs, int clip,
-                                              int32_t turn, unsigned char *out) {
+                                              int32_t turn, unsigned char *restrict out) {
   const __m512i half = _mm512_set1_epi32(1 << (job->down.precision - 1));
   const __m512i turns = _mm512_set1_epi32(turn);
   const __m512i shifts = _mm512_set1_epi64(whole_parts(job->down.precision));
@@ -194,7 +196,8 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
     for (int k = 0; k < pairs; k++) {
       __m512i w = _mm512_set1_epi32(weights[k]);
       for (int part = 0; part < 4; part++)
-        sum[part] = _mm512_dpwssd_epi32(sum[part], _mm512_load_si512(rows[k] + cell + 16 * part), w);
+        sum[part] =
+            _mm512_dpwssd_epi32(sum[part], _mm512_load_si512(rows[k] + cell + 16 * part), w);
     }
     if (clip)
       for (int part = 0; part < 4; part++)
@@ -214,7 +217,7 @@ AVX512 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32
 }
 
 AVX512 void down_avx512(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
-                        int pairs, int32_t turn, unsigned char *out) {
+                        int pairs, int32_t turn, unsigned char *restrict out) {
   if (job->clip)
     combine_down(job, rows, weights, pairs, 1, turn, out);
   else if (pairs == 1)

@@ -43,7 +43,7 @@ void across_portable(const resize_job *job, int row, int pairs, int32_t *const *
 }
 
 void down_portable(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
-                   int pairs, int32_t turn, unsigned char *out) {
+                   int pairs, int32_t turn, unsigned char *restrict out) {
   enum { CELLS = 64 }; /* a compiler that can keeps their sums in vectors */
   unsigned char turns[4];
   memcpy(turns, &turn, sizeof turns);
@@ -144,7 +144,7 @@ AVX2 void across_avx2(const resize_job *job, int row, int pairs, int32_t *const 
 
 AVX2 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32_t *const *rows,
                                             const int32_t *weights, int pairs, int32_t turn,
-                                            unsigned char *out) {
+                                            unsigned char *restrict out) {
   const __m256i half = _mm256_set1_epi32(1 << (job->down.precision - 1));
   const __m256i turns = _mm256_set1_epi32(turn);
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -176,7 +176,7 @@ AVX2 static ALWAYS_INLINE void combine_down(const resize_job *job, const int32_t
 }
 
 AVX2 void down_avx2(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
-                    int pairs, int32_t turn, unsigned char *out) {
+                    int pairs, int32_t turn, unsigned char *restrict out) {
   if (pairs == 1)
     combine_down(job, rows, weights, 1, turn, out);
   else if (pairs == 2)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define MAX_WEIGHT_BITS 15 /* of an int16 without its sign */
 #define MAX_PRECISION 22
 #define KEEP_BYTES (4u << 20) /* more than this is given back when less is asked for */
@@ -30,11 +31,12 @@ typedef int64_t __attribute__((may_alias)) double_bits;
 typedef struct {
   filter_plan plan;
   int inputs, mirrored;
+  int taps; /* the most that an output has */
   double start, scale, stretch, support; /* stretch: of the filter, to reach `support` inputs */
   double *restrict center, *restrict sum, *restrict exact; /* exact: [tap][output] */
 } planning;
 
-static inline __attribute__((always_inline)) double evaluate(int filter, double x) {
+static ALWAYS_INLINE double evaluate(int filter, double x) {
   double d = fabs(x), weight = 0.0;
   if (filter == BOX)
     return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
@@ -47,20 +49,23 @@ static inline __attribute__((always_inline)) double evaluate(int filter, double 
   return weight > 0.0 ? weight : 0.0;
 }
 
-static inline __attribute__((always_inline)) int32_t round_weight(double weight, double one) {
-  return (int32_t)(weight * one + (weight < 0.0 ? -0.5 : 0.5));
+/* Two weights as a pair of int16. */
+static ALWAYS_INLINE int32_t pair_weights(double low, double high, double one) {
+  int32_t first = (int32_t)(low * one + (low < 0.0 ? -0.5 : 0.5));
+  int32_t second = (int32_t)(high * one + (high < 0.0 ? -0.5 : 0.5));
+  return (int32_t)(((uint32_t)first & 0xFFFF) | (uint32_t)second << 16);
 }
 
-static inline __attribute__((always_inline)) void make_weights(planning *p, int filter) {
-  const int outputs = p->plan.outputs, inputs = p->inputs;
+/* Returns the bits of the largest weight. */
+static ALWAYS_INLINE int64_t make_exact(planning *p, int filter) {
+  const int outputs = p->plan.outputs, inputs = p->inputs, mirrored = p->mirrored;
   const double start = p->start, scale = p->scale, support = p->support, step = 1.0 / p->stretch;
-  double *restrict center = p->center, *restrict sum = p->sum, *restrict exact = p->exact;
+  double *restrict center = p->center, *restrict sum = p->sum;
   int32_t *restrict first = p->plan.first, *restrict count = p->plan.count;
-  int32_t *restrict weights = p->plan.weights;
 
   int taps = 0;
   for (int i = 0; i < outputs; i++) {
-    int x = p->mirrored ? outputs - 1 - i : i;
+    int x = mirrored ? outputs - 1 - i : i;
     center[i] = start + (x + 0.5) * scale;
     int from = (int)(center[i] - support + 0.5), to = (int)(center[i] + support + 0.5);
     first[i] = from < 0 ? 0 : from;
@@ -68,8 +73,9 @@ static inline __attribute__((always_inline)) void make_weights(planning *p, int 
     taps = taps > count[i] ? taps : count[i];
     sum[i] = 0.0;
   }
+  p->taps = taps;
   for (int t = 0; t < taps; t++) {
-    double *restrict w = exact + (size_t)t * (size_t)outputs;
+    double *restrict w = p->exact + (size_t)t * (size_t)outputs;
     for (int i = 0; i < outputs; i++) {
       double weight = evaluate(filter, (t + first[i] - center[i] + 0.5) * step);
       w[i] = t < count[i] ? weight : 0.0;
@@ -78,40 +84,46 @@ static inline __attribute__((always_inline)) void make_weights(planning *p, int 
   }
   for (int i = 0; i < outputs; i++)
     sum[i] = sum[i] != 0.0 ? sum[i] : 1.0;
-  int64_t largest_bits = 0;
+  int64_t largest = 0;
   for (int t = 0; t < taps; t++) {
-    double *restrict w = exact + (size_t)t * (size_t)outputs;
+    double *restrict w = p->exact + (size_t)t * (size_t)outputs;
     for (int i = 0; i < outputs; i++)
       w[i] /= sum[i];
     const double_bits *bits = (const double_bits *)w;
     for (int i = 0; i < outputs; i++)
-      largest_bits = largest_bits > bits[i] ? largest_bits : bits[i];
+      largest = largest > bits[i] ? largest : bits[i];
   }
+  return largest;
+}
+
+static ALWAYS_INLINE void make_weights(planning *p, int filter) {
+  int64_t bits = make_exact(p, filter);
   double largest;
-  memcpy(&largest, &largest_bits, sizeof largest);
+  memcpy(&largest, &bits, sizeof largest);
   int precision = 0;
   while (precision < MAX_PRECISION &&
          (int)(0.5 + largest * (1 << (precision + 1))) < (1 << MAX_WEIGHT_BITS))
     precision++;
   p->plan.precision = precision;
-  p->plan.pairs = (taps + 1) / 2;
+  p->plan.pairs = (p->taps + 1) / 2;
 
-  double one = 1 << precision;
-  for (int t = 0; t < 2 * p->plan.pairs + 2; t += 2) {
-    const double *restrict low = exact + (size_t)t * (size_t)outputs, *restrict high = low + outputs;
-    int32_t *restrict pairs = weights + (size_t)(t / 2) * (size_t)outputs;
-    if (t >= taps)
-      memset(pairs, 0, (size_t)outputs * sizeof *pairs);
-    else if (t + 1 == taps)
-      for (int i = 0; i < outputs; i++)
-        pairs[i] = round_weight(low[i], one) & 0xFFFF;
+  const size_t outputs = (size_t)p->plan.outputs;
+  const double one = 1 << precision;
+  for (int k = 0; k <= p->plan.pairs; k++) {
+    int32_t *restrict pairs = p->plan.weights + (size_t)k * outputs;
+    const double *restrict low = p->exact + (size_t)(2 * k) * outputs, *restrict high = low + outputs;
+    if (2 * k >= p->taps)
+      memset(pairs, 0, outputs * sizeof *pairs);
+    else if (2 * k + 1 == p->taps)
+      for (size_t i = 0; i < outputs; i++)
+        pairs[i] = pair_weights(low[i], 0.0, one);
     else
-      for (int i = 0; i < outputs; i++)
-        pairs[i] = (round_weight(low[i], one) & 0xFFFF) | round_weight(high[i], one) << 16;
+      for (size_t i = 0; i < outputs; i++)
+        pairs[i] = pair_weights(low[i], high[i], one);
   }
 }
 
-static inline __attribute__((always_inline)) void choose_filter(planning *p) {
+static ALWAYS_INLINE void choose_filter(planning *p) {
   if (p->plan.filter == BICUBIC)
     make_weights(p, BICUBIC);
   else if (p->plan.filter == BOX)
@@ -131,10 +143,10 @@ int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, flo
   double scale = (double)(end - start) / plan->outputs;
   double stretch = scale < 1.0 ? 1.0 : scale;
   double support = stretch * (plan->filter == BICUBIC ? 2.0 : plan->filter == BOX ? 0.5 : 1.0);
-  int most_taps = (int)ceil(support) * 2 + 1;
-  size_t outputs = (size_t)plan->outputs, cells = outputs * (size_t)most_taps;
+  size_t outputs = (size_t)plan->outputs, most_taps = (size_t)ceil(support) * 2 + 1;
+  size_t cells = outputs * most_taps;
   double *doubles = take_scratch(memory, (cells + 2 * outputs) * sizeof(double) +
-                                             (2 + (size_t)most_taps / 2 + 2) * outputs * sizeof(int32_t));
+                                             (most_taps / 2 + 4) * outputs * sizeof(int32_t));
   if (doubles == NULL)
     return 0;
   plan->first = (int32_t *)(void *)(doubles + cells + 2 * outputs);
