@@ -72,9 +72,10 @@ static int down_weights(const filter_plan *f, int y, int32_t *to) {
 /* Returns 0 where memory is short. `sign`: what turns a byte into what is written. */
 static int run_resize(resize_job *job, const resize_version *version, int32_t sign,
                       unsigned char *out) {
-  static scratch table, ring_memory;
+  static scratch ring_memory;
   across_pass *across = version->across;
 #if defined(__x86_64__)
+  static scratch table;
   if (across == across_avx512) {
     int prepared = prepare_across_avx512(job, &table);
     if (prepared < 0)

@@ -74,25 +74,29 @@ AVX2 static ALWAYS_INLINE __m256i load_rows(const unsigned char *low, const unsi
       _mm_loadu_si128((const __m128i *)(const void *)high), 1);
 }
 
-/* One store for all channels: in HWC of three, its fourth spills into the next pixel, which is
- * written next. */
-AVX2 static ALWAYS_INLINE void store_pixel(const resize_job *job, int32_t *row, int x, __m128i cells) {
-  if (!job->planar) {
-    _mm_storeu_si128((__m128i *)(void *)(row + x * job->channels), cells);
+/* Where the cells of a pixel go. One store for all channels where they come together: of three, the
+ * fourth spills into the next pixel, which is written next. */
+AVX2 static ALWAYS_INLINE void store_pixel(int32_t *row, int x, __m128i cells, int channels,
+                                           size_t plane_room) {
+  if (plane_room == 0) {
+    _mm_storeu_si128((__m128i *)(void *)(row + x * channels), cells);
     return;
   }
   row[x] = _mm_cvtsi128_si32(cells);
-  row[x + job->plane_room] = _mm_extract_epi32(cells, 1);
-  row[x + 2 * job->plane_room] = _mm_extract_epi32(cells, 2);
-  if (job->channels == 4)
-    row[x + 3 * job->plane_room] = 0;
+  row[x + plane_room] = _mm_extract_epi32(cells, 1);
+  row[x + 2 * plane_room] = _mm_extract_epi32(cells, 2);
+  if (channels == 4)
+    row[x + 3 * plane_room] = 0;
 }
 
 /* Two pairs of rows. `weight_pairs`: how many of them each output has, none negative; 0: any. */
-AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *first_out,
-                                          int32_t *second_out,
-                                          int weight_pairs) {
-  const filter_plan *f = &job->across;
+AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *restrict upper,
+                                          int32_t *restrict lower, int weight_pairs) {
+  const int outputs = job->across.outputs, precision = job->across.precision;
+  const int clip = job->clip, channels = job->channels;
+  const size_t plane_room = job->planar ? job->plane_room : 0;
+  const int32_t *restrict first = job->across.first, *restrict counts = job->across.count;
+  const int32_t *restrict weights = job->across.weights;
   const unsigned char *in[4];
   for (int r = 0; r < 4; r++)
     in[r] = row_at(job, row + r);
@@ -101,33 +105,33 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
       _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, -1, -1, -1, -1));
   const __m256i last_two = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, -1, -1, -1, -1));
-  const __m256i half = _mm256_set1_epi32(1 << (f->precision - 1));
-  const __m256i most = _mm256_set1_epi32((256 << f->precision) - 1);
-  const __m128i shift = _mm_cvtsi32_si128(f->precision);
-  for (int x = 0; x < f->outputs; x++) {
-    const int32_t *w = f->weights + x;
-    size_t at = 4 * (size_t)f->first[x];
-    __m256i even = half, odd = half; /* of the first pair, then of the second */
-    int count = weight_pairs > 0 ? 1 : f->count[x];
-    for (int t = 0; t < count; t += 4, at += 16, w += 2 * f->outputs) {
+  const __m256i half = _mm256_set1_epi32(1 << (precision - 1));
+  const __m256i most = _mm256_set1_epi32((256 << precision) - 1);
+  const __m128i shift = _mm_cvtsi32_si128(precision);
+  for (int x = 0; x < outputs; x++) {
+    const int32_t *w = weights + x;
+    size_t at = 4 * (size_t)first[x];
+    __m256i even = half, odd = half; /* of the upper pair, then of the lower one */
+    int count = weight_pairs > 0 ? 1 : counts[x];
+    for (int t = 0; t < count; t += 4, at += 16, w += 2 * outputs) {
       __m256i evens = load_rows(in[0] + at, in[2] + at), odds = load_rows(in[1] + at, in[3] + at);
       __m256i pair = _mm256_set1_epi32(w[0]);
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, first_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, first_two), pair));
       if (weight_pairs == 1)
         break;
-      pair = _mm256_set1_epi32(w[f->outputs]);
+      pair = _mm256_set1_epi32(w[outputs]);
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, last_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, last_two), pair));
     }
-    if (weight_pairs == 0 && job->clip) {
+    if (weight_pairs == 0 && clip) {
       even = _mm256_max_epi32(_mm256_min_epi32(even, most), _mm256_setzero_si256());
       odd = _mm256_max_epi32(_mm256_min_epi32(odd, most), _mm256_setzero_si256());
     }
     __m256i cells = _mm256_or_si256(_mm256_srl_epi32(even, shift),
                                     _mm256_slli_epi32(_mm256_srl_epi32(odd, shift), 16));
-    store_pixel(job, first_out, x, _mm256_castsi256_si128(cells));
-    store_pixel(job, second_out, x, _mm256_extracti128_si256(cells, 1));
+    store_pixel(upper, x, _mm256_castsi256_si128(cells), channels, plane_room);
+    store_pixel(lower, x, _mm256_extracti128_si256(cells, 1), channels, plane_room);
   }
 }
 
