@@ -74,27 +74,21 @@ AVX2 static ALWAYS_INLINE __m256i load_rows(const unsigned char *low, const unsi
       _mm_loadu_si128((const __m128i *)(const void *)high), 1);
 }
 
-/* Where the cells of a pixel go. One store for all channels where they come together: of three, the
- * fourth spills into the next pixel, which is written next. */
-AVX2 static ALWAYS_INLINE void store_pixel(int32_t *row, int x, __m128i cells, int channels,
-                                           size_t plane_room) {
-  if (plane_room == 0) {
-    _mm_storeu_si128((__m128i *)(void *)(row + x * channels), cells);
-    return;
-  }
-  row[x] = _mm_cvtsi128_si32(cells);
-  row[x + plane_room] = _mm_extract_epi32(cells, 1);
-  row[x + 2 * plane_room] = _mm_extract_epi32(cells, 2);
-  if (channels == 4)
-    row[x + 3 * plane_room] = 0;
+/* A pixel's cells into planes. */
+AVX2 static ALWAYS_INLINE void store_planar(const resize_job *job, int32_t *cell, __m128i cells) {
+  cell[0] = _mm_cvtsi128_si32(cells);
+  cell[job->plane_room] = _mm_extract_epi32(cells, 1);
+  cell[2 * job->plane_room] = _mm_extract_epi32(cells, 2);
+  if (job->channels == 4)
+    cell[3 * job->plane_room] = 0;
 }
 
-/* Two pairs of rows. `weight_pairs`: how many of them each output has, none negative; 0: any. */
+/* Two pairs of rows. `weight_pairs`: how many of them each output has, none negative, and its cells
+ * together, which is the usual; 0: anything. */
 AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *restrict upper,
                                           int32_t *restrict lower, int weight_pairs) {
   const int outputs = job->across.outputs, precision = job->across.precision;
-  const int clip = job->clip, channels = job->channels;
-  const size_t plane_room = job->planar ? job->plane_room : 0;
+  const int usual = weight_pairs > 0, step = job->planar ? 1 : job->channels;
   const int32_t *restrict first = job->across.first, *restrict counts = job->across.count;
   const int32_t *restrict weights = job->across.weights;
   const unsigned char *in[4];
@@ -108,11 +102,11 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
   const __m256i half = _mm256_set1_epi32(1 << (precision - 1));
   const __m256i most = _mm256_set1_epi32((256 << precision) - 1);
   const __m128i shift = _mm_cvtsi32_si128(precision);
-  for (int x = 0; x < outputs; x++) {
+  for (int x = 0; x < outputs; x++, upper += step, lower += step) {
     const int32_t *w = weights + x;
     size_t at = 4 * (size_t)first[x];
     __m256i even = half, odd = half; /* of the upper pair, then of the lower one */
-    int count = weight_pairs > 0 ? 1 : counts[x];
+    int count = usual ? 1 : counts[x];
     for (int t = 0; t < count; t += 4, at += 16, w += 2 * outputs) {
       __m256i evens = load_rows(in[0] + at, in[2] + at), odds = load_rows(in[1] + at, in[3] + at);
       __m256i pair = _mm256_set1_epi32(w[0]);
@@ -124,22 +118,29 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
       even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_shuffle_epi8(evens, last_two), pair));
       odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_shuffle_epi8(odds, last_two), pair));
     }
-    if (weight_pairs == 0 && clip) {
+    if (!usual && job->clip) {
       even = _mm256_max_epi32(_mm256_min_epi32(even, most), _mm256_setzero_si256());
       odd = _mm256_max_epi32(_mm256_min_epi32(odd, most), _mm256_setzero_si256());
     }
     __m256i cells = _mm256_or_si256(_mm256_srl_epi32(even, shift),
                                     _mm256_slli_epi32(_mm256_srl_epi32(odd, shift), 16));
-    store_pixel(upper, x, _mm256_castsi256_si128(cells), channels, plane_room);
-    store_pixel(lower, x, _mm256_extracti128_si256(cells, 1), channels, plane_room);
+    __m128i first_pair = _mm256_castsi256_si128(cells), second = _mm256_extracti128_si256(cells, 1);
+    if (!usual && job->planar) {
+      store_planar(job, upper, first_pair);
+      store_planar(job, lower, second);
+    } else { /* of three, the fourth spills into the next pixel, which is written next */
+      _mm_storeu_si128((__m128i *)(void *)upper, first_pair);
+      _mm_storeu_si128((__m128i *)(void *)lower, second);
+    }
   }
 }
 
 AVX2 void across_avx2(const resize_job *job, int row, int pairs, int32_t *const *out) {
+  int usual = !job->clip && !job->planar;
   for (int pair = 0; pair < pairs; pair += 2) {
-    if (job->across.pairs == 1 && !job->clip)
+    if (usual && job->across.pairs == 1)
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 1);
-    else if (job->across.pairs == 2 && !job->clip)
+    else if (usual && job->across.pairs == 2)
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 2);
     else
       across_two(job, row + 2 * pair, out[pair], out[pair + 1], 0);
