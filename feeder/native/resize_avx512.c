@@ -144,12 +144,14 @@ AVX512 static ALWAYS_INLINE void resample_groups(const resize_job *job, int row,
   const __m512i up = _mm512_set1_epi64(whole_parts(job->across.precision));
   const cell_pairs *table = job->table;
   const cell_group *group = (const void *)(table + job->groups * (size_t)pairs);
-  const unsigned char *top = job->pixels + (size_t)row * job->stride;
-  for (size_t g = 0; g < job->groups; g++, table += pairs) {
+  const size_t stride = job->stride, groups = job->groups;
+  const int last = job->height - 1 - row;
+  const unsigned char *top = job->pixels + (size_t)row * stride;
+  for (size_t g = 0; g < groups; g++, table += pairs) {
     const unsigned char *even = top + 4 * (size_t)group[g].first_pixel;
     const cell_pairs one = table[0], two = table[pairs > 1];
-    for (int pair = 0; pair < row_pairs; pair++, even += 2 * job->stride) {
-      const unsigned char *odd = row + 2 * pair + 1 < job->height ? even + job->stride : even;
+    for (int pair = 0; pair < row_pairs; pair++, even += 2 * stride) {
+      const unsigned char *odd = 2 * pair < last ? even + stride : even;
       __m512i low = resample(even, one, two, table, pairs, wide, half);
       __m512i high = resample(odd, one, two, table, pairs, wide, half);
       if (clip) {
