@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.resize import main
 from feeder.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
 from tests.jpegs import picture
 
@@ -154,3 +155,10 @@ def test_versions_that_the_cpu_lacks_are_refused() -> None:
     out = np.empty((4, 4, 3), np.int8)
     with pytest.raises(ValueError, match="version sse9"):
         resize_pack(flat, 32, 8, 8, (0, 0, 8, 8), mirrored=False, out=out, version="sse9")
+
+
+def test_the_bench_names_every_version_beside_pillow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--crops", "9", "--rounds", "2"]) == 0
+    table = capsys.readouterr().out
+    for name in ("pillow", *VERSIONS):
+        assert re.search(rf"^resize/{name} .* images/s ", table, re.MULTILINE), name
