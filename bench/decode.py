@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.classes import measure_classes
 from bench.contenders import PreparedSamples
 from bench.limits import LIMITS, StageLimits
 from bench.machine import choose_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
+from bench.quality import measure_scaling
 from bench.report import RATE, Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset import Dataset
@@ -45,6 +47,8 @@ def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report
             bench = _DecodeBench(dataset, samples, recipe)
             compared = bench.compare_pixels()
             results = bench.measure(rounds)
+        results += measure_classes(dataset, recipe, samples.sample_ids, rounds=rounds)
+        results += measure_scaling(dataset, recipe, samples.sample_ids)
     results.append(single("check/equal-to-pillow", "samples", compared))
     return Report(bench="decode", machine=machine, results=results)
 

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import contenders, decode, likeness
+from bench import contenders, decode, likeness, quality
+from bench.classes import FEWEST
 from bench.cli import main
 from bench.contenders import PreparedSamples
 from bench.machine import choose_core
+from bench.quality import measure_scaling
 from bench.synthetic import write_synthetic
 from feeder.dataset import Dataset
 from feeder.recipe import Recipe
+from feeder.recode import Subsampling
 from tests.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
@@ -64,10 +67,29 @@ def test_rows_names_and_baselines_are_those_promised(
     assert rows["dataset/images"]["value"] == SAMPLES
     assert rows["check/equal-to-pillow"]["value"] == SAMPLES
     assert 0 <= rows["crops/scaled"]["value"] <= 100
+    with Dataset.open(dataset) as opened:
+        kinds = opened.read_records(np.arange(SAMPLES))["subsampling"]
+    for kind in Subsampling:
+        measured = np.count_nonzero(kinds == kind) >= FEWEST
+        assert (f"sample/whole/{kind.name.lower()}" in rows) == measured
+    assert rows["sample/whole/s444"]["baseline"] == "sample/full/s444"
     text = capsys.readouterr().out
     assert "sample/whole" in text
     assert "× sample/full" in text
     assert "libjpeg-turbo" in text
+
+
+def test_quality_of_scaled_crops_is_their_psnr(dataset: Path, tmp_path: Path) -> None:
+    """At 64 px most crops are scaled; the figures must be those of the two recipes' own pixels."""
+    ids = np.arange(SAMPLES)
+    recipe = Recipe.for_split("train", batch_size=SAMPLES, image_size=64)
+    with Dataset.open(dataset) as opened:
+        rows = {row.name: row for row in measure_scaling(opened, recipe, ids)}
+        assert rows["quality/scaled-crops"].value > quality.EPOCHS * SAMPLES / 4
+        mean = rows["quality/scaled-psnr"]
+        assert 25 < mean.min < rows["quality/scaled-psnr-p50"].value < mean.max <= 100
+        unscaled = Recipe.for_split("train", batch_size=8, image_size=64, dct_scaling=False)
+        assert measure_scaling(opened, unscaled, ids) == []
 
 
 def test_pixels_that_differ_end_the_bench_and_name_the_sample(
@@ -151,8 +173,9 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
         fill(self, sample_ids, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(decode.SampleReader, "fill", counted)
-    report = decode.measure_decode(dataset, images=10, rounds=3, core=choose_core(None))
-    assert calls == [10] * 2 * (1 + 1 + 3)  # compared, warmed up, measured; scaled and not
+    report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
+    first = 2 * (1 + 1 + 3)  # compared, warmed up, measured; scaled and not
+    assert calls[:first] == [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
 
 
