@@ -152,7 +152,7 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
 def _grant(hello: Hello, limits: SessionLimits, left_bytes: int) -> SlotLayout | Refusal:
     """Return the slots that the session gets, fewer than it asks for where room is short."""
     recipe = hello.recipe
-    one = SlotLayout(slots=1, batch_size=recipe.batch_size, image_size=recipe.image_size)
+    one = SlotLayout.of_recipe(recipe, slots=1)
     chunks = -(-recipe.batch_size // limits.chunk_images)
     window = min(
         hello.window,
@@ -167,4 +167,4 @@ def _grant(hello: Hello, limits: SessionLimits, left_bytes: int) -> SlotLayout |
             f"{max(left_bytes, 0) / 1e6:.1f} MB are left of {limits.slots_bytes / 1e6:.1f} MB: "
             "close other sessions, ask for smaller batches, or raise slots_bytes",
         )
-    return SlotLayout(slots=window, batch_size=recipe.batch_size, image_size=recipe.image_size)
+    return SlotLayout.of_recipe(recipe, slots=window)

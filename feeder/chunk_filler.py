@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset import Dataset
+from feeder.packing import layout_of
 from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
@@ -81,9 +82,7 @@ class ChunkFiller:
     def open_session(self, message: OpenSession, fd: int) -> None:
         """Map the session's slots and prepare for its recipe."""
         recipe = message.recipe
-        layout = SlotLayout(
-            slots=message.slots, batch_size=recipe.batch_size, image_size=recipe.image_size
-        )
+        layout = SlotLayout.of_recipe(recipe, slots=message.slots)
         dataset = self._datasets[message.dataset]
         memory = SlotMemory(fd, layout)
         key = message.dataset, recipe.fingerprint()
@@ -123,7 +122,7 @@ class ChunkFiller:
             )
             arrays.sample_ids[:real] = ids
         if real < chunk.count:
-            _pad(arrays, real)
+            _pad(arrays, real, layout_of(session.recipe.packing).grey)
         self._mapped_bytes += arrays.pixels.nbytes
         if self._mapped_bytes > _MAPPED_BYTES_MAX:
             self._mapped_bytes = 0
@@ -133,8 +132,8 @@ class ChunkFiller:
         return tuple(now - then for now, then in zip(after, before, strict=True))
 
 
-def _pad(arrays: ChunkArrays, real: int) -> None:
+def _pad(arrays: ChunkArrays, real: int, grey: int) -> None:
     """Make the rows from ``real`` on what the wire says of padding."""
-    arrays.pixels[real:] = 0
+    arrays.pixels[real:] = grey
     arrays.labels[real:] = PADDING_LABEL
     arrays.sample_ids[real:] = PADDING_SAMPLE_ID

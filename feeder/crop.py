@@ -74,6 +74,11 @@ def plan_crops(
     )
 
 
+def log_uniforms(draws: NDArray[np.float64], interval: tuple[float, float]) -> NDArray[np.float64]:
+    """Turn ``draws`` in [0, 1) into numbers of ``interval`` whose logarithms are uniform."""
+    return _exp(_spread(draws, *_log_ratios(interval)))
+
+
 def _draw_random_resized(
     recipe: Recipe,
     draws: NDArray[np.float64],
@@ -83,7 +88,7 @@ def _draw_random_resized(
     """Return boxes (n, 4) from uniform ``draws`` (n, _DRAWS): tries' areas, tries' ratios, x, y."""
     areas = _spread(draws[:, :TRIES], *recipe.scale)
     areas *= (image_widths * image_heights)[:, np.newaxis]
-    ratios = _exp(_spread(draws[:, TRIES : 2 * TRIES], *_log_ratios(recipe.ratio)))
+    ratios = log_uniforms(draws[:, TRIES : 2 * TRIES], recipe.ratio)
     tried_widths = np.rint(np.sqrt(areas * ratios))
     tried_heights = np.rint(np.sqrt(areas / ratios))
     fits = (tried_widths >= 1) & (tried_widths <= image_widths[:, np.newaxis])

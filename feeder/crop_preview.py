@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 
 from feeder.crop import plan_crops
 from feeder.dataset import Dataset
+from feeder.packing import Pixels, layout_of, unpack_levels
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from feeder.tiles import layout_of, whole_jpeg
@@ -24,11 +25,12 @@ def draw_crops(
 ) -> tuple[NDArray[np.uint8], list[str]]:
     """Return the crops of n samples, (n, image_size, image_size, 3), and their class names."""
     count = len(sample_ids)
-    pixels = np.empty((count, recipe.image_size, recipe.image_size, 3), np.int8)
+    layout = layout_of(recipe.packing)
+    pixels: Pixels = np.empty((count, *layout.image_shape(recipe.image_size)), layout.dtype)
     labels = np.empty(count, np.int64)
     reader = SampleReader(dataset, recipe)
     reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
-    return unpack_pixels(pixels), [dataset.classes[label] for label in labels.tolist()]
+    return unpack_levels(pixels, layout), [dataset.classes[label] for label in labels.tolist()]
 
 
 def draw_boxes(
@@ -65,11 +67,6 @@ def draw_boxes(
         name = dataset.classes[int(record["label"])]
         captions.append(f"{name}, mirrored" if flip else name)
     return pictures, captions
-
-
-def unpack_pixels(pixels: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Return packed pixels (value − 128) as levels 0 .. 255."""
-    return pixels.view(np.uint8) ^ np.uint8(0x80)
 
 
 def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:

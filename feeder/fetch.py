@@ -15,7 +15,9 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.packing import Pixels, layout_of
 from feeder.recipe import Recipe
+from feeder.slot_layout import SlotLayout
 from feeder.wire import (
     MAX_NODE_HEADER_BYTES,
     BatchKey,
@@ -51,8 +53,8 @@ class FetchedBatch:
     """(epoch, index)."""
     valid: int
     """Rows that are real; those after them pad."""
-    pixels: NDArray[np.int8]
-    """(batch_size, image_size, image_size, 3)."""
+    pixels: Pixels
+    """(batch_size, image_size, image_size, 3) as int8, or as the recipe's packing has it."""
     labels: NDArray[np.int64]
     """(batch_size,)."""
     sample_ids: NDArray[np.int64]
@@ -62,8 +64,10 @@ class FetchedBatch:
 class _Buffer:
     """Where the chunks of one batch come together."""
 
-    def __init__(self, batch_size: int, image_size: int) -> None:
-        self.pixels = np.zeros((batch_size, image_size, image_size, 3), np.int8)
+    def __init__(self, recipe: Recipe) -> None:
+        batch_size, layout = recipe.batch_size, layout_of(recipe.packing)
+        shape = (batch_size, *layout.image_shape(recipe.image_size))
+        self.pixels: Pixels = np.zeros(shape, layout.dtype)
         self.labels = np.zeros(batch_size, np.int64)
         self.sample_ids = np.zeros(batch_size, np.int64)
         self.missing = batch_size
@@ -82,7 +86,7 @@ class _Buffer:
         self.valid = chunk.valid
 
 
-def _copy(frame: zmq.Frame, to: "NDArray[np.int8] | NDArray[np.int64]") -> None:
+def _copy(frame: zmq.Frame, to: "Pixels | NDArray[np.int64]") -> None:
     if len(frame) != to.nbytes:
         raise ProtocolError(
             f"the node sent a chunk frame of {len(frame)} bytes where {to.nbytes} belong"
@@ -119,7 +123,7 @@ class BatchFetcher:
             self._destroy()
             raise
         places = range(self.welcome.window)
-        self._free = [_Buffer(recipe.batch_size, recipe.image_size) for _ in places]
+        self._free = [_Buffer(recipe) for _ in places]
         self._buffers: dict[BatchKey, _Buffer] = {}  # of the batches wanted and not yet released
         self._open = True
 
@@ -175,9 +179,8 @@ class BatchFetcher:
 
     def _connect(self) -> None:
         self._socket.linger = _FAREWELL_MS
-        self._socket.maxmsgsize = max(
-            MAX_NODE_HEADER_BYTES, self._recipe.batch_size * self._recipe.image_size**2 * 3
-        )
+        pixel_bytes = SlotLayout.of_recipe(self._recipe, slots=1).pixel_bytes
+        self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
         try:
             self._socket.connect(self._endpoint)

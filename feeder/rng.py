@@ -47,6 +47,12 @@ class Stream(enum.IntEnum):
 
     CROP = 1
     FLIP = 2
+    RAND_AUGMENT = 3
+    TRIVIAL_AUGMENT = 4
+    JITTER = 5
+    GREYSCALE = 6
+    ERASING = 7
+    ERASING_NOISE = 8
 
 
 def derive_key(purpose: Purpose, *words: int) -> int:
@@ -97,8 +103,20 @@ def uniforms(
     return draws
 
 
+def random_bytes(
+    seed: int, epoch: int, sample_id: int, stream: Stream, count: int
+) -> NDArray[np.uint8]:
+    """Return ``count`` uniform bytes for one sample: its stream's words, low byte first."""
+    words = np.arange(1, -(-count // 8) + 1, dtype=np.uint64)
+    words *= _GAMMA_U64
+    words += derive_keys(
+        derive_key(Purpose.SAMPLE, seed, epoch, stream), np.array([sample_id], np.int64)
+    )
+    return mix64(words).astype("<u8", copy=False).view(np.uint8)[:count]
+
+
 def uniform_integers(
-    draws: NDArray[np.float64], limits: NDArray[np.float64]
+    draws: NDArray[np.float64], limits: NDArray[np.float64] | float
 ) -> NDArray[np.float64]:
     """Turn ``draws`` in [0, 1) into whole float64 numbers 0 .. limits - 1 (1 <= limits < 2**53).
 

@@ -4,6 +4,7 @@
     join      the tiles that the crop touches, as one small JPEG, into a second one
     decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
     resize    the crop's box in that picture, antialiased bilinear, mirrored, as int8 into the slot
+    augment   only where the recipe says so; ``feeder.finish`` then resizes and packs too
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
 libjpeg-turbo and calling ``Image.resize(size, BILINEAR, box=box)`` on it, bit for bit, at scale 1.
@@ -16,10 +17,14 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.augment import Augmentation
 from feeder.crop import plan_crops
 from feeder.dataset import BlobPlace, Dataset
 from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
+from feeder.finish import Finisher
+from feeder.interpolation import SUPPORT_STEPS
+from feeder.packing import Pixels
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
 from feeder.resize import resize_pack
@@ -33,7 +38,7 @@ from feeder.tiles import (
     joined_room_bytes,
 )
 
-STAGES = ("read", "join", "decode", "resize")
+STAGES = ("read", "join", "decode", "resize", "augment")
 
 _LAYOUT_FIELDS = list(SegmentLayout._fields)
 _Layout = tuple[int, int, int, int, int]
@@ -53,18 +58,23 @@ class DecodePlan:
 
 
 def plan_decode(
-    grids: TileGrids, boxes: NDArray[np.float64], scales: NDArray[np.int64], image_size: int
+    grids: TileGrids,
+    boxes: NDArray[np.float64],
+    scales: NDArray[np.int64],
+    image_size: int,
+    support_steps: float = 1.0,
 ) -> DecodePlan:
     """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) will look at.
 
     Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
-    ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators.
+    ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
+    ``support_steps`` is another filter's support.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
     step = side / image_size
-    reach = np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
+    reach = support_steps * np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
     first = np.floor(start - reach + 1.0).astype(np.int64) * scales[:, None]
     end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
     windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
@@ -87,7 +97,7 @@ class SampleReader:
     def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
         self._dataset = dataset
         self._recipe = recipe
-        self._size = (recipe.image_size, recipe.image_size)
+        self._finisher = Finisher.for_recipe(recipe)
         self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.images = 0
@@ -98,12 +108,13 @@ class SampleReader:
         *,
         seed: int,
         epoch: int,
-        pixels: NDArray[np.int8],
+        pixels: Pixels,
         labels: NDArray[np.int64],
     ) -> None:
         """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place.
 
-        Raises DatasetError naming the first sample that is damaged.
+        Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous. Raises
+        DatasetError naming the first sample that is damaged.
         """
         records = self._dataset.read_records(sample_ids)
         grids = TileGrids.of_records(records)
@@ -115,7 +126,16 @@ class SampleReader:
             widths=grids.width,
             heights=grids.height,
         )
-        plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
+        plan = plan_decode(
+            grids,
+            crops.boxes,
+            crops.scales,
+            self._recipe.image_size,
+            SUPPORT_STEPS[self._recipe.interpolation],
+        )
+        augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
+        if self._finisher is not None:
+            augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=sample_ids)
         labels[:] = records["label"]
         rows = zip(
             self._dataset.find_blobs(sample_ids, records),
@@ -124,6 +144,7 @@ class SampleReader:
             plan.boxes.tolist(),
             crops.scales.tolist(),
             crops.flips.tolist(),
+            augmentations,
             pixels,
             strict=True,
         )
@@ -145,7 +166,8 @@ class SampleReader:
         box: tuple[float, float, float, float],
         scale: int,
         flip: bool,
-        out: NDArray[np.int8],
+        augmentation: Augmentation | None,
+        out: Pixels,
     ) -> None:
         started = perf_counter()
         *_, source_width, source_height = window
@@ -163,12 +185,26 @@ class SampleReader:
         )
         decoded = perf_counter()
 
-        resize_pack(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
+        augment_s = 0.0
+        if self._finisher is None:
+            resize_pack(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
+        else:
+            augment_s = self._finisher.finish(
+                picture,
+                stride_bytes,
+                width,
+                height,
+                box,
+                mirrored=flip,
+                augmentation=augmentation,
+                out=out,
+            )
         seconds = self.seconds
         seconds["read"] += read - started
         seconds["join"] += joined_at - read
         seconds["decode"] += decoded - joined_at
-        seconds["resize"] += perf_counter() - decoded
+        seconds["resize"] += perf_counter() - decoded - augment_s
+        seconds["augment"] += augment_s
         self.images += 1
 
 

@@ -1,16 +1,21 @@
 """Where things lie in a slot: pure arithmetic, the same for node process, worker and local client.
 
-    slot:  [pixels int8 (batch, S, S, 3)][labels int64 (batch,)][sample ids int64 (batch,)][padding]
+    slot:  [pixels (batch, image)][labels int64 (batch,)][sample ids int64 (batch,)][padding]
+
+An image is S × S pixels as the recipe's packing lays them, int8 (S, S, 3) by default.
 
 Slots follow one another in a session's memory. A slot starts on a page, so that it can be mapped or
 registered with a device alone. Invariant: no two slots and no two parts of a slot overlap.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, layout_of
+from feeder.recipe import Recipe
 
 PAGE_BYTES: Final = 4096
 _LABEL_BYTES: Final = 8
@@ -20,8 +25,8 @@ _LABEL_BYTES: Final = 8
 class ChunkArrays:
     """Views of the rows of one chunk in a slot; C-contiguous, n rows each."""
 
-    pixels: NDArray[np.int8]
-    """(n, S, S, 3), RGB, value - 128."""
+    pixels: Pixels
+    """(n, S, S, 3), RGB, level - 128 as int8; or as another packing has it."""
     labels: NDArray[np.int64]
     """(n,); -100 in rows of padding."""
     sample_ids: NDArray[np.int64]
@@ -35,11 +40,27 @@ class SlotLayout:
     slots: int
     batch_size: int
     image_size: int
+    packing: Packing = DEFAULT_PACKING
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe, *, slots: int) -> Self:
+        """Return the layout of ``slots`` batches of a recipe."""
+        return cls(
+            slots=slots,
+            batch_size=recipe.batch_size,
+            image_size=recipe.image_size,
+            packing=recipe.packing,
+        )
+
+    @property
+    def pixel_layout(self) -> PixelLayout:
+        """How the pixels of an image lie."""
+        return layout_of(self.packing)
 
     @property
     def pixel_bytes(self) -> int:
         """Bytes of one slot's pixels; the labels begin at the next multiple of 8."""
-        return self.batch_size * self.image_size * self.image_size * 3
+        return self.batch_size * self.pixel_layout.image_bytes(self.image_size)
 
     @property
     def slot_bytes(self) -> int:
@@ -63,15 +84,15 @@ class SlotLayout:
                 f"rows {first} .. {first + count - 1} of slot {slot}: there are {self.slots} slots "
                 f"of {self.batch_size} rows"
             )
-        size = self.image_size
-        row_bytes = size * size * 3
+        layout = self.pixel_layout
+        row_bytes = layout.image_bytes(self.image_size)
         start = slot * self.slot_bytes
         pixels_at = start + first * row_bytes
         labels_at = start + _round_up(self.pixel_bytes, _LABEL_BYTES) + first * _LABEL_BYTES
         ids_at = labels_at + self.batch_size * _LABEL_BYTES
         pixels = memory[pixels_at : pixels_at + count * row_bytes]
         return ChunkArrays(
-            pixels=pixels.view(np.int8).reshape(count, size, size, 3),
+            pixels=pixels.view(layout.dtype).reshape(count, *layout.image_shape(self.image_size)),
             labels=memory[labels_at : labels_at + count * _LABEL_BYTES].view(np.int64),
             sample_ids=memory[ids_at : ids_at + count * _LABEL_BYTES].view(np.int64),
         )

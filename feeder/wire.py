@@ -2,10 +2,11 @@
 
     frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
-      pixels      int8 (images, S, S, 3), C order
+      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3)
       labels      int64 little-endian (images,)
       sample ids  int64 little-endian (images,)
-    Rows at and past ``valid`` of a padded batch have pixels 0, label -100 and sample id -1.
+    Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
+    label -100 and sample id -1.
 
     client                                          node
       Hello              ──────────────────────────►

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.packing import Packing, layout_of, pack_levels
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 from trainer_client._batch import BatchBuffer
 from trainer_client._device import Normaliser
@@ -108,6 +110,52 @@ def test_the_plain_function_compiles_to_one_graph() -> None:
     normaliser = Normaliser(CPU, torch.float16, compiler=lambda function: compiled)
     assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
     assert normaliser.compile_failures == 0
+
+
+@pytest.mark.parametrize("packing", get_args(Packing))
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
+    packing: Packing, dtype: torch.dtype
+) -> None:
+    pixels = random_pixels(3, 37, 37)
+    levels = pixels.numpy().view(np.uint8) ^ np.uint8(0x80)
+    layout = layout_of(packing)
+    packed = np.full((3, *layout.image_shape(37)), 77, layout.dtype)
+    for rgb, row in zip(levels, packed, strict=True):
+        pack_levels(rgb, layout, row)
+    before = packed.copy()
+    expected = Normaliser(CPU, dtype)(pixels)
+    for compiler in (None, lambda function: function):
+        normaliser = Normaliser(CPU, dtype, packing=packing, compiler=compiler)
+        images = normaliser(torch.from_numpy(packed))
+        assert torch.equal(images, expected)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert normaliser.compile_failures == 0
+    assert np.array_equal(packed, before), "normalising changed the batch"
+
+
+def test_every_packing_compiles_to_one_graph() -> None:
+    torch._dynamo.reset()  # it compiles a function only so often
+    compiled = torch.compile(normalise, backend="eager", fullgraph=True)
+    for packing in get_args(Packing):
+        layout = layout_of(packing)
+        pixels = torch.zeros((2, *layout.image_shape(8)), dtype=torch.int8)
+        pixels = pixels.view(torch.int8 if layout.is_signed else torch.uint8)
+        normaliser = Normaliser(
+            CPU, torch.float16, packing=packing, compiler=lambda function: compiled
+        )
+        expected = Normaliser(CPU, torch.float16, packing=packing)(pixels)
+        assert torch.equal(normaliser(pixels), expected)
+        assert normaliser.compile_failures == 0
+
+
+def test_padding_is_grey_in_every_packing() -> None:
+    expected = Normaliser(CPU, torch.float32)(torch.zeros(2, 8, 8, 3, dtype=torch.int8))
+    for packing in get_args(Packing):
+        buffer = BatchBuffer(2, 8, pinned=False, packing=packing)
+        buffer.fill_padding()
+        images = Normaliser(CPU, torch.float32, packing=packing)(buffer.pixels)
+        assert torch.equal(images, expected)
 
 
 def test_a_failure_to_compile_is_counted_and_logged_once(

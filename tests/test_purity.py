@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PURE = ("rng", "permutation", "plan", "recipe", "crop", "wire", "session", "tiles")
+PURE = (
+    "rng",
+    "permutation",
+    "plan",
+    "recipe",
+    "crop",
+    "wire",
+    "session",
+    "tiles",
+    "packing",
+    "augment",
+)
 IMPURE = {
     "asyncio",
     "datetime",

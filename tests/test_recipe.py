@@ -1,7 +1,7 @@
 """Recipes: defaults of the splits, every field's range, one fingerprint for one meaning."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from feeder.plan import LastBatch
-from feeder.recipe import Recipe
+from feeder.packing import Packing
+from feeder.recipe import Recipe, parse_field
 
 TRAIN = Recipe.for_split("train", batch_size=256)
 VAL = Recipe.for_split("val", batch_size=256)
@@ -31,6 +32,18 @@ recipes = st.builds(
     dct_scaling=st.booleans(),
     shuffle=st.booleans(),
     last_batch=st.sampled_from(LastBatch),
+    packing=st.sampled_from(get_args(Packing)),
+    interpolation=st.sampled_from(["bilinear", "bicubic", "box"]),
+    auto_augment=st.sampled_from(["none", "rand-augment", "trivial-augment-wide"]),
+    rand_augment_ops=st.integers(1, 16),
+    rand_augment_magnitude=st.integers(0, 30),
+    brightness=st.floats(0, 9),
+    contrast=st.tuples(st.floats(0, 1), st.floats(1, 10)),
+    hue=st.floats(0, 0.5),
+    greyscale_probability=st.floats(0, 1),
+    erasing_probability=st.floats(0, 1),
+    erasing_scale=st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    erasing_value=st.just("noise") | st.tuples(*[st.integers(0, 255)] * 3),
 )
 
 
@@ -48,6 +61,19 @@ def test_train_crops_at_random_shuffles_and_drops() -> None:
         "shuffle": True,
         "last_batch": LastBatch.DROP,
         "packing": "int8-hwc-rgb",
+        "interpolation": "bilinear",
+        "auto_augment": "none",
+        "rand_augment_ops": 2,
+        "rand_augment_magnitude": 9,
+        "brightness": (1.0, 1.0),
+        "contrast": (1.0, 1.0),
+        "saturation": (1.0, 1.0),
+        "hue": (0.0, 0.0),
+        "greyscale_probability": 0.0,
+        "erasing_probability": 0.0,
+        "erasing_scale": (0.02, 0.33),
+        "erasing_ratio": (0.3, 3.3),
+        "erasing_value": (124, 116, 104),
     }
 
 
@@ -76,7 +102,27 @@ def test_an_unknown_field_names_the_nearest_one() -> None:
         ("split", "test", "train or val"),
         ("split", 3, "train or val"),
         ("crop", "center", "random-resized or centre"),
-        ("packing", "float32", "int8-hwc-rgb"),
+        ("packing", "float32", "int8-hwc-rgb or int8-hwc-rgbx or int8-chw-rgb or"),
+        ("interpolation", "lanczos", "bilinear or bicubic or box or bilinear-no-antialias"),
+        ("auto_augment", "autoaugment", "none or rand-augment or trivial-augment-wide"),
+        ("auto_augment", None, "none or rand-augment or trivial-augment-wide"),
+        ("rand_augment_ops", 0, "a whole number 1 .. 16"),
+        ("rand_augment_magnitude", 31, "a whole number 0 .. 30"),
+        ("brightness", -0.1, "a number 0 .. 9 or two factors"),
+        ("contrast", 9.5, "a number 0 .. 9 or two factors"),
+        ("saturation", True, "a number 0 .. 9 or two factors"),
+        ("brightness", (0.5, 10.5), "0 <= least <= greatest <= 10"),
+        ("brightness", (1.5, 0.5), "0 <= least <= greatest <= 10"),
+        ("hue", 0.6, "a number 0 .. 0.5 or two turns"),
+        ("hue", (-0.6, 0.1), "-0.5 <= least <= greatest <= 0.5"),
+        ("hue", math.nan, "a number 0 .. 0.5 or two turns"),
+        ("greyscale_probability", 1.5, "a number 0 .. 1"),
+        ("erasing_probability", "often", "a number 0 .. 1"),
+        ("erasing_scale", (0.1, 1.5), "0 <= least <= greatest <= 1"),
+        ("erasing_ratio", (0.0, 1.0), "0.01 <= least <= greatest <= 100"),
+        ("erasing_value", "random", "three levels (red, green, blue) 0 .. 255"),
+        ("erasing_value", (1, 2), "three levels (red, green, blue) 0 .. 255"),
+        ("erasing_value", 0, "three levels (red, green, blue) 0 .. 255"),
         ("last_batch", "keep", "drop or pad"),
         ("last_batch", None, "drop or pad"),
         ("dct_scaling", 1, "true or false"),
@@ -131,8 +177,8 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
 
 def test_the_fingerprint_is_pinned() -> None:
     # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
-    assert TRAIN.fingerprint() == "4a3dc396d6c88680a97d03440d2c6f7e"
-    assert VAL.fingerprint() == "5ea314b06d589ab650b3114af87dcf78"
+    assert TRAIN.fingerprint() == "4a40a7447a846671295127f09ddcf4f2"
+    assert VAL.fingerprint() == "98ffda5e90aad1ea221a16c8159f6a86"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
@@ -148,14 +194,66 @@ def test_every_field_changes_the_fingerprint() -> None:
         "dct_scaling": False,
         "shuffle": False,
         "last_batch": LastBatch.PAD,
+        "packing": "uint8-chw-rgb",
+        "interpolation": "bicubic",
+        "auto_augment": "rand-augment",
+        "rand_augment_ops": 3,
+        "rand_augment_magnitude": 10,
+        "brightness": (0.6, 1.4),
+        "contrast": (0.6, 1.4),
+        "saturation": (0.6, 1.4),
+        "hue": (-0.1, 0.1),
+        "greyscale_probability": 0.2,
+        "erasing_probability": 0.25,
+        "erasing_scale": (0.02, 0.4),
+        "erasing_ratio": (0.3, 3.0),
+        "erasing_value": "noise",
     }
-    assert set(changes) == set(Recipe.__struct_fields__) - {"packing"}  # which has but one value
+    assert set(changes) == set(Recipe.__struct_fields__)
     prints = {
         msgspec.structs.replace(TRAIN, **{name: value}).fingerprint()
         for name, value in changes.items()
     }
     assert len(prints) == len(changes)
     assert TRAIN.fingerprint() not in prints
+
+
+def test_a_number_of_jitter_means_what_torchvision_means_by_it() -> None:
+    recipe = Recipe.for_split(
+        "train", batch_size=8, brightness=0.4, contrast=2, saturation=(0.5, 0.5), hue=0.1
+    )
+    assert recipe.brightness == (0.6, 1.4)
+    assert recipe.contrast == (0.0, 3.0)
+    assert recipe.saturation == (0.5, 0.5)
+    assert recipe.hue == (-0.1, 0.1)
+    off = Recipe.for_split("train", batch_size=256, brightness=0, contrast=0.0, hue=-0.0)
+    assert off.fingerprint() == TRAIN.fingerprint()
+
+
+def test_plain_bilinear_goes_without_scaled_decoding() -> None:
+    plain = Recipe.for_split("train", batch_size=8, interpolation="bilinear-no-antialias")
+    assert not plain.dct_scaling
+    with pytest.raises(ConfigError, match="dct_scaling must be false for interpolation bilinear"):
+        msgspec.structs.replace(plain, dct_scaling=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("brightness=0.4", ("brightness", 0.4)),
+        ("scale=[0.3, 1]", ("scale", [0.3, 1])),
+        ("auto_augment=rand-augment", ("auto_augment", "rand-augment")),
+        ("dct_scaling = false", ("dct_scaling", False)),
+        ("erasing_value=noise", ("erasing_value", "noise")),
+    ],
+)
+def test_a_field_can_be_written_as_text(text: str, field: tuple[str, object]) -> None:
+    assert parse_field(text) == field
+
+
+def test_text_that_is_no_field_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"recipe: 'rand-augment' is not NAME=VALUE"):
+        parse_field("rand-augment")
 
 
 def test_equal_values_of_other_types_have_one_fingerprint() -> None:

@@ -166,14 +166,16 @@ def test_a_damaged_sample_is_named(dataset: Dataset, tmp_path: Path) -> None:
             fill(copy, Recipe.for_split("train", batch_size=8), np.arange(5))
 
 
-def test_stage_times_add_up_and_count(dataset: Dataset) -> None:
-    recipe = Recipe.for_split("train", batch_size=8, image_size=64)
+@pytest.mark.parametrize("brightness", [0.0, 0.4])
+def test_stage_times_add_up_and_count(dataset: Dataset, brightness: float) -> None:
+    recipe = Recipe.for_split("train", batch_size=8, image_size=64, brightness=brightness)
     reader = SampleReader(dataset, recipe)
     pixels, labels = np.empty((8, 64, 64, 3), np.int8), np.empty(8, np.int64)
     reader.fill(np.arange(8), seed=0, epoch=0, pixels=pixels, labels=labels)
     assert reader.images == 8
     assert set(reader.seconds) == set(STAGES)
-    assert all(seconds > 0 for seconds in reader.seconds.values())
+    assert all(seconds > 0 for stage, seconds in reader.seconds.items() if stage != "augment")
+    assert (reader.seconds["augment"] > 0) == (brightness > 0)
 
 
 def test_scratch_is_reused_and_giants_are_given_back() -> None:

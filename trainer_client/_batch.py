@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from feeder.packing import DEFAULT_PACKING, Packing, layout_of
 from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
 
 Bytes = bytes | memoryview
@@ -40,12 +41,25 @@ class Batch:
 
 
 class BatchBuffer:
-    """Host memory for one batch: pixels int8 (N, S, S, 3), labels and sample ids int64 (N,)."""
+    """Host memory for one batch: pixels int8 (N, S, S, 3), labels and sample ids int64 (N,).
 
-    def __init__(self, batch_size: int, image_size: int, *, pinned: bool) -> None:
+    Pixels of another packing have its type and shape.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        image_size: int,
+        *,
+        pinned: bool,
+        packing: Packing = DEFAULT_PACKING,
+    ) -> None:
         """Allocate; ``pinned`` memory is page-locked for asynchronous copies to a CUDA device."""
-        shape = (batch_size, image_size, image_size, 3)
-        self.pixels = torch.empty(shape, dtype=torch.int8, pin_memory=pinned)
+        layout = layout_of(packing)
+        shape = (batch_size, *layout.image_shape(image_size))
+        dtype = torch.int8 if layout.is_signed else torch.uint8
+        self.pixels = torch.empty(shape, dtype=dtype, pin_memory=pinned)
+        self._grey = layout.grey
         self.labels = torch.empty(batch_size, dtype=torch.int64, pin_memory=pinned)
         self.sample_ids = torch.empty(batch_size, dtype=torch.int64)
         self._pixel_rows = self.pixels.numpy().reshape(batch_size, -1)
@@ -56,12 +70,14 @@ class BatchBuffer:
         """Copy a chunk's frames to the rows from ``first`` on; the sizes are checked before."""
         label_rows = np.frombuffer(labels, "<i8")
         rows = slice(first, first + len(label_rows))
-        self._pixel_rows[rows] = np.frombuffer(pixels, np.int8).reshape(len(label_rows), -1)
+        self._pixel_rows[rows] = np.frombuffer(pixels, self._pixel_rows.dtype).reshape(
+            len(label_rows), -1
+        )
         self._label_rows[rows] = label_rows
         self._id_rows[rows] = np.frombuffer(sample_ids, "<i8")
 
     def fill_padding(self) -> None:
         """Make all rows padding: grey pixels, no label, no sample."""
-        self._pixel_rows[:] = 0
+        self._pixel_rows[:] = self._grey
         self._label_rows[:] = PADDING_LABEL
         self._id_rows[:] = PADDING_SAMPLE_ID

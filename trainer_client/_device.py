@@ -1,6 +1,7 @@
 """Normalises packed pixels on the accelerator: int8 (N, H, W, 3) becomes (N, 4, H, W).
 
-The wire carries ``value - 128``; the model sees ``(value - 255 * mean) / (255 * std)`` per channel
+The wire carries ``value - 128``, or what another packing says; the same levels give the same result
+to the bit, whatever the packing. The model sees ``(value - 255 * mean) / (255 * std)`` per channel
 and a fourth channel that is exactly 0 (matrix units like four channels better than three). Both
 together are one multiply-add with a scale and a bias per channel, ``pixels * scale + bias``, where
 the fourth channel's scale and bias are 0. It is computed in float32 and rounded once.
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from feeder.errors import ConfigError
+from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, layout_of, unpack_levels
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -33,14 +35,25 @@ Compile = Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]
 
 
 def normalise(
-    pixels: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype
+    pixels: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    dtype: torch.dtype,
+    channels_first: bool = False,
 ) -> torch.Tensor:
     """Return ``pixels * scale + bias`` with a fourth channel, (N, 4, H, W) channels_last.
 
-    ``pixels`` is int8 (N, H, W, 3); ``scale`` and ``bias`` are float32 (4,), the last of each 0.
+    ``pixels`` is (N, H, W, C), or (N, C, H, W) with ``channels_first``; C is 3 or 4. Of uint8 pixels
+    128 is taken first. ``scale`` and ``bias`` are float32 (4,), the last of each 0.
     """
-    padded = torch.nn.functional.pad(pixels, (0, 1))
-    return torch.addcmul(bias, padded.to(torch.float32), scale).to(dtype).permute(0, 3, 1, 2)
+    if channels_first:
+        pixels = pixels.permute(0, 2, 3, 1).contiguous()
+    if pixels.shape[3] == 3:
+        pixels = torch.nn.functional.pad(pixels, (0, 1))
+    values = pixels.to(torch.float32)
+    if pixels.dtype == torch.uint8:
+        values = values - 128
+    return torch.addcmul(bias, values, scale).to(dtype).permute(0, 3, 1, 2)
 
 
 def denormalise(
@@ -67,6 +80,7 @@ class Normaliser:
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         *,
+        packing: Packing = DEFAULT_PACKING,
         compiler: Compile | None = None,
     ) -> None:
         """Prepare scale and bias; ``compiler`` defaults to torch.compile on CUDA, none on a CPU."""
@@ -79,6 +93,8 @@ class Normaliser:
             raise ConfigError(f"std must be above 0 in every channel, got {std!r}")
         scale64 = 1 / (255 * np.array(std, np.float64))
         bias64 = (128 - 255 * np.array(mean, np.float64)) * scale64
+        self._layout = layout_of(packing)
+        self._is_default = packing == DEFAULT_PACKING
         self.device = device
         self.dtype = dtype
         self.compile_failures = 0
@@ -90,18 +106,28 @@ class Normaliser:
         self._scratch = _Scratch(self._scale, self._bias) if device.type == "cpu" else None
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Normalise int8 (N, H, W, 3), contiguous and on the device, into a new tensor."""
+        """Normalise packed pixels, contiguous and on the device, into a new tensor."""
         if self._compiled is not None:
             try:
-                return self._compiled(pixels, self._scale, self._bias, self.dtype)
+                return self._compiled(
+                    pixels, self._scale, self._bias, self.dtype, self._layout.channels_first
+                )
             except RuntimeError as error:  # every failure of torch.compile is a kind of it
                 self._compiled = None
                 self.compile_failures += 1
                 reason = str(error).strip().splitlines()[:1]
                 _log.warning("normalise runs uncompiled, compiling failed: %s", *reason)
         if self._scratch is not None:
+            if not self._is_default:
+                pixels = _repack(pixels, self._layout)
             return self._scratch.normalise(pixels, self.dtype)
-        return normalise(pixels, self._scale, self._bias, self.dtype)
+        return normalise(pixels, self._scale, self._bias, self.dtype, self._layout.channels_first)
+
+
+def _repack(pixels: torch.Tensor, layout: PixelLayout) -> torch.Tensor:
+    """Return pixels on the CPU in the default packing; one more pass over them, in one thread."""
+    levels = unpack_levels(pixels.numpy(), layout) ^ np.uint8(0x80)
+    return torch.from_numpy(levels.view(np.int8))
 
 
 class _Scratch:

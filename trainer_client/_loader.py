@@ -120,10 +120,15 @@ class FeederLoader:
         except ProtocolError as error:
             raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
         self._timeout_s = timeout_s
-        self._normaliser = Normaliser(self.device, dtype, mean, std)
+        self._normaliser = Normaliser(self.device, dtype, mean, std, packing=self.recipe.packing)
         self._stage = make_stage(self._normaliser)
         self._buffers = [
-            BatchBuffer(batch_size, self.recipe.image_size, pinned=self.device.type == "cuda")
+            BatchBuffer(
+                batch_size,
+                self.recipe.image_size,
+                pinned=self.device.type == "cuda",
+                packing=self.recipe.packing,
+            )
             for _ in range(window + self._stage.buffers_held)
         ]
         self._prefetch = Prefetch(

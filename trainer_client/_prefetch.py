@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from feeder.errors import DatasetError, ProtocolError
+from feeder.packing import layout_of
 from feeder.plan import rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk
@@ -204,7 +205,7 @@ class Prefetch:
     def _check_chunk(
         self, chunk: Chunk, sizes: Sequence[int], chunk_images: int, valid: int
     ) -> None:
-        batch_size, side = self.recipe.batch_size, self.recipe.image_size
+        batch_size = self.recipe.batch_size
         what = f"a chunk of {name_batch((chunk.epoch, chunk.index))}"
         rows = min(chunk_images, batch_size - chunk.first)
         if chunk.first % chunk_images or rows <= 0 or chunk.images != rows:
@@ -214,7 +215,8 @@ class Prefetch:
             )
         if chunk.valid != valid:
             raise ProtocolError(f"{what} says that {chunk.valid} rows are real, it must be {valid}")
-        expected = (rows * side * side * 3, rows * 8, rows * 8)
+        image_bytes = layout_of(self.recipe.packing).image_bytes(self.recipe.image_size)
+        expected = (rows * image_bytes, rows * 8, rows * 8)
         if tuple(sizes) != expected:
             raise ProtocolError(f"{what} has frames of {tuple(sizes)} bytes, not of {expected}")
 

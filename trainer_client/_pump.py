@@ -21,6 +21,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, FeederError, ProtocolError, ResourceError
+from feeder.slot_layout import SlotLayout
 from feeder.wire import (
     MAX_NODE_HEADER_BYTES,
     Chunk,
@@ -95,7 +96,8 @@ class Pump:
         recipe, window = hello.recipe, hello.window
         dealer.linger = FAREWELL_MS
         dealer.immediate = True
-        dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, recipe.batch_size * recipe.image_size**2 * 3)
+        pixel_bytes = SlotLayout.of_recipe(recipe, slots=1).pixel_bytes
+        dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         dealer.rcvhwm = window * recipe.batch_size + 64  # were every chunk a single row
         dealer.sndhwm = 64
         dealer.reconnect_ivl = RECONNECT_MS

@@ -91,7 +91,7 @@ class HostStage:
 
 
 class CudaStage:
-    """Copies int8 pixels from pinned memory on a stream of its own and normalises on the device."""
+    """Copies pixels from pinned memory on a stream of its own and normalises on the device."""
 
     buffers_held = 1 + MAX_COPIES
 

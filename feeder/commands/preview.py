@@ -45,6 +45,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--epoch", type=int, default=0, help="(default 0)")
     parser.add_argument("--index", type=int, default=0, help="of the batch (default 0)")
     parser.add_argument(
+        "--recipe",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further field of the recipe, again for each: auto_augment=rand-augment, "
+        "brightness=0.4, scale=[0.3,1]",
+    )
+    parser.add_argument(
         "--boxes", action="store_true", help="draw whole images with the crops' outlines instead"
     )
     parser.add_argument(
@@ -114,8 +122,8 @@ def _preview_served(
     arguments: argparse.Namespace,
 ) -> "tuple[NDArray[np.uint8], list[str]]":
     """Return the same of a batch that the daemon at ``--from`` serves."""
-    from feeder.crop_preview import unpack_pixels
     from feeder.fetch import BatchFetcher
+    from feeder.packing import layout_of, unpack_levels
 
     recipe = _recipe(arguments, None)
     with BatchFetcher(
@@ -130,18 +138,24 @@ def _preview_served(
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
         names = [fetcher.welcome.classes[label] for label in batch.labels[:count].tolist()]
-        return unpack_pixels(batch.pixels[:count]), names
+        return unpack_levels(batch.pixels[:count], layout_of(recipe.packing)), names
 
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
-    from feeder.recipe import Recipe
+    from feeder.errors import ConfigError
+    from feeder.recipe import Recipe, parse_field
 
     batch_size = arguments.batch_size
     if batch_size is None:
         batch_size = _BATCH_SIZE if samples is None else min(_BATCH_SIZE, samples)
-    overrides = {}
+    overrides: dict[str, object] = {}
     if arguments.split == "val":  # the usual margin around the centre crop, at any size
         overrides["resize_size"] = round(arguments.image_size * 256 / 224)
+    for text in arguments.recipe:
+        name, value = parse_field(text)
+        if name in ("split", "batch_size", "image_size"):
+            raise ConfigError(f"--recipe {name}: use --{name.replace('_', '-')} for that")
+        overrides[name] = value
     return Recipe.for_split(
         arguments.split, batch_size=batch_size, image_size=arguments.image_size, **overrides
     )

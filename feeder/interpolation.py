@@ -1,0 +1,93 @@
+"""Resizing by another rule than the default's: bicubic, box, and bilinear without antialiasing.
+
+The first two are Pillow's. The last takes, for each output pixel, the two nearest pixels each way
+around ``(output + 0.5) * step - 0.5``, however large the step: torch's
+``interpolate(mode="bilinear", align_corners=False, antialias=False)`` and TensorFlow's
+``resize_bilinear``. Models trained on such pictures are to be evaluated on such pictures.
+
+As with the default, the pixels around a box count where the picture has them.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from feeder.recipe import Interpolation
+
+SUPPORT_STEPS: Final[dict[Interpolation, float]] = {
+    "bilinear": 1.0,
+    "bicubic": 2.0,
+    "box": 0.5,
+    "bilinear-no-antialias": 1.0,
+}
+"""How far from an output pixel's centre each looks, in steps, or in pixels where it enlarges."""
+
+_PILLOW: Final[dict[Interpolation, Image.Resampling]] = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "box": Image.Resampling.BOX,
+}
+
+_Box = tuple[float, float, float, float]
+
+
+def resize_levels(
+    picture: NDArray[np.uint8],
+    stride_bytes: int,
+    width: int,
+    height: int,
+    box: _Box,
+    *,
+    mirrored: bool,
+    interpolation: Interpolation,
+    out: NDArray[np.uint8],
+) -> None:
+    """Resize ``box`` of an RGBX picture into the levels ``out``, uint8 (size, size, 3).
+
+    Picture and box are as ``feeder.resize.resize_pack`` takes them.
+    """
+    if interpolation == "bilinear-no-antialias":
+        rows = picture[: stride_bytes * height].reshape(height, stride_bytes // 4, 4)[:, :width]
+        levels = _take_nearest_two(rows, box, len(out))
+    else:
+        image = Image.frombuffer("RGBX", (width, height), picture, "raw", "RGBX", stride_bytes, 1)
+        size = (len(out), len(out))
+        resized = image.resize(size, _PILLOW[interpolation], box=box)
+        levels = np.frombuffer(resized.tobytes("raw", "RGB"), np.uint8).reshape(out.shape)
+    np.copyto(out, levels[:, ::-1] if mirrored else levels)
+
+
+def _take_nearest_two(rows: NDArray[np.uint8], box: _Box, size: int) -> NDArray[np.uint8]:
+    left, top, right, bottom = box
+    x, next_x, x_share = _neighbours(left, right, rows.shape[1], size)
+    y, next_y, y_share = _neighbours(top, bottom, rows.shape[0], size)
+    y_weight = y_share[:, np.newaxis, np.newaxis]
+    upper = _mix_columns(rows[y], x, next_x, x_share)
+    lower = _mix_columns(rows[next_y], x, next_x, x_share)
+    mixed = upper * (1 - y_weight) + lower * y_weight
+    levels: NDArray[np.uint8] = np.rint(mixed).astype(np.uint8)
+    return levels
+
+
+def _mix_columns(
+    rows: NDArray[np.uint8],
+    x: NDArray[np.int64],
+    next_x: NDArray[np.int64],
+    share: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    weight = share[np.newaxis, :, np.newaxis]
+    mixed: NDArray[np.float32] = rows[:, x, :3] * (1 - weight) + rows[:, next_x, :3] * weight
+    return mixed
+
+
+def _neighbours(
+    start: float, end: float, pixels: int, size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return for each output the two pixels it lies between and the share of the second."""
+    places = start + (np.arange(size) + 0.5) * ((end - start) / size) - 0.5
+    places = np.clip(places, 0.0, pixels - 1.0)
+    first = np.floor(places).astype(np.int64)
+    share = (places - first).astype(np.float32)
+    return first, np.minimum(first + 1, pixels - 1), share

@@ -1,0 +1,90 @@
+"""The checks of a recipe's fields: type and range, and numbers brought to one form.
+
+Each takes the field's name and value and returns the value in its one form, or raises ConfigError
+with name, what is allowed and value.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Final, SupportsIndex, TypeGuard
+
+from feeder.errors import ConfigError
+
+MAX_FACTOR: Final = 10.0  # of brightness, contrast, saturation
+MAX_HUE: Final = 0.5  # of the circle: half a turn is the most that differs
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Check that ``value`` is one of ``choices``, in type too."""
+    # 1 == True and True == 1, so the type must agree too; LastBatch.DROP is as good as "drop".
+    if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
+        names = " or ".join(str(choice).lower() for choice in choices)
+        raise ConfigError(f"recipe: {name} must be {names}, got {value!r}")
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number low .. high."""
+    allowed = f"a whole number {low} .. {high}"
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {value!r}")
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {value!r}")
+    return number
+
+
+def check_probability(name: str, value: object) -> float:
+    """Return a number 0 .. 1."""
+    if not _is_number(value) or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {value!r}")
+    return float(value) + 0.0  # -0.0 becomes 0.0
+
+
+def check_interval(name: str, value: object, low: float, high: float) -> tuple[float, float]:
+    """Return two numbers (least, greatest) within low .. high."""
+    if isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value)):
+        least, greatest = value
+        if low <= least <= greatest <= high:
+            return float(least) + 0.0, float(greatest) + 0.0
+    raise ConfigError(
+        f"recipe: {name} must be two numbers (least, greatest) with "
+        f"{low:g} <= least <= greatest <= {high:g}, got {value!r}"
+    )
+
+
+def check_factors(name: str, value: object) -> tuple[float, float]:
+    """Return the factors (least, greatest) of a jitter; a number b means (1 - b, 1 + b)."""
+    if _is_number(value) and 0.0 <= value <= MAX_FACTOR - 1.0:
+        return max(0.0, 1.0 - value), 1.0 + value
+    if not isinstance(value, tuple | list):
+        raise ConfigError(
+            f"recipe: {name} must be a number 0 .. {MAX_FACTOR - 1.0:g} or two factors "
+            f"(least, greatest), got {value!r}"
+        )
+    return check_interval(name, value, 0.0, MAX_FACTOR)
+
+
+def check_hue(name: str, value: object) -> tuple[float, float]:
+    """Return the turns (least, greatest) of the hue; a number h means (-h, h)."""
+    if _is_number(value) and 0.0 <= value <= MAX_HUE:
+        return 0.0 - value, 0.0 + value
+    if not isinstance(value, tuple | list):
+        raise ConfigError(
+            f"recipe: {name} must be a number 0 .. {MAX_HUE:g} or two turns (least, greatest), "
+            f"got {value!r}"
+        )
+    return check_interval(name, value, -MAX_HUE, MAX_HUE)
+
+
+def check_colour(name: str, value: object) -> tuple[int, int, int]:
+    """Return three levels 0 .. 255."""
+    if isinstance(value, tuple | list) and len(value) == 3:
+        red, green, blue = (check_integer(name, level, 0, 255) for level in value)
+        return red, green, blue
+    raise ConfigError(
+        f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {value!r}"
+    )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
