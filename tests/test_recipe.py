@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.plan import LastBatch
 from feeder.packing import Packing
+from feeder.plan import LastBatch
 from feeder.recipe import Recipe, parse_field
 
 TRAIN = Recipe.for_split("train", batch_size=256)

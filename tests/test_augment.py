@@ -1,0 +1,327 @@
+"""What is planned for each sample: torchvision's rules, independent streams, fair choices."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.augment import (
+    OPERATIONS,
+    Augmentation,
+    is_augmented,
+    plan_augmentations,
+    rand_augment_magnitudes,
+    trivial_augment_magnitudes,
+)
+from feeder.crop import TRIES, plan_crops
+from feeder.erasing import NOISE_MEAN, NOISE_STD
+from feeder.recipe import MEAN_COLOUR, Recipe
+from feeder.rng import Stream, uniforms
+from tests.fairness import chi_square_z, ks_statistic
+from trainer_client import IMAGENET_MEAN, IMAGENET_STD
+
+ALL_ON: dict[str, Any] = {
+    "auto_augment": "rand-augment",
+    "brightness": 0.4,
+    "contrast": 0.4,
+    "saturation": 0.4,
+    "hue": 0.1,
+    "greyscale_probability": 0.5,
+    "erasing_probability": 0.5,
+}
+OTHER_NAMES = {
+    "saturation": "color",
+    "posterise": "posterize",
+    "solarise": "solarize",
+    "equalise": "equalize",
+}
+"""torchvision's names, without capitals, of what is called otherwise here."""
+
+
+def recipe_of(**fields: Any) -> Recipe:
+    return Recipe.for_split("train", batch_size=1, **fields)
+
+
+def plan(recipe: Recipe, ids: Any = 500, *, seed: int = 1, epoch: int = 0) -> list[Augmentation]:
+    return plan_augmentations(
+        recipe, seed=seed, epoch=epoch, sample_ids=np.arange(ids) if isinstance(ids, int) else ids
+    )
+
+
+def erased(augmentation: Augmentation) -> tuple[Any, ...] | None:
+    box = augmentation.erasure
+    return None if box is None else (box.x, box.y, box.width, box.height, box.levels.tolist())
+
+
+def test_the_operations_are_torchvisions_in_its_order() -> None:
+    names = [OTHER_NAMES.get(name, name).replace("-", "") for name in OPERATIONS]
+    assert " ".join(names) == (
+        "identity shearx sheary translatex translatey rotate brightness color contrast sharpness "
+        "posterize solarize autocontrast equalize"
+    )
+
+
+def _torchvision_space(shear: float, move: float, turn: float, enhance: float, bits: int) -> Any:
+    """_augmentation_space of RandAugment and TrivialAugmentWide, with torch itself."""
+    return {
+        "shear-x": torch.linspace(0.0, shear, 31),
+        "shear-y": torch.linspace(0.0, shear, 31),
+        "translate-x": torch.linspace(0.0, move, 31),
+        "translate-y": torch.linspace(0.0, move, 31),
+        "rotate": torch.linspace(0.0, turn, 31),
+        "brightness": torch.linspace(0.0, enhance, 31),
+        "saturation": torch.linspace(0.0, enhance, 31),
+        "contrast": torch.linspace(0.0, enhance, 31),
+        "sharpness": torch.linspace(0.0, enhance, 31),
+        "posterise": 8 - (torch.arange(31) / (30 / bits)).round().int(),
+        "solarise": torch.linspace(255.0, 0.0, 31),
+    }
+
+
+def _check_space(ours: Any, theirs: Any) -> None:
+    assert set(ours) == set(theirs)
+    for operation, magnitudes in theirs.items():
+        expected = magnitudes.numpy()
+        # torch's last bit depends on whether its CPU fuses multiply and add, and so does whether
+        # 15.999999 pixels are 15 or 16: bin 15 of TrivialAugmentWide is 16 here, everywhere.
+        bits = np.spacing(expected.max(), dtype=np.float32)
+        assert np.abs(ours[operation] - expected).max() <= bits, operation
+        assert ours[operation].dtype == np.float32
+        if operation.startswith(("translate", "posterise")):
+            sure = np.abs(expected - np.rint(expected)) > bits
+            sure |= expected == np.rint(expected)
+            whole = ours[operation].astype(int)
+            assert np.array_equal(whole[sure], expected.astype(int)[sure]), operation
+
+
+@pytest.mark.parametrize("size", [8, 32, 64, 96, 128, 160, 176, 192, 224, 256, 288, 331, 384, 662])
+def test_rand_augments_magnitudes_are_torchvisions(size: int) -> None:
+    theirs = _torchvision_space(0.3, 150.0 / 331.0 * size, 30.0, 0.9, 4)
+    _check_space(rand_augment_magnitudes(size), theirs)
+
+
+def test_trivial_augments_magnitudes_are_torchvisions() -> None:
+    _check_space(trivial_augment_magnitudes(), _torchvision_space(0.99, 32.0, 135.0, 0.99, 6))
+
+
+def test_rand_augment_of_224_at_magnitude_9() -> None:
+    """The amounts of the usual setting, worked out by hand."""
+    steps = {step for each in plan(recipe_of(auto_augment="rand-augment")) for step in each.steps}
+    amounts: dict[str, list[float]] = {}
+    for operation, amount in sorted(steps):
+        amounts.setdefault(operation, []).append(round(amount, 5))
+    assert amounts == {
+        "shear-x": [-0.09, 0.09],
+        "shear-y": [-0.09, 0.09],
+        "translate-x": [-30.0, 30.0],  # 150 / 331 * 224 * 9 / 30 = 30.45
+        "translate-y": [-30.0, 30.0],
+        "rotate": [-9.0, 9.0],
+        "brightness": [0.73, 1.27],
+        "saturation": [0.73, 1.27],
+        "contrast": [0.73, 1.27],
+        "sharpness": [0.73, 1.27],
+        "posterise": [7.0],  # 8 - round(9 / 7.5)
+        "solarise": [178.5],
+        "autocontrast": [0.0],
+        "equalise": [0.0],
+    }
+
+
+def test_rand_augment_chooses_each_operation_and_sign_as_often() -> None:
+    rows = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=3), 14_000)
+    steps = [step for each in rows for step in each.steps]
+    identities = 3 * len(rows) - len(steps)
+    counts = [sum(name == operation for name, _ in steps) for operation in OPERATIONS[1:]]
+    assert abs(chi_square_z(np.array([identities, *counts]), 3 * len(rows) / 14)) < 4
+    turns = np.array([amount > 0 for name, amount in steps if name == "rotate"])
+    assert abs(turns.mean() - 0.5) < 2 / math.sqrt(len(turns))
+
+
+def test_more_rand_augment_operations_keep_the_first_ones() -> None:
+    few = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=2))
+    many = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=5))
+    for less, more in zip(few, many, strict=True):
+        assert more.steps[: len(less.steps)] == less.steps
+
+
+def test_trivial_augment_takes_one_operation_of_a_random_strength() -> None:
+    rows = plan(recipe_of(auto_augment="trivial-augment-wide"), 14_000)
+    assert {len(each.steps) for each in rows} == {0, 1}
+    counts = [
+        sum(each.steps[:1] != () and each.steps[0][0] == operation for each in rows)
+        for operation in OPERATIONS[1:]
+    ]
+    counts.insert(0, len(rows) - sum(counts))
+    assert abs(chi_square_z(np.array(counts), len(rows) / 14)) < 4
+    rotations = np.array([s[1] for each in rows for s in each.steps if s[0] == "rotate"])
+    bins = np.bincount(np.rint(np.abs(rotations) / 4.5).astype(int), minlength=31)
+    assert len(bins) == 31
+    assert abs(chi_square_z(bins, len(rotations) / 31)) < 4
+
+
+def test_jitter_draws_uniform_factors_in_every_order() -> None:
+    rows = plan(recipe_of(brightness=0.4, contrast=(0.5, 2), saturation=0.3, hue=0.1), 9600)
+    orders: dict[tuple[str, ...], int] = {}
+    amounts: dict[str, list[float]] = {}
+    for each in rows:
+        order = tuple(name for name, _ in each.steps)
+        orders[order] = orders.get(order, 0) + 1
+        for name, amount in each.steps:
+            amounts.setdefault(name, []).append(amount)
+    assert len(orders) == 24
+    assert abs(chi_square_z(np.array(list(orders.values())), 400)) < 4
+    bounds = {
+        "brightness": (0.6, 1.4),
+        "contrast": (0.5, 2.0),
+        "saturation": (0.7, 1.3),
+        "hue": (-0.1, 0.1),
+    }
+    assert set(amounts) == set(bounds)
+    for name, (low, high) in bounds.items():
+        drawn = np.array(amounts[name])
+        assert drawn.min() >= low
+        assert drawn.max() < high
+        assert ks_statistic(drawn, np.linspace(low, high, 9600)) < 1.95, name
+
+
+def test_greyscale_comes_with_its_probability() -> None:
+    rows = plan(recipe_of(greyscale_probability=0.2), 10_000)
+    share = np.mean([each.steps == (("greyscale", 0.0),) for each in rows])
+    assert abs(share - 0.2) < 0.016
+    assert all(
+        each.steps == (("greyscale", 0.0),) for each in plan(recipe_of(greyscale_probability=1))
+    )
+
+
+def erase_by_hand(draws: list[float], recipe: Recipe) -> tuple[int, int, int, int] | None:
+    """torchvision's RandomErasing.forward and get_params, line by line; x, y, width, height."""
+    size = recipe.image_size
+    if not draws[0] < recipe.erasing_probability:
+        return None
+    low, high = recipe.erasing_scale
+    log_low, log_high = (math.log(ratio) for ratio in recipe.erasing_ratio)
+    for attempt in range(TRIES):
+        area = size * size * (low + draws[1 + attempt] * (high - low))
+        ratio = math.exp(log_low + draws[1 + TRIES + attempt] * (log_high - log_low))
+        height = round(math.sqrt(area * ratio))
+        width = round(math.sqrt(area / ratio))
+        if not (height < size and width < size):
+            continue
+        if not height or not width:
+            return None  # erases nothing there
+        y = math.floor(draws[-2] * (size - height + 1))
+        x = math.floor(draws[-1] * (size - width + 1))
+        return x, y, width, height
+    return None
+
+
+@settings(max_examples=40)
+@given(
+    size=st.integers(8, 300),
+    probability=st.floats(0.1, 1),
+    scale=st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
+    ratio=st.tuples(st.floats(0.05, 1), st.floats(1, 20)),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_erasing_follows_torchvisions_rules(
+    size: int, probability: float, scale: Any, ratio: Any, seed: int
+) -> None:
+    recipe = recipe_of(
+        image_size=size, erasing_probability=probability, erasing_scale=scale, erasing_ratio=ratio
+    )
+    draws = uniforms(seed, 3, np.arange(60), Stream.ERASING, 2 * TRIES + 3).tolist()
+    for each, row in zip(plan(recipe, 60, seed=seed, epoch=3), draws, strict=True):
+        box = erased(each)
+        assert (box[:4] if box else None) == erase_by_hand(row, recipe)
+        assert box is None or box[4] == list(MEAN_COLOUR)
+
+
+def test_the_colours_of_erasing_are_the_mean_and_the_deviation_that_clients_take_out() -> None:
+    assert (NOISE_MEAN, NOISE_STD) == (IMAGENET_MEAN, IMAGENET_STD)
+    mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
+    assert np.abs((np.array(MEAN_COLOUR) / 255 - mean) / std).max() < 0.01
+    noisy = plan(recipe_of(erasing_probability=1, erasing_value="noise"), 20)
+    levels = np.concatenate([e.erasure.levels.reshape(-1, 3) for e in noisy if e.erasure])
+    values = (levels / 255 - mean) / std
+    assert np.abs(values.mean(axis=0)).max() < 0.02
+    assert np.abs(values.std(axis=0) - 1).max() < 0.05  # levels end before the tails do
+    correlation = np.corrcoef(values.T)
+    assert np.abs(correlation - np.eye(3)).max() < 0.02
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    epoch=st.integers(0, 2**32 - 1),
+    ids=st.lists(st.integers(0, 2**40), min_size=1, max_size=9),
+    auto=st.sampled_from(["rand-augment", "trivial-augment-wide"]),
+    value=st.sampled_from(["noise", (1, 2, 3)]),
+)
+def test_a_row_depends_on_its_sample_only(
+    seed: int, epoch: int, ids: list[int], auto: str, value: Any
+) -> None:
+    recipe = recipe_of(**ALL_ON | {"auto_augment": auto, "erasing_value": value}, image_size=16)
+    together = plan(recipe, np.array(ids), seed=seed, epoch=epoch)
+    for sample_id, each in zip(ids, together, strict=True):
+        alone = plan(recipe, np.array([sample_id]), seed=seed, epoch=epoch)[0]
+        assert alone.steps == each.steps
+        assert erased(alone) == erased(each)
+
+
+@pytest.mark.parametrize("off", list(ALL_ON))
+def test_turning_one_off_leaves_the_others_and_the_crops_as_they_were(off: str) -> None:
+    everything = recipe_of(**ALL_ON)
+    without = recipe_of(**{name: value for name, value in ALL_ON.items() if name != off})
+    for all_on, fewer in zip(plan(everything), plan(without), strict=True):
+        if off == "erasing_probability":
+            assert fewer.erasure is None
+            assert fewer.steps == all_on.steps
+            continue
+        assert erased(fewer) == erased(all_on)
+        grey = [step for step in all_on.steps if step[0] == "greyscale"]
+        # RandAugment comes first, then the jitters, hue always among them, then greyscale.
+        jitters = 4 - (off in ("brightness", "contrast", "saturation", "hue"))
+        if off == "auto_augment":
+            assert fewer.steps == all_on.steps[len(all_on.steps) - 4 - len(grey) :]
+        elif off == "greyscale_probability":
+            assert fewer.steps == all_on.steps[: len(all_on.steps) - len(grey)]
+        else:
+            auto = len(all_on.steps) - 4 - len(grey)
+            kept = [step for step in all_on.steps[auto:] if step[0] != off]
+            assert list(fewer.steps) == [*all_on.steps[:auto], *kept]
+            assert len(kept) == jitters + len(grey)
+    sides = np.full(100, 400)
+    crops = [
+        plan_crops(recipe, seed=1, epoch=0, sample_ids=np.arange(100), widths=sides, heights=sides)
+        for recipe in (everything, without, recipe_of())
+    ]
+    assert (crops[0].boxes == crops[1].boxes).all()
+    assert (crops[0].boxes == crops[2].boxes).all()
+    assert (crops[0].flips == crops[2].flips).all()
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"epoch": 1}])
+def test_seed_and_epoch_change_every_kind_of_draw(change: dict[str, int]) -> None:
+    recipe = recipe_of(**ALL_ON)
+    same = sum(
+        one.steps == other.steps
+        for one, other in zip(plan(recipe, 200), plan(recipe, 200, **change), strict=True)
+    )
+    assert same == 0
+    boxes = [
+        {erased(e)[:4] for e in rows if e.erasure}  # type: ignore[index]
+        for rows in (plan(recipe, 200), plan(recipe, 200, **change))
+    ]
+    assert len(boxes[0] & boxes[1]) < 5
+
+
+def test_the_usual_recipes_augment_nothing() -> None:
+    assert not is_augmented(recipe_of())
+    assert not is_augmented(recipe_of(packing="uint8-chw-rgb", interpolation="bicubic"))
+    for name, value in ALL_ON.items():
+        assert is_augmented(recipe_of(**{name: value}))
+    assert all(e.steps == () and e.erasure is None for e in plan(recipe_of()))

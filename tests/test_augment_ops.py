@@ -1,0 +1,239 @@
+"""Each operation against its definition, written anew in numpy, and against Pillow's own classes.
+
+The definitions are those of torchvision's ``_functional_pil.py`` and ``autoaugment.py`` and of the
+Pillow operations that they call.
+"""
+
+import colorsys
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+
+from feeder.augment import Operation, Step
+from feeder.augment_ops import apply_steps
+
+SIDE = 41
+
+
+def noise(seed: int = 0, side: int = SIDE) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
+
+
+def muted(seed: int = 0, side: int = SIDE) -> np.ndarray:
+    """Levels of a narrow range, unevenly filled: what autocontrast and equalise have work with."""
+    levels = np.random.default_rng(seed).normal([90, 120, 60], [5, 20, 9], (side, side, 3))
+    return levels.clip(0, 255).astype(np.uint8)
+
+
+def apply(levels: np.ndarray, operation: Operation, amount: float) -> np.ndarray:
+    image = apply_steps(Image.fromarray(levels), [(operation, amount)])
+    assert image.mode == "RGB"
+    assert image.size == (levels.shape[1], levels.shape[0])
+    return np.asarray(image)
+
+
+def mix(degenerate: np.ndarray, levels: np.ndarray, factor: float) -> np.ndarray:
+    """degenerate + factor × (levels − degenerate), clipped, fraction dropped; in float32."""
+    low = degenerate.astype(np.float32)
+    mixed = low + np.float32(factor) * (levels.astype(np.float32) - low)
+    return mixed.clip(0, 255).astype(np.uint8)
+
+
+def luma(levels: np.ndarray) -> np.ndarray:
+    """Return Pillow's L, checked against the ITU-R 601-2 weights.
+
+    Pillow and Pillow-SIMD have them in 16 and 15 bits, so a half may go either way.
+    """
+    grey = np.asarray(Image.fromarray(levels).convert("L"))
+    assert np.abs(grey - levels @ [0.299, 0.587, 0.114]).max() < 0.51
+    return grey
+
+
+factors = st.floats(0, 10, width=32)
+pictures = st.builds(
+    lambda kind, seed: kind(seed), st.sampled_from([noise, muted]), st.integers(0, 99)
+)
+
+
+@settings(max_examples=40)
+@given(levels=pictures, factor=factors)
+def test_enhancements_are_blends_and_those_of_pillow(levels: np.ndarray, factor: float) -> None:
+    image = Image.fromarray(levels)
+    grey = luma(levels)
+    mean = int(grey.mean() + 0.5)
+    padded = levels.astype(int)
+    smooth = levels.copy()
+    inner = sum(padded[y : SIDE - 2 + y, x : SIDE - 2 + x] for y in range(3) for x in range(3))
+    smooth[1:-1, 1:-1] = np.floor((inner + 4 * padded[1:-1, 1:-1]) / 13 + 0.5)
+    cases: dict[Operation, tuple[np.ndarray, type[ImageEnhance._Enhance]]] = {
+        "brightness": (np.zeros_like(levels), ImageEnhance.Brightness),
+        "contrast": (np.full_like(levels, mean), ImageEnhance.Contrast),
+        "saturation": (np.stack([grey] * 3, axis=2), ImageEnhance.Color),
+        "sharpness": (smooth, ImageEnhance.Sharpness),
+    }
+    for operation, (degenerate, enhancer) in cases.items():
+        result = apply(levels, operation, factor)
+        assert np.array_equal(result, mix(degenerate, levels, factor)), operation
+        assert np.array_equal(result, np.asarray(enhancer(image).enhance(factor))), operation
+
+
+@given(bits=st.integers(1, 8), threshold=st.floats(0, 256), seed=st.integers(0, 99))
+def test_posterise_and_solarise(bits: int, threshold: float, seed: int) -> None:
+    levels = noise(seed)
+    kept = levels // 2 ** (8 - bits) * 2 ** (8 - bits)
+    assert np.array_equal(apply(levels, "posterise", float(bits)), kept)
+    inverted = np.where(levels < threshold, levels, 255 - levels)
+    assert np.array_equal(apply(levels, "solarise", threshold), inverted)
+
+
+@given(levels=pictures)
+def test_autocontrast_stretches_each_channel(levels: np.ndarray) -> None:
+    low = levels.min(axis=(0, 1)).astype(float)
+    high = levels.max(axis=(0, 1)).astype(float)
+    scale = 255.0 / (high - low)
+    stretched = (levels * scale - low * scale).clip(0, 255).astype(np.uint8)
+    assert np.array_equal(apply(levels, "autocontrast", 0.0), stretched)
+
+
+@given(levels=pictures)
+def test_equalise_flattens_each_channels_histogram(levels: np.ndarray) -> None:
+    expected = np.empty_like(levels)
+    for channel in range(3):
+        plane = levels[..., channel]
+        counts = np.bincount(plane.ravel(), minlength=256)
+        step = (counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
+        below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        table = (below + step // 2) // step if step else np.arange(256)
+        expected[..., channel] = np.minimum(table, 255)[plane]
+    assert np.array_equal(apply(levels, "equalise", 0.0), expected)
+
+
+def test_one_colour_has_no_contrast_to_stretch() -> None:
+    levels = np.full((8, 8, 3), (3, 200, 77), np.uint8)
+    for operation in ("autocontrast", "equalise"):
+        assert np.array_equal(apply(levels, operation, 0.0), levels)
+        assert np.array_equal(
+            apply(levels, operation, 0.0),
+            np.asarray(getattr(ImageOps, operation.replace("ise", "ize"))(Image.fromarray(levels))),
+        )
+
+
+def test_greyscale_is_the_luma_in_all_channels() -> None:
+    levels = noise()
+    grey = apply(levels, "greyscale", 0.0)
+    assert (grey == grey[..., :1]).all()
+    assert np.array_equal(grey[..., 0], luma(levels))
+
+
+def _turn(pixel: tuple[int, ...], turns: float) -> tuple[int, ...]:
+    """torchvision's adjust_hue of one pixel: to HSV in bytes, add with wrap-around, and back."""
+    hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in pixel))
+    turned = (int(hue * 255) + int(turns * 255)) % 256
+    back = colorsys.hsv_to_rgb(turned / 255, int(saturation * 255) / 255, value)
+    return tuple(round(level * 255) for level in back)
+
+
+@given(turns=st.floats(-0.5, 0.5), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_hue_turns_the_colour_circle(turns: float, seed: int) -> None:
+    levels = noise(seed, 9)
+    expected = [[_turn(tuple(pixel), turns) for pixel in row] for row in levels.tolist()]
+    # Bytes in between: a step more or less of hue or saturation is up to 6 levels.
+    difference = np.abs(apply(levels, "hue", turns).astype(int) - np.array(expected))
+    assert difference.max() <= 6
+    assert (difference > 1).mean() < 0.02
+    hsv = np.asarray(Image.fromarray(levels).convert("HSV")).copy()
+    hsv[..., 0] += np.uint8(int(turns * 255) % 256)
+    planes = [Image.fromarray(np.ascontiguousarray(hsv[..., at])) for at in range(3)]
+    pillow = Image.merge("HSV", planes).convert("RGB")
+    assert np.array_equal(apply(levels, "hue", turns), np.asarray(pillow))
+
+
+def inverse_matrix(
+    angle: float, translate: tuple[float, float], shear: tuple[float, float], centre: float
+) -> np.ndarray:
+    """torchvision's _get_inverse_affine_matrix: output (x, y) to source, from T C RSS C⁻¹."""
+    rotation = math.radians(angle)
+    shear_x, shear_y = map(math.radians, shear)
+    a = math.cos(rotation - shear_y) / math.cos(shear_y)
+    b = -a * math.tan(shear_x) - math.sin(rotation)
+    c = math.sin(rotation - shear_y) / math.cos(shear_y)
+    d = -c * math.tan(shear_x) + math.cos(rotation)
+    forth = np.array([[a, b, 0], [c, d, 0], [0, 0, 1]])
+    to_centre = np.array([[1, 0, centre], [0, 1, centre], [0, 0, 1]])
+    move = np.array([[1, 0, translate[0]], [0, 1, translate[1]], [0, 0, 1]])
+    return np.linalg.inv(move @ to_centre @ forth @ np.linalg.inv(to_centre))
+
+
+def check_moved(levels: np.ndarray, moved: np.ndarray, inverse: np.ndarray) -> None:
+    """Compare with the nearest source pixel, black outside, except close to a border of pixels.
+
+    Pillow computes places in 16.16 fixed point, which may fall to the other side of a border.
+    """
+    side = len(levels)
+    ys, xs = np.mgrid[:side, :side] + 0.5
+    sources = np.einsum("ij,jyx->iyx", inverse, np.stack([xs, ys, np.ones_like(xs)]))[:2]
+    clear = (np.abs(sources - np.rint(sources)) > 0.005).all(axis=0)
+    assert clear.mean() > 0.3
+    x, y = np.floor(sources).astype(int)
+    inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
+    expected = np.where(inside[..., None], levels[y.clip(0, side - 1), x.clip(0, side - 1)], 0)
+    assert np.array_equal(moved[clear], expected[clear])
+
+
+@given(amount=st.floats(-0.99, 0.99).filter(lambda amount: abs(amount) > 0.01))
+def test_shears_are_about_the_corner(amount: float) -> None:
+    levels = noise()
+    degrees = math.degrees(math.atan(amount))
+    for operation, shear in (("shear-x", (degrees, 0.0)), ("shear-y", (0.0, degrees))):
+        moved = apply(levels, operation, amount)  # type: ignore[arg-type]
+        check_moved(levels, moved, inverse_matrix(0.0, (0, 0), shear, 0.0))
+
+
+@given(pixels=st.integers(-60, 60))
+def test_translations_leave_black_behind(pixels: int) -> None:
+    levels = noise() | np.uint8(1)  # nowhere black
+    for operation, axis in (("translate-x", 1), ("translate-y", 0)):
+        moved = apply(levels, operation, float(pixels))  # type: ignore[arg-type]
+        expected = np.zeros_like(levels)
+        kept = SIDE - min(abs(pixels), SIDE)
+        source, target = (0, SIDE - kept) if pixels >= 0 else (SIDE - kept, 0)
+        index: list[slice] = [slice(None)] * 2
+        place: list[slice] = [slice(None)] * 2
+        index[axis], place[axis] = slice(source, source + kept), slice(target, target + kept)
+        expected[tuple(place)] = levels[tuple(index)]
+        assert np.array_equal(moved, expected), (operation, pixels)
+
+
+@given(degrees=st.floats(-135, 135).filter(lambda degrees: abs(degrees % 45) > 0.5))
+def test_rotation_is_counter_clockwise_about_the_centre(degrees: float) -> None:
+    levels = noise()
+    # y points down, so torchvision's matrix with +angle turns clockwise: Pillow's is the other way.
+    inverse = inverse_matrix(-degrees, (0, 0), (0, 0), SIDE / 2)
+    check_moved(levels, apply(levels, "rotate", degrees), inverse)
+
+
+def test_a_quarter_turn_moves_the_right_edge_to_the_top() -> None:
+    levels = noise()
+    assert np.array_equal(apply(levels, "rotate", 90.0), np.rot90(levels))
+
+
+def test_steps_are_done_in_their_order() -> None:
+    levels = noise()
+    steps: list[Step] = [("posterise", 2.0), ("brightness", 0.5), ("rotate", 20.0)]
+    one_by_one = levels
+    for step in steps:
+        one_by_one = apply(one_by_one, *step)
+    assert np.array_equal(np.asarray(apply_steps(Image.fromarray(levels), steps)), one_by_one)
+    assert not np.array_equal(
+        np.asarray(apply_steps(Image.fromarray(levels), reversed(steps))), one_by_one
+    )
+
+
+@pytest.mark.parametrize("operation", ["brightness", "contrast", "saturation", "sharpness"])
+def test_a_factor_of_one_changes_nothing(operation: Operation) -> None:
+    assert np.array_equal(apply(noise(), operation, 1.0), noise())
