@@ -5,7 +5,9 @@ around ``(output + 0.5) * step - 0.5``, however large the step: torch's
 ``interpolate(mode="bilinear", align_corners=False, antialias=False)`` and TensorFlow's
 ``resize_bilinear``. Models trained on such pictures are to be evaluated on such pictures.
 
-As with the default, the pixels around a box count where the picture has them.
+As with the default, the pixels around a box count where the picture has them. Results are those of
+the whole image to the bit, except that box may count a pixel at the very edge of its half step or
+not: there a last bit decides, which depends on where the decoded picture begins.
 """
 
 from typing import Final
@@ -19,10 +21,10 @@ from feeder.recipe import Interpolation
 SUPPORT_STEPS: Final[dict[Interpolation, float]] = {
     "bilinear": 1.0,
     "bicubic": 2.0,
-    "box": 0.5,
+    "box": 1.0,  # it looks half a step, but Pillow wants all of the box within the picture
     "bilinear-no-antialias": 1.0,
 }
-"""How far from an output pixel's centre each looks, in steps, or in pixels where it enlarges."""
+"""How far from an output pixel's centre each may look, in steps, or in pixels when enlarging."""
 
 _PILLOW: Final[dict[Interpolation, Image.Resampling]] = {
     "bilinear": Image.Resampling.BILINEAR,

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import psutil
@@ -13,9 +14,12 @@ from bench.demo_feeder import serving
 from bench.synthetic import write_synthetic
 from feeder.dataset import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
+from feeder.fetch import BatchFetcher
 from feeder.pack import PackOptions, pack_dataset
+from feeder.packing import Packing, layout_of, unpack_levels
 from feeder.plan import EpochPlan
 from feeder.progress import ProgressLine
+from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from trainer_client import Batch, FeederLoader
 from trainer_client._device import Normaliser
@@ -43,7 +47,8 @@ class Packed:
             last_batch=recipe.last_batch,
         )
         sample_ids = plan.samples(batch.index)
-        pixels = np.zeros((BATCH, SIDE, SIDE, 3), np.int8)
+        layout = layout_of(recipe.packing)
+        pixels = np.full((BATCH, *layout.image_shape(SIDE)), layout.grey, layout.dtype)
         labels = np.full(BATCH, -100, np.int64)
         rows = slice(0, len(sample_ids))
         SampleReader(self.dataset, recipe).fill(
@@ -52,7 +57,8 @@ class Packed:
         assert batch.valid == len(sample_ids)
         assert batch.sample_ids[rows].tolist() == sample_ids.tolist()
         assert batch.labels.tolist() == labels.tolist()
-        expected = Normaliser(torch.device("cpu"), loader.dtype)(torch.from_numpy(pixels))
+        normaliser = Normaliser(torch.device("cpu"), loader.dtype, packing=recipe.packing)
+        expected = normaliser(torch.from_numpy(pixels))
         assert torch.equal(batch.images, expected)
 
 
@@ -101,6 +107,51 @@ def test_every_batch_is_the_one_that_the_plan_says(
             assert len(batches) == len(loader) == (SAMPLES // BATCH + (split == "val"))
             for batch in batches:
                 packed.check(batch, loader)
+
+
+AUGMENTED = {
+    "auto_augment": "rand-augment",
+    "brightness": 0.4,
+    "hue": 0.1,
+    "greyscale_probability": 0.2,
+    "erasing_probability": 0.5,
+    "erasing_value": "noise",
+}
+
+
+@pytest.mark.parametrize("packing", get_args(Packing))
+def test_every_packing_gives_the_same_batches_to_both_clients(
+    packed: Packed, endpoint: str, packing: Packing
+) -> None:
+    """The last batch of the padded epoch is partly padding: that is the same too."""
+    fields = {**AUGMENTED, "last_batch": "pad", "packing": packing}
+    default = Recipe.for_split("train", batch_size=BATCH, image_size=SIDE, **AUGMENTED)
+    with make_loader(endpoint, recipe=fields) as loader:
+        assert loader.recipe.packing == packing
+        batches = list(loader)
+        assert len(batches) == -(-SAMPLES // BATCH)
+        for batch in batches:
+            packed.check(batch, loader)
+    with BatchFetcher(endpoint, dataset="shapes", recipe=loader.recipe, seed=SEED) as fetcher:
+        layout = layout_of(packing)
+        last = len(batches) - 1
+        for index, fetched in zip((0, last), fetcher.fetch([(0, 0), (0, last)]), strict=True):
+            levels = torch.from_numpy(unpack_levels(fetched.pixels, layout))
+            turned = (levels ^ 128).view(torch.int8)
+            expected = Normaliser(torch.device("cpu"), torch.float16)(turned)
+            assert torch.equal(batches[index].images, expected)
+            assert (levels[fetched.valid :] == 128).all()
+    with BatchFetcher(endpoint, dataset="shapes", recipe=default, seed=SEED) as fetcher:
+        (plain,) = fetcher.fetch([(0, 0)])
+        expected = Normaliser(torch.device("cpu"), torch.float16)(torch.from_numpy(plain.pixels))
+        assert torch.equal(batches[0].images, expected)
+
+
+def test_a_bad_field_of_the_recipe_is_refused_before_anybody_is_asked(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"rand_augment_magnitude must be a whole number 0 \.\."):
+        make_loader(endpoint, recipe={"rand_augment_magnitude": 31})
+    with pytest.raises(ConfigError, match="no field 'color_jitter'"):
+        make_loader(endpoint, recipe={"color_jitter": 0.4})
 
 
 def test_breaking_off_and_jumping_between_epochs(packed: Packed, endpoint: str) -> None:

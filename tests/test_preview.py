@@ -60,6 +60,30 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
         assert (_cell(out, place, 5, 128) == pixels[place].astype(np.int16) + 128).all()
 
 
+def test_the_sheet_shows_an_augmented_batch(dataset: Path, tmp_path: Path) -> None:
+    fields = ["auto_augment=rand-augment", "greyscale_probability=1", "packing=uint8-chw-rgbx"]
+    asked = [f"--recipe={field}" for field in fields]
+    asked += ["--images", "5", "--image-size", "128", "--batch-size", "7", "--seed", "3"]
+    out = tmp_path / "sheet.png"
+    assert main(["preview", str(dataset), "--out", str(out), *asked]) == 0
+    recipe = Recipe.for_split(
+        "train",
+        batch_size=7,
+        image_size=128,
+        auto_augment="rand-augment",
+        greyscale_probability=1,
+    )
+    with Dataset.open(dataset) as opened:
+        plan = EpochPlan(
+            opened.layout, batch_size=7, seed=3, epoch=0, shuffle=True, last_batch=recipe.last_batch
+        )
+        levels, _ = draw_crops(opened, recipe, plan.samples(0), seed=3, epoch=0)
+    for place in range(5):
+        cell = _cell(out, place, 5, 128)
+        assert (cell == levels[place]).all()
+        assert (cell == cell[..., :1]).all(), "not grey"
+
+
 def test_defaults_take_one_batch_of_a_small_dataset(dataset: Path, tmp_path: Path) -> None:
     for split in ("train", "val"):
         out = tmp_path / f"{split}.png"
@@ -91,6 +115,9 @@ def test_boxes_show_whole_images_with_the_crop_bright(dataset: Path, tmp_path: P
         (["{dataset}", "--epoch", "-1"], 2, "--epoch -1"),
         (["{dataset}", "--batch-size", "24"], 2, "use a smaller --batch-size"),
         (["{dataset}", "--image-size", "4"], 2, "image_size"),
+        (["{dataset}", "--recipe", "hue"], 2, "'hue' is not NAME=VALUE"),
+        (["{dataset}", "--recipe", "hue=1"], 2, "hue must be a number 0 .. 0.5"),
+        (["{dataset}", "--recipe", "image_size=96"], 2, "use --image-size for that"),
         (["{dataset}", "--out", "{dataset}/none/x.png"], 4, "cannot write the contact sheet"),
         (["{dataset}", "--dataset", "x"], 2, "--dataset goes with --from"),
         (["{dataset}", "--from", "ipc:///x", "--dataset", "x"], 2, "without a DST"),

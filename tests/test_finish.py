@@ -1,0 +1,139 @@
+"""Rows of recipes with augmentations and other packings: the default's row, changed as planned."""
+
+import itertools
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from feeder import finish
+from feeder.augment import plan_augmentations
+from feeder.augment_ops import apply_steps
+from feeder.dataset import Dataset
+from feeder.finish import Finisher
+from feeder.packing import Packing, layout_of, unpack_levels
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from tests.synthetic_sets import pack_synthetic
+
+SAMPLES = 23
+SIZE = 32
+FULL: dict[str, Any] = {
+    "auto_augment": "rand-augment",
+    "brightness": 0.4,
+    "hue": 0.1,
+    "greyscale_probability": 0.3,
+    "erasing_probability": 0.6,
+    "erasing_value": "noise",
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.open(pack_synthetic(tmp_path_factory.mktemp("finish"), images=SAMPLES))
+
+
+def recipe_of(**fields: Any) -> Recipe:
+    return Recipe.for_split("train", batch_size=8, image_size=SIZE, **fields)
+
+
+def fill(
+    dataset: Dataset, recipe: Recipe, ids: Any = None, *, reader: SampleReader | None = None
+) -> np.ndarray:
+    """Return the rows, packed."""
+    ids = np.arange(SAMPLES) if ids is None else np.asarray(ids)
+    layout = layout_of(recipe.packing)
+    pixels = np.full((len(ids), *layout.image_shape(SIZE)), 55, layout.dtype)
+    labels = np.empty(len(ids), np.int64)
+    reader = reader or SampleReader(dataset, recipe)
+    reader.fill(ids, seed=9, epoch=1, pixels=pixels, labels=labels)
+    return pixels
+
+
+def levels_of(dataset: Dataset, recipe: Recipe) -> np.ndarray:
+    return unpack_levels(fill(dataset, recipe), layout_of(recipe.packing))
+
+
+@pytest.mark.parametrize("fields", [{}, {"interpolation": "bicubic"}, FULL])
+def test_every_packing_holds_the_same_levels(dataset: Dataset, fields: dict[str, Any]) -> None:
+    expected = levels_of(dataset, recipe_of(**fields))
+    for packing in get_args(Packing):
+        assert np.array_equal(levels_of(dataset, recipe_of(packing=packing, **fields)), expected)
+
+
+@pytest.mark.parametrize("extra", [{}, {"auto_augment": "trivial-augment-wide"}, {"contrast": 2}])
+def test_an_augmented_row_is_the_default_row_changed_as_planned(
+    dataset: Dataset, extra: dict[str, Any]
+) -> None:
+    recipe = recipe_of(**FULL | extra)
+    plain = levels_of(dataset, recipe_of())
+    planned = plan_augmentations(recipe, seed=9, epoch=1, sample_ids=np.arange(SAMPLES))
+    for row, default, each in zip(levels_of(dataset, recipe), plain, planned, strict=True):
+        expected = np.array(apply_steps(Image.fromarray(default), each.steps))
+        if each.erasure is not None:
+            box = each.erasure
+            expected[box.y : box.y + box.height, box.x : box.x + box.width] = box.levels
+        assert np.array_equal(row, expected)
+    assert sum(each.erasure is not None for each in planned) > 5
+
+
+def test_erasing_leaves_everything_outside_of_its_box(dataset: Dataset) -> None:
+    recipe = recipe_of(erasing_probability=1, erasing_value=(255, 0, 1))
+    for before, after in zip(
+        levels_of(dataset, recipe_of()), levels_of(dataset, recipe), strict=True
+    ):
+        erased = (after == (255, 0, 1)).all(axis=2)
+        assert (before == after).all(axis=2)[~erased].all()
+        rows, columns = np.flatnonzero(erased.any(axis=1)), np.flatnonzero(erased.any(axis=0))
+        assert erased[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        assert 0.01 < erased.mean() < 0.4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    order=st.permutations(range(SAMPLES)),
+    cuts=st.lists(st.integers(0, SAMPLES), max_size=5),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "packing": st.sampled_from(get_args(Packing)),
+            "interpolation": st.sampled_from(["bicubic", "box"]),
+            "auto_augment": st.sampled_from(["rand-augment", "trivial-augment-wide"]),
+            "saturation": st.just(0.5),
+            "erasing_probability": st.just(0.5),
+        },
+    ),
+)
+def test_rows_are_the_same_however_they_are_cut_into_chunks(
+    dataset: Dataset, order: list[int], cuts: list[int], fields: dict[str, Any]
+) -> None:
+    recipe = recipe_of(**fields)
+    whole = fill(dataset, recipe)
+    readers = [SampleReader(dataset, recipe) for _ in range(2)]  # as two workers
+    bounds = [0, *sorted(cuts), SAMPLES]
+    for turn, (first, end) in enumerate(itertools.pairwise(bounds)):
+        if first < end:
+            chunk = order[first:end]
+            assert np.array_equal(
+                fill(dataset, recipe, chunk, reader=readers[turn % 2]), whole[chunk]
+            )
+
+
+def test_the_default_goes_straight_into_the_slot(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Finisher.for_recipe(recipe_of()) is None
+    assert Finisher.for_recipe(recipe_of(dct_scaling=False, flip_probability=1.0)) is None
+    assert Finisher.for_recipe(recipe_of(packing="int8-chw-rgb")) is not None
+    assert Finisher.for_recipe(recipe_of(interpolation="box")) is not None
+    assert Finisher.for_recipe(recipe_of(hue=0.1)) is not None
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the default needs none of this")
+
+    for name in ("resize_pack", "resize_levels", "apply_steps", "pack_levels"):
+        monkeypatch.setattr(finish, name, fail)
+    fill(dataset, recipe_of())

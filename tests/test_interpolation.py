@@ -1,0 +1,148 @@
+"""Other interpolations against Pillow on the whole image, and against torch's plain bilinear."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from feeder import cli
+from feeder.crop import plan_crops
+from feeder.dataset import Dataset
+from feeder.interpolation import resize_levels
+from feeder.recipe import Interpolation, Recipe
+from feeder.sample import SampleReader
+from tests.jpegs import decode, encode, picture
+
+SIZES = [(224, 200), (31, 40), (500, 375), (900, 61), (1, 1), (449, 700)]
+SIZE = 96
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("interpolation")
+    (folder / "images" / "all").mkdir(parents=True)
+    for width, height in SIZES:
+        name = folder / "images" / "all" / f"{width}x{height}.jpg"
+        name.write_bytes(encode(picture(width, height), "4:2:0"))
+    assert cli.main(["pack", str(folder / "images"), str(folder / "packed"), "--jobs", "1"]) == 0
+    return Dataset.open(folder / "packed")
+
+
+def nearest_two(levels: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
+    """Plain bilinear of a box (left, top, right, bottom) in float64, unrounded."""
+    axes = []
+    for start, end, pixels in ((box[0], box[2], levels.shape[1]), (box[1], box[3], len(levels))):
+        places = start + (np.arange(SIZE) + 0.5) * (end - start) / SIZE - 0.5
+        weights = 1 - np.abs(np.clip(places, 0, pixels - 1)[:, None] - np.arange(pixels))
+        axes.append(np.maximum(weights, 0))
+    across, down = axes
+    rows = np.stack([across @ row for row in levels.astype(float)])  # (height, SIZE, 3)
+    return np.stack([down @ rows[..., channel] for channel in range(3)], axis=2)
+
+
+def on_an_edge(start: float, length: float) -> np.ndarray:
+    """Return which outputs' half step ends in the very middle of a pixel: a last bit decides."""
+    step = length / SIZE
+    centres = start + (np.arange(SIZE) + 0.5) * step
+    ends = centres[:, np.newaxis] + np.array([-0.5, 0.5]) * max(step, 1.0) - 0.5
+    return (np.abs(ends - np.rint(ends)) < 1e-5).any(axis=1)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "box", "bilinear-no-antialias"])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_crop_equals_that_of_the_whole_image(
+    dataset: Dataset, interpolation: Interpolation, split: str
+) -> None:
+    """The tiles that are decoded reach as far as the filter looks."""
+    ids = np.arange(len(SIZES))
+    recipe = Recipe.for_split(
+        split,  # type: ignore[arg-type]
+        batch_size=8,
+        image_size=SIZE,
+        interpolation=interpolation,
+        dct_scaling=False,
+        packing="uint8-hwc-rgb",
+    )
+    records = dataset.read_records(ids)
+    reader = SampleReader(dataset, recipe)
+    for epoch in range(8):
+        pixels, labels = np.empty((len(ids), SIZE, SIZE, 3), np.uint8), np.empty(len(ids), np.int64)
+        reader.fill(ids, seed=2, epoch=epoch, pixels=pixels, labels=labels)
+        crops = plan_crops(
+            recipe,
+            seed=2,
+            epoch=epoch,
+            sample_ids=ids,
+            widths=records["width"].astype(np.int64),
+            heights=records["height"].astype(np.int64),
+        )
+        for row, flip in enumerate(crops.flips.tolist()):
+            name = dataset.describe(row).split("(")[1].split(")")[0]
+            whole = decode((dataset.path.parent / "images" / name).read_bytes())
+            x, y, w, h = crops.boxes[row].tolist()
+            box = (x, y, x + w, y + h)
+            shown = pixels[row][:, ::-1] if flip else pixels[row]
+            if interpolation == "bilinear-no-antialias":
+                assert np.abs(shown - nearest_two(whole, box)).max() < 0.5 + 1e-3, name
+            else:
+                method = Image.Resampling[interpolation.upper()]
+                want = Image.fromarray(whole).resize((SIZE, SIZE), method, box=box)
+                equal = (shown == np.asarray(want)).all(axis=2)
+                if interpolation == "box":
+                    equal |= on_an_edge(y, h)[:, np.newaxis] | on_an_edge(x, w)
+                assert equal.all(), (name, box)
+
+
+@settings(max_examples=30)
+@given(
+    width=st.integers(1, 90),
+    height=st.integers(1, 90),
+    size=st.integers(8, 60),
+    mirrored=st.booleans(),
+)
+def test_plain_bilinear_is_torchs_without_antialiasing(
+    width: int, height: int, size: int, mirrored: bool
+) -> None:
+    rgbx = np.random.default_rng(width).integers(0, 256, (height, width, 4), np.uint8)
+    levels = np.empty((size, size, 3), np.uint8)
+    resize_levels(
+        rgbx.reshape(-1),
+        4 * width,
+        width,
+        height,
+        (0, 0, width, height),
+        mirrored=mirrored,
+        interpolation="bilinear-no-antialias",
+        out=levels,
+    )
+    planes = torch.from_numpy(rgbx[..., :3].astype(np.float32)).permute(2, 0, 1)[None]
+    expected = torch.nn.functional.interpolate(
+        planes, size=(size, size), mode="bilinear", align_corners=False, antialias=False
+    )[0].permute(1, 2, 0)
+    shown = levels[:, ::-1] if mirrored else levels
+    assert np.abs(shown - expected.numpy()).max() < 0.5 + 1e-2
+
+
+def test_without_antialiasing_a_small_thing_stays_whole_or_vanishes() -> None:
+    brightest: dict[tuple[str, int], int] = {}
+    for interpolation in ("bilinear", "bilinear-no-antialias"):
+        for place in (35, 37):  # steps of 5 look at 2, 7, …, 37, …
+            rgbx = np.zeros((80, 80, 4), np.uint8)
+            rgbx[place, place] = 255
+            levels = np.empty((16, 16, 3), np.uint8)
+            resize_levels(
+                rgbx.reshape(-1),
+                320,
+                80,
+                80,
+                (0, 0, 80, 80),
+                mirrored=False,
+                interpolation=interpolation,  # type: ignore[arg-type]
+                out=levels,
+            )
+            brightest[interpolation, place] = int(levels.max())
+    assert brightest["bilinear-no-antialias", 35] == 0
+    assert brightest["bilinear-no-antialias", 37] == 255
+    assert 0 < brightest["bilinear", 35] < brightest["bilinear", 37] < 16
