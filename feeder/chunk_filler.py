@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset import Dataset
-from feeder.packing import layout_of
+from feeder.packing import pixel_layout_of
 from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
@@ -122,7 +122,7 @@ class ChunkFiller:
             )
             arrays.sample_ids[:real] = ids
         if real < chunk.count:
-            _pad(arrays, real, layout_of(session.recipe.packing).grey)
+            _pad(arrays, real, pixel_layout_of(session.recipe.packing).grey)
         self._mapped_bytes += arrays.pixels.nbytes
         if self._mapped_bytes > _MAPPED_BYTES_MAX:
             self._mapped_bytes = 0

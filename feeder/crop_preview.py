@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from feeder.crop import plan_crops
 from feeder.dataset import Dataset
-from feeder.packing import Pixels, layout_of, unpack_levels
+from feeder.packing import Pixels, pixel_layout_of, unpack_levels
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from feeder.tiles import layout_of, whole_jpeg
@@ -25,7 +25,7 @@ def draw_crops(
 ) -> tuple[NDArray[np.uint8], list[str]]:
     """Return the crops of n samples, (n, image_size, image_size, 3), and their class names."""
     count = len(sample_ids)
-    layout = layout_of(recipe.packing)
+    layout = pixel_layout_of(recipe.packing)
     pixels: Pixels = np.empty((count, *layout.image_shape(recipe.image_size)), layout.dtype)
     labels = np.empty(count, np.int64)
     reader = SampleReader(dataset, recipe)

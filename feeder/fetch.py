@@ -15,7 +15,7 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
-from feeder.packing import Pixels, layout_of
+from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
 from feeder.wire import (
@@ -65,7 +65,7 @@ class _Buffer:
     """Where the chunks of one batch come together."""
 
     def __init__(self, recipe: Recipe) -> None:
-        batch_size, layout = recipe.batch_size, layout_of(recipe.packing)
+        batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
         self.pixels: Pixels = np.zeros(shape, layout.dtype)
         self.labels = np.zeros(batch_size, np.int64)

@@ -17,7 +17,7 @@ from PIL import Image
 from feeder.augment import Augmentation, is_augmented, plan_augmentations
 from feeder.augment_ops import apply_steps
 from feeder.interpolation import resize_levels
-from feeder.packing import DEFAULT_PACKING, Pixels, layout_of, pack_levels
+from feeder.packing import DEFAULT_PACKING, Pixels, pack_levels, pixel_layout_of
 from feeder.recipe import Recipe
 from feeder.resize import resize_pack
 
@@ -28,7 +28,7 @@ class Finisher:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._is_augmented = is_augmented(recipe)
-        self._layout = layout_of(recipe.packing)
+        self._layout = pixel_layout_of(recipe.packing)
         self._levels = np.empty((recipe.image_size, recipe.image_size, 3), np.uint8)
 
     @classmethod

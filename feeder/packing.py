@@ -63,7 +63,7 @@ class PixelLayout:
 
 
 @cache
-def layout_of(packing: Packing) -> PixelLayout:
+def pixel_layout_of(packing: Packing) -> PixelLayout:
     """Take a packing's name apart."""
     kind, axes, channels = packing.split("-")
     return PixelLayout(

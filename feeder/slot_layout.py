@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, layout_of
+from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, pixel_layout_of
 from feeder.recipe import Recipe
 
 PAGE_BYTES: Final = 4096
@@ -55,7 +55,7 @@ class SlotLayout:
     @property
     def pixel_layout(self) -> PixelLayout:
         """How the pixels of an image lie."""
-        return layout_of(self.packing)
+        return pixel_layout_of(self.packing)
 
     @property
     def pixel_bytes(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.packing import Packing, layout_of, pack_levels
+from feeder.packing import Packing, pack_levels, pixel_layout_of
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 from trainer_client._batch import BatchBuffer
 from trainer_client._device import Normaliser
@@ -119,7 +119,7 @@ def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
 ) -> None:
     pixels = random_pixels(3, 37, 37)
     levels = pixels.numpy().view(np.uint8) ^ np.uint8(0x80)
-    layout = layout_of(packing)
+    layout = pixel_layout_of(packing)
     packed = np.full((3, *layout.image_shape(37)), 77, layout.dtype)
     for rgb, row in zip(levels, packed, strict=True):
         pack_levels(rgb, layout, row)
@@ -138,7 +138,7 @@ def test_every_packing_compiles_to_one_graph() -> None:
     torch._dynamo.reset()  # it compiles a function only so often
     compiled = torch.compile(normalise, backend="eager", fullgraph=True)
     for packing in get_args(Packing):
-        layout = layout_of(packing)
+        layout = pixel_layout_of(packing)
         pixels = torch.zeros((2, *layout.image_shape(8)), dtype=torch.int8)
         pixels = pixels.view(torch.int8 if layout.is_signed else torch.uint8)
         normaliser = Normaliser(

@@ -14,7 +14,7 @@ from feeder.augment import plan_augmentations
 from feeder.augment_ops import apply_steps
 from feeder.dataset import Dataset
 from feeder.finish import Finisher
-from feeder.packing import Packing, layout_of, unpack_levels
+from feeder.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from tests.synthetic_sets import pack_synthetic
@@ -45,7 +45,7 @@ def fill(
 ) -> np.ndarray:
     """Return the rows, packed."""
     ids = np.arange(SAMPLES) if ids is None else np.asarray(ids)
-    layout = layout_of(recipe.packing)
+    layout = pixel_layout_of(recipe.packing)
     pixels = np.full((len(ids), *layout.image_shape(SIZE)), 55, layout.dtype)
     labels = np.empty(len(ids), np.int64)
     reader = reader or SampleReader(dataset, recipe)
@@ -54,7 +54,7 @@ def fill(
 
 
 def levels_of(dataset: Dataset, recipe: Recipe) -> np.ndarray:
-    return unpack_levels(fill(dataset, recipe), layout_of(recipe.packing))
+    return unpack_levels(fill(dataset, recipe), pixel_layout_of(recipe.packing))
 
 
 @pytest.mark.parametrize("fields", [{}, {"interpolation": "bicubic"}, FULL])

@@ -16,7 +16,7 @@ from feeder.dataset import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
 from feeder.fetch import BatchFetcher
 from feeder.pack import PackOptions, pack_dataset
-from feeder.packing import Packing, layout_of, unpack_levels
+from feeder.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.plan import EpochPlan
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
@@ -47,7 +47,7 @@ class Packed:
             last_batch=recipe.last_batch,
         )
         sample_ids = plan.samples(batch.index)
-        layout = layout_of(recipe.packing)
+        layout = pixel_layout_of(recipe.packing)
         pixels = np.full((BATCH, *layout.image_shape(SIDE)), layout.grey, layout.dtype)
         labels = np.full(BATCH, -100, np.int64)
         rows = slice(0, len(sample_ids))
@@ -133,7 +133,7 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
         for batch in batches:
             packed.check(batch, loader)
     with BatchFetcher(endpoint, dataset="shapes", recipe=loader.recipe, seed=SEED) as fetcher:
-        layout = layout_of(packing)
+        layout = pixel_layout_of(packing)
         last = len(batches) - 1
         for index, fetched in zip((0, last), fetcher.fetch([(0, 0), (0, last)]), strict=True):
             levels = torch.from_numpy(unpack_levels(fetched.pixels, layout))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.packing import DEFAULT_PACKING, Packing, layout_of, pack_levels, unpack_levels
+from feeder.packing import DEFAULT_PACKING, Packing, pack_levels, pixel_layout_of, unpack_levels
 from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
 
@@ -32,7 +32,7 @@ def packed_by_hand(levels: np.ndarray, packing: str) -> np.ndarray:
 @given(size=st.integers(1, 33), images=st.integers(1, 3), seed=st.integers(0, 99))
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_levels_survive_packing(packing: Packing, size: int, images: int, seed: int) -> None:
-    layout = layout_of(packing)
+    layout = pixel_layout_of(packing)
     levels = random_levels(images, size, seed)
     packed = np.full((images, *layout.image_shape(size)), 99, layout.dtype)
     for rgb, row in zip(levels, packed, strict=True):
@@ -44,7 +44,7 @@ def test_levels_survive_packing(packing: Packing, size: int, images: int, seed: 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_grey_is_level_128(packing: Packing) -> None:
-    layout = layout_of(packing)
+    layout = pixel_layout_of(packing)
     grey = np.full((1, *layout.image_shape(4)), layout.grey, layout.dtype)
     assert (unpack_levels(grey, layout) == 128).all()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from feeder.packing import DEFAULT_PACKING, Packing, layout_of
+from feeder.packing import DEFAULT_PACKING, Packing, pixel_layout_of
 from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
 
 Bytes = bytes | memoryview
@@ -55,7 +55,7 @@ class BatchBuffer:
         packing: Packing = DEFAULT_PACKING,
     ) -> None:
         """Allocate; ``pinned`` memory is page-locked for asynchronous copies to a CUDA device."""
-        layout = layout_of(packing)
+        layout = pixel_layout_of(packing)
         shape = (batch_size, *layout.image_shape(image_size))
         dtype = torch.int8 if layout.is_signed else torch.uint8
         self.pixels = torch.empty(shape, dtype=dtype, pin_memory=pinned)

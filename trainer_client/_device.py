@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from feeder.errors import ConfigError
-from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, layout_of, unpack_levels
+from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, pixel_layout_of, unpack_levels
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -43,7 +43,7 @@ def normalise(
 ) -> torch.Tensor:
     """Return ``pixels * scale + bias`` with a fourth channel, (N, 4, H, W) channels_last.
 
-    ``pixels`` is (N, H, W, C), or (N, C, H, W) with ``channels_first``; C is 3 or 4. Of uint8 pixels
+    ``pixels`` is (N, H, W, C) or, with ``channels_first``, (N, C, H, W); C is 3 or 4. Of uint8 ones
     128 is taken first. ``scale`` and ``bias`` are float32 (4,), the last of each 0.
     """
     if channels_first:
@@ -93,7 +93,7 @@ class Normaliser:
             raise ConfigError(f"std must be above 0 in every channel, got {std!r}")
         scale64 = 1 / (255 * np.array(std, np.float64))
         bias64 = (128 - 255 * np.array(mean, np.float64)) * scale64
-        self._layout = layout_of(packing)
+        self._layout = pixel_layout_of(packing)
         self._is_default = packing == DEFAULT_PACKING
         self.device = device
         self.dtype = dtype

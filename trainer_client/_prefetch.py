@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from feeder.errors import DatasetError, ProtocolError
-from feeder.packing import layout_of
+from feeder.packing import pixel_layout_of
 from feeder.plan import rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk
@@ -215,7 +215,7 @@ class Prefetch:
             )
         if chunk.valid != valid:
             raise ProtocolError(f"{what} says that {chunk.valid} rows are real, it must be {valid}")
-        image_bytes = layout_of(self.recipe.packing).image_bytes(self.recipe.image_size)
+        image_bytes = pixel_layout_of(self.recipe.packing).image_bytes(self.recipe.image_size)
         expected = (rows * image_bytes, rows * 8, rows * 8)
         if tuple(sizes) != expected:
             raise ProtocolError(f"{what} has frames of {tuple(sizes)} bytes, not of {expected}")

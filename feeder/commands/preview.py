@@ -123,7 +123,7 @@ def _preview_served(
 ) -> "tuple[NDArray[np.uint8], list[str]]":
     """Return the same of a batch that the daemon at ``--from`` serves."""
     from feeder.fetch import BatchFetcher
-    from feeder.packing import layout_of, unpack_levels
+    from feeder.packing import pixel_layout_of, unpack_levels
 
     recipe = _recipe(arguments, None)
     with BatchFetcher(
@@ -138,7 +138,7 @@ def _preview_served(
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
         names = [fetcher.welcome.classes[label] for label in batch.labels[:count].tolist()]
-        return unpack_levels(batch.pixels[:count], layout_of(recipe.packing)), names
+        return unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)), names
 
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
