@@ -15,7 +15,8 @@ from PIL import Image, ImageFilter, ImageOps
 
 from feeder.augment import Operation, Step
 
-_LEVELS: Final = np.arange(256, dtype=np.float32)
+_BLOCK_ROWS: Final = 16
+_LEVELS: Final = np.arange(256, dtype=np.uint8).reshape(1, 256, 1)
 _SAME: Final = list(range(256))
 _BLACK: Final = (0, 0, 0)
 
@@ -28,28 +29,30 @@ def apply_steps(image: Image.Image, steps: Iterable[Step]) -> Image.Image:
 
 
 def blend(
-    degenerate: NDArray[np.float32], image: NDArray[np.float32], factor: float
+    degenerate: NDArray[np.uint8], levels: NDArray[np.uint8], factor: float
 ) -> NDArray[np.uint8]:
-    """Return ``degenerate + factor * (image - degenerate)`` as Pillow's Image.blend rounds it.
+    """Return ``degenerate + factor * (levels - degenerate)`` as Pillow's Image.blend rounds it.
 
-    It computes in float32, clips to 0 .. 255 and drops the fraction.
+    It computes in float32, clips to 0 .. 255 and drops the fraction. Shapes are (height, width, C);
+    a degenerate of one channel counts for all.
     """
-    mixed = image - degenerate
-    mixed *= np.float32(factor)
-    mixed += degenerate
-    np.clip(mixed, 0, 255, out=mixed)
-    return mixed.astype(np.uint8)
-
-
-def _blend_images(degenerate: NDArray[np.uint8], image: Image.Image, factor: float) -> Image.Image:
-    pixels = np.asarray(image).astype(np.float32)
-    return Image.fromarray(blend(degenerate.astype(np.float32), pixels, factor))
+    mixed = np.empty_like(levels)
+    for first in range(0, len(levels), _BLOCK_ROWS):  # what is in between stays in the cache
+        rows = slice(first, first + _BLOCK_ROWS)
+        low = degenerate[rows].astype(np.float32)
+        high = levels[rows].astype(np.float32)
+        high -= low
+        high *= np.float32(factor)
+        high += low
+        np.clip(high, 0, 255, out=high)
+        np.copyto(mixed[rows], high, casting="unsafe")
+    return mixed
 
 
 def _blend_level(image: Image.Image, level: int, factor: float) -> Image.Image:
     """Blend with one grey level: the result of each level is the same everywhere."""
-    table = blend(np.full(256, level, np.float32), _LEVELS, factor)
-    return image.point(table.tolist() * 3)
+    table = blend(np.full_like(_LEVELS, level), _LEVELS, factor)
+    return image.point(table.ravel().tolist() * 3)
 
 
 def _brighten(image: Image.Image, factor: float) -> Image.Image:
@@ -63,11 +66,13 @@ def _contrast(image: Image.Image, factor: float) -> Image.Image:
 
 
 def _saturate(image: Image.Image, factor: float) -> Image.Image:
-    return _blend_images(np.asarray(image.convert("L"))[:, :, np.newaxis], image, factor)
+    grey = np.asarray(image.convert("L"))[:, :, np.newaxis]
+    return Image.fromarray(blend(grey, np.asarray(image), factor))
 
 
 def _sharpen(image: Image.Image, factor: float) -> Image.Image:
-    return _blend_images(np.asarray(image.filter(ImageFilter.SMOOTH)), image, factor)
+    smooth = np.asarray(image.filter(ImageFilter.SMOOTH))
+    return Image.fromarray(blend(smooth, np.asarray(image), factor))
 
 
 def _turn_hue(image: Image.Image, turns: float) -> Image.Image:

@@ -32,6 +32,8 @@ _PILLOW: Final[dict[Interpolation, Image.Resampling]] = {
     "box": Image.Resampling.BOX,
 }
 
+_BLOCK_ROWS: Final = 16
+
 _Box = tuple[float, float, float, float]
 
 
@@ -51,36 +53,47 @@ def resize_levels(
     Picture and box are as ``feeder.resize.resize_pack`` takes them.
     """
     if interpolation == "bilinear-no-antialias":
-        rows = picture[: stride_bytes * height].reshape(height, stride_bytes // 4, 4)[:, :width]
-        levels = _take_nearest_two(rows, box, len(out))
+        words = picture[: stride_bytes * height].view(np.uint32)
+        pixels = words.reshape(height, stride_bytes // 4)[:, :width]
+        _take_nearest_two(pixels, box, out[:, ::-1] if mirrored else out)
     else:
         image = Image.frombuffer("RGBX", (width, height), picture, "raw", "RGBX", stride_bytes, 1)
         size = (len(out), len(out))
         resized = image.resize(size, _PILLOW[interpolation], box=box)
         levels = np.frombuffer(resized.tobytes("raw", "RGB"), np.uint8).reshape(out.shape)
-    np.copyto(out, levels[:, ::-1] if mirrored else levels)
+        np.copyto(out, levels[:, ::-1] if mirrored else levels)
 
 
-def _take_nearest_two(rows: NDArray[np.uint8], box: _Box, size: int) -> NDArray[np.uint8]:
+def _take_nearest_two(pixels: NDArray[np.uint32], box: _Box, out: NDArray[np.uint8]) -> None:
+    """Write the levels ``out`` from RGBX pixels of a word each."""
     left, top, right, bottom = box
-    x, next_x, x_share = _neighbours(left, right, rows.shape[1], size)
-    y, next_y, y_share = _neighbours(top, bottom, rows.shape[0], size)
-    y_weight = y_share[:, np.newaxis, np.newaxis]
-    upper = _mix_columns(rows[y], x, next_x, x_share)
-    lower = _mix_columns(rows[next_y], x, next_x, x_share)
-    mixed = upper * (1 - y_weight) + lower * y_weight
-    levels: NDArray[np.uint8] = np.rint(mixed).astype(np.uint8)
-    return levels
+    size = len(out)
+    x, next_x, x_share = _neighbours(left, right, pixels.shape[1], size)
+    y, next_y, y_share = _neighbours(top, bottom, pixels.shape[0], size)
+    for first in range(0, size, _BLOCK_ROWS):  # what is in between stays in the cache
+        rows = slice(first, first + _BLOCK_ROWS)
+        mixed = _mix_columns(pixels[y[rows]], x, next_x, x_share)
+        lower = _mix_columns(pixels[next_y[rows]], x, next_x, x_share)
+        lower -= mixed
+        lower *= y_share[rows, np.newaxis, np.newaxis]
+        mixed += lower
+        np.rint(mixed, out=mixed)
+        np.copyto(out[rows], mixed[..., :3], casting="unsafe")
 
 
 def _mix_columns(
-    rows: NDArray[np.uint8],
+    rows: NDArray[np.uint32],
     x: NDArray[np.int64],
     next_x: NDArray[np.int64],
     share: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    weight = share[np.newaxis, :, np.newaxis]
-    mixed: NDArray[np.float32] = rows[:, x, :3] * (1 - weight) + rows[:, next_x, :3] * weight
+    """Return float32 (rows, size, 4): between the levels of the columns ``x`` and ``next_x``."""
+    shape = (len(rows), len(x), 4)
+    mixed = rows.take(x, axis=1).view(np.uint8).reshape(shape).astype(np.float32)
+    other = rows.take(next_x, axis=1).view(np.uint8).reshape(shape).astype(np.float32)
+    other -= mixed
+    other *= share[:, np.newaxis]
+    mixed += other
     return mixed
 
 

@@ -11,7 +11,7 @@ Losses stay on the device until an epoch ends or a line is due: reading one wait
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import torch
@@ -46,6 +46,8 @@ class TrainingOptions:
     window: int = 4
     timeout_s: float = 60.0
     device: str | None = None
+    recipe: dict[str, object] = field(default_factory=dict)  # further fields, for training
+    val_recipe: dict[str, object] = field(default_factory=dict)  # and for evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

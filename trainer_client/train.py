@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError, FeederError
+from feeder.recipe import parse_field
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader, LoaderStatistics
 from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
@@ -119,6 +120,9 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
     if device.type == "cuda":
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     is_val = split == "val"
+    recipe = dict(options.val_recipe if is_val else options.recipe)
+    if is_val:  # the usual 256 for 224, in the same proportion for other sizes
+        recipe.setdefault("resize_size", round(options.image_size * 256 / 224))
     return FeederLoader(
         options.endpoint,
         dataset=options.val_dataset or options.dataset if is_val else options.dataset,
@@ -130,8 +134,7 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
         dtype=dtype,
         window=options.window,
         timeout_s=options.timeout_s,
-        # The usual 256 for 224, in the same proportion for other sizes.
-        recipe={"resize_size": round(options.image_size * 256 / 224)} if is_val else None,
+        recipe=recipe,
     )
 
 
@@ -159,16 +162,26 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
     parser.add_argument("--window", type=int, default=4, help="batches to ask for ahead")
     parser.add_argument("--timeout-s", type=float, default=60.0)
     parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    for option, use in (("--recipe", "training"), ("--val-recipe", "evaluation")):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"a further field of the recipe for {use}, again for each",
+        )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     values = vars(parser.parse_args(arguments))
     json_path: Path | None = values.pop("json")
+    for name in ("recipe", "val_recipe"):
+        values[name] = dict(parse_field(text) for text in values[name])
     return TrainingOptions(**values), json_path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job from the command line; returns the exit status."""
-    options, json_path = _parse_options(arguments)
     try:
+        options, json_path = _parse_options(arguments)
         result = train(options, report=_print_line)
     except FeederError as error:
         sys.stderr.write(f"train: error: {error}\n")
