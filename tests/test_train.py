@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from feeder.errors import ConfigError, PeerError
-from feeder.wire import Bye, Request
+from feeder.wire import Bye, Hello, Request
 from tests.fake_node import FakeNode
 from trainer_client import Batch, FeederLoader
 from trainer_client._trainer import _parameter_groups, count_correct, lr_factor
@@ -152,6 +152,23 @@ def test_the_command_writes_its_result_as_json(
     assert len(result["losses"]) == 6
     assert result["loader"]["images"] == 96
     assert "epoch 0: loss" in capsys.readouterr().out
+
+
+def test_the_command_hands_on_fields_of_the_recipe(
+    node: FakeNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = ["auto_augment=trivial-augment-wide", "erasing_probability=0.1"]
+    more = [f"--recipe={text}" for text in fields]
+    more += ["--val-dataset", "val", "--val-recipe", "interpolation=bicubic"]
+    assert main(command_line(node, *more)) == 0
+    recipes = [message.recipe for message in node.heard if isinstance(message, Hello)]
+    assert [recipe.split for recipe in recipes] == ["train", "val"]
+    assert recipes[0].auto_augment == "trivial-augment-wide"
+    assert recipes[0].erasing_probability == 0.1
+    assert (recipes[1].interpolation, recipes[1].auto_augment) == ("bicubic", "none")
+    capsys.readouterr()
+    assert main(command_line(node, "--recipe", "hue=7")) == ConfigError.exit_status
+    assert "hue must be a number 0 .. 0.5" in capsys.readouterr().err
 
 
 def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFixture[str]) -> None:
