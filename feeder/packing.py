@@ -1,6 +1,6 @@
 """Packings: how the pixels of an image lie in memory, in slots and on the wire.
 
-    int8-hwc-rgb                 the default: what the way of a sample writes without a further pass
+    int8-hwc-rgb                 the default
     int8 | uint8                 level - 128 | level
     hwc  | chw                   rows, columns, channels | channels, rows, columns
     rgb  | rgbx                  three channels | and a fourth one whose bytes are 0

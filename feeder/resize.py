@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from feeder import _native
+from feeder.packing import Pixels
 
 SLACK_BYTES = 12
 """What must be readable after a picture's last pixel: vector loads reach past it."""
@@ -45,7 +46,7 @@ def resize_pack(
     box: tuple[float, float, float, float],
     *,
     mirrored: bool,
-    out: NDArray[np.int8] | NDArray[np.uint8],
+    out: Pixels,
     planar: bool = False,
     resampling: Filter = "bilinear",
     version: str | None = None,
@@ -86,7 +87,7 @@ def resize_pack_reference(
     box: tuple[float, float, float, float],
     *,
     mirrored: bool,
-    out: NDArray[np.int8] | NDArray[np.uint8],
+    out: Pixels,
     planar: bool = False,
     resampling: Filter = "bilinear",
 ) -> None:

@@ -3,7 +3,7 @@
     read      one pread of the sample's blob into a reused buffer
     join      the tiles that the crop touches, as one small JPEG, into a second one
     decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
-    resize    the crop's box in that picture, antialiased bilinear, mirrored, as int8 into the slot
+    resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
     augment   only where the recipe says so; ``feeder.finish`` then resizes and packs too
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
@@ -23,11 +23,10 @@ from feeder.dataset import BlobPlace, Dataset
 from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
 from feeder.finish import Finisher
-from feeder.interpolation import SUPPORT_STEPS
-from feeder.packing import Pixels
+from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
-from feeder.resize import resize_pack
+from feeder.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.scratch import Scratch
 from feeder.tiles import (
     DECODER_SLACK_BYTES,
@@ -98,6 +97,12 @@ class SampleReader:
         self._dataset = dataset
         self._recipe = recipe
         self._finisher = Finisher.for_recipe(recipe)
+        self._planar = pixel_layout_of(recipe.packing).channels_first
+        self._filter: Filter = "bilinear"
+        if recipe.interpolation != "bilinear-no-antialias":  # which the finisher does
+            self._filter = recipe.interpolation
+        # At least 1: all of the box must be in the decoded picture, also what box leaves unread.
+        self._support_steps = max(1.0, FILTER_SUPPORT[self._filter])
         self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.images = 0
@@ -131,7 +136,7 @@ class SampleReader:
             crops.boxes,
             crops.scales,
             self._recipe.image_size,
-            SUPPORT_STEPS[self._recipe.interpolation],
+            self._support_steps,
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
@@ -186,18 +191,14 @@ class SampleReader:
         decoded = perf_counter()
 
         augment_s = 0.0
-        if self._finisher is None:
-            resize_pack(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
+        shown = (picture, stride_bytes, width, height, box)
+        if self._finisher is None or augmentation is None:
+            resize_pack(
+                *shown, mirrored=flip, out=out, planar=self._planar, resampling=self._filter
+            )
         else:
             augment_s = self._finisher.finish(
-                picture,
-                stride_bytes,
-                width,
-                height,
-                box,
-                mirrored=flip,
-                augmentation=augmentation,
-                out=out,
+                *shown, mirrored=flip, augmentation=augmentation, out=out
             )
         seconds = self.seconds
         seconds["read"] += read - started

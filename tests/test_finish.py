@@ -57,7 +57,9 @@ def levels_of(dataset: Dataset, recipe: Recipe) -> np.ndarray:
     return unpack_levels(fill(dataset, recipe), pixel_layout_of(recipe.packing))
 
 
-@pytest.mark.parametrize("fields", [{}, {"interpolation": "bicubic"}, FULL])
+@pytest.mark.parametrize(
+    "fields", [{}, {"interpolation": "bicubic"}, {"interpolation": "bilinear-no-antialias"}, FULL]
+)
 def test_every_packing_holds_the_same_levels(dataset: Dataset, fields: dict[str, Any]) -> None:
     expected = levels_of(dataset, recipe_of(**fields))
     for packing in get_args(Packing):
@@ -100,7 +102,7 @@ def test_erasing_leaves_everything_outside_of_its_box(dataset: Dataset) -> None:
         {},
         optional={
             "packing": st.sampled_from(get_args(Packing)),
-            "interpolation": st.sampled_from(["bicubic", "box"]),
+            "interpolation": st.sampled_from(["bicubic", "box", "bilinear-no-antialias"]),
             "auto_augment": st.sampled_from(["rand-augment", "trivial-augment-wide"]),
             "saturation": st.just(0.5),
             "erasing_probability": st.just(0.5),
@@ -127,13 +129,13 @@ def test_the_default_goes_straight_into_the_slot(
 ) -> None:
     assert Finisher.for_recipe(recipe_of()) is None
     assert Finisher.for_recipe(recipe_of(dct_scaling=False, flip_probability=1.0)) is None
-    assert Finisher.for_recipe(recipe_of(packing="int8-chw-rgb")) is not None
-    assert Finisher.for_recipe(recipe_of(interpolation="box")) is not None
+    assert Finisher.for_recipe(recipe_of(packing="uint8-chw-rgbx", interpolation="box")) is None
+    assert Finisher.for_recipe(recipe_of(interpolation="bilinear-no-antialias")) is not None
     assert Finisher.for_recipe(recipe_of(hue=0.1)) is not None
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("the default needs none of this")
 
-    for name in ("resize_pack", "resize_levels", "apply_steps", "pack_levels"):
+    for name in ("resize_pack", "resize_plainly", "apply_steps", "pack_levels"):
         monkeypatch.setattr(finish, name, fail)
     fill(dataset, recipe_of())

@@ -10,7 +10,7 @@ from PIL import Image
 from feeder import cli
 from feeder.crop import plan_crops
 from feeder.dataset import Dataset
-from feeder.interpolation import resize_levels
+from feeder.plain_bilinear import resize_plainly
 from feeder.recipe import Interpolation, Recipe
 from feeder.sample import SampleReader
 from tests.jpegs import decode, encode, picture
@@ -107,14 +107,13 @@ def test_plain_bilinear_is_torchs_without_antialiasing(
 ) -> None:
     rgbx = np.random.default_rng(width).integers(0, 256, (height, width, 4), np.uint8)
     levels = np.empty((size, size, 3), np.uint8)
-    resize_levels(
+    resize_plainly(
         rgbx.reshape(-1),
         4 * width,
         width,
         height,
         (0, 0, width, height),
         mirrored=mirrored,
-        interpolation="bilinear-no-antialias",
         out=levels,
     )
     planes = torch.from_numpy(rgbx[..., :3].astype(np.float32)).permute(2, 0, 1)[None]
@@ -125,24 +124,11 @@ def test_plain_bilinear_is_torchs_without_antialiasing(
     assert np.abs(shown - expected.numpy()).max() < 0.5 + 1e-2
 
 
-def test_without_antialiasing_a_small_thing_stays_whole_or_vanishes() -> None:
-    brightest: dict[tuple[str, int], int] = {}
-    for interpolation in ("bilinear", "bilinear-no-antialias"):
-        for place in (35, 37):  # steps of 5 look at 2, 7, …, 37, …
-            rgbx = np.zeros((80, 80, 4), np.uint8)
-            rgbx[place, place] = 255
-            levels = np.empty((16, 16, 3), np.uint8)
-            resize_levels(
-                rgbx.reshape(-1),
-                320,
-                80,
-                80,
-                (0, 0, 80, 80),
-                mirrored=False,
-                interpolation=interpolation,  # type: ignore[arg-type]
-                out=levels,
-            )
-            brightest[interpolation, place] = int(levels.max())
-    assert brightest["bilinear-no-antialias", 35] == 0
-    assert brightest["bilinear-no-antialias", 37] == 255
-    assert 0 < brightest["bilinear", 35] < brightest["bilinear", 37] < 16
+@pytest.mark.parametrize(("place", "brightest"), [(35, 0), (37, 255)])
+def test_a_small_thing_stays_whole_or_vanishes(place: int, brightest: int) -> None:
+    """Steps of 5 look at 2, 7, …, 37, … and nowhere else."""
+    rgbx = np.zeros((80, 80, 4), np.uint8)
+    rgbx[place, place] = 255
+    levels = np.empty((16, 16, 3), np.uint8)
+    resize_plainly(rgbx.reshape(-1), 320, 80, 80, (0, 0, 80, 80), mirrored=False, out=levels)
+    assert levels.max() == brightest

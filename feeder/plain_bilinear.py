@@ -1,0 +1,73 @@
+"""Bilinear resizing without antialiasing, for models that were trained with it.
+
+For each output pixel it takes the two nearest pixels each way around ``(output + 0.5) * step -
+0.5``, however large the step: torch's ``interpolate(mode="bilinear", align_corners=False,
+antialias=False)`` and TensorFlow's ``resize_bilinear``. As with the other interpolations, the
+pixels around a box count where the picture has them.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BLOCK_ROWS: Final = 16  # of the output: what is in between stays in the cache
+
+
+def resize_plainly(
+    picture: NDArray[np.uint8],
+    stride_bytes: int,
+    width: int,
+    height: int,
+    box: tuple[float, float, float, float],
+    *,
+    mirrored: bool,
+    out: NDArray[np.uint8],
+) -> None:
+    """Resize ``box`` of an RGBX picture into the levels ``out``, uint8 (size, size, 3).
+
+    Picture and box are as ``feeder.resize.resize_pack`` takes them.
+    """
+    words = picture[: stride_bytes * height].view(np.uint32)
+    pixels = words.reshape(height, stride_bytes // 4)
+    levels = out[:, ::-1] if mirrored else out
+    size = len(out)
+    left, top, right, bottom = box
+    x, next_x, x_share = _neighbours(left, right, width, size)
+    y, next_y, y_share = _neighbours(top, bottom, height, size)
+    for first in range(0, size, _BLOCK_ROWS):
+        rows = slice(first, first + _BLOCK_ROWS)
+        mixed = _mix_columns(pixels[y[rows]], x, next_x, x_share)
+        lower = _mix_columns(pixels[next_y[rows]], x, next_x, x_share)
+        lower -= mixed
+        lower *= y_share[rows, np.newaxis, np.newaxis]
+        mixed += lower
+        np.rint(mixed, out=mixed)
+        np.copyto(levels[rows], mixed[..., :3], casting="unsafe")
+
+
+def _mix_columns(
+    rows: NDArray[np.uint32],
+    x: NDArray[np.int64],
+    next_x: NDArray[np.int64],
+    share: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return float32 (rows, size, 4): between the levels of the columns ``x`` and ``next_x``."""
+    shape = (len(rows), len(x), 4)
+    mixed = rows.take(x, axis=1).view(np.uint8).reshape(shape).astype(np.float32)
+    other = rows.take(next_x, axis=1).view(np.uint8).reshape(shape).astype(np.float32)
+    other -= mixed
+    other *= share[:, np.newaxis]
+    mixed += other
+    return mixed
+
+
+def _neighbours(
+    start: float, end: float, pixels: int, size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return for each output the two pixels it lies between and the share of the second."""
+    places = start + (np.arange(size) + 0.5) * ((end - start) / size) - 0.5
+    places = np.clip(places, 0.0, pixels - 1.0)
+    first = np.floor(places).astype(np.int64)
+    share = (places - first).astype(np.float32)
+    return first, np.minimum(first + 1, pixels - 1), share
