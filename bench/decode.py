@@ -33,6 +33,8 @@ from feeder.sample import STAGES, SampleReader
 CHUNK_IMAGES = 32
 """Images in a call of the reader, as the daemon's workers have it by default."""
 
+_STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
+
 
 def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report:
     """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's."""
@@ -109,7 +111,7 @@ class _DecodeBench:
         count = len(self._samples.sample_ids)
         warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
         rates: dict[str, list[float]] = {name: [] for name in self._contenders}
-        stages: dict[str, list[float]] = {name: [] for name in (*STAGES, "rest")}
+        stages: dict[str, list[float]] = {name: [] for name in (*_STAGES, "rest")}
         limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
         scaled: list[float] = []
         before = dict(self._reader.seconds)
@@ -120,7 +122,7 @@ class _DecodeBench:
             for name, taken_s in seconds.items():
                 rates[name].append(count / taken_s)
             now = dict(self._reader.seconds)
-            spent = {stage: now[stage] - before[stage] for stage in STAGES}
+            spent = {stage: now[stage] - before[stage] for stage in _STAGES}
             spent["rest"] = max(seconds["sample/whole"] - sum(spent.values()), 1e-9)
             for stage, taken_s in spent.items():
                 stages[stage].append(count / taken_s)
