@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import decode, stream
+from bench import compare, decode, stream
+from bench.compare import Comparison
 from bench.report import Report
 from feeder.errors import FeederError
 from feeder.stop_signals import StopSignals
@@ -33,6 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--idle", type=_seconds, default=3.0, metavar="S", help="seconds to watch the idle daemon"
     )
     add.set_defaults(run=stream.run)
+    add = benches.add_parser("compare", help="what changed between two runs, with the noise")
+    add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
+    add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
+    add.set_defaults(run=compare.run)
     return parser
 
 
@@ -84,12 +89,12 @@ def _seconds(text: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one bench and return the exit status (as ``feeder`` has them)."""
     arguments = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], Report] = arguments.run
+    run: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
     with StopSignals() as signals:
         try:
             report = run(arguments)
             print(report.to_text(), end="")
-            if arguments.json is not None:
+            if isinstance(report, Report) and arguments.json is not None:
                 report.write_json(arguments.json)
         except FeederError as error:
             sys.stderr.write(f"feeder-bench: error: {error}\n")
