@@ -5,9 +5,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import compare, decode, stream
+from bench import compare, decode, plots, soak, stream
 from bench.compare import Comparison
 from bench.report import Report
+from bench.soak import SoakReport
 from feeder.errors import FeederError
 from feeder.stop_signals import StopSignals
 
@@ -34,6 +35,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--idle", type=_seconds, default=3.0, metavar="S", help="seconds to watch the idle daemon"
     )
     add.set_defaults(run=stream.run)
+    add = benches.add_parser("soak", help="stream while clients come and go; does anything grow?")
+    _add_dataset(add, images=1024)
+    _add_soak(add)
+    _add_plot(add)
+    add.set_defaults(run=soak.run)
     add = benches.add_parser("compare", help="what changed between two runs, with the noise")
     add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
     add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
@@ -41,7 +47,49 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_plot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the results there, as PNG")
+
+
+def _add_soak(parser: argparse.ArgumentParser) -> None:
+    for option, default, what in (
+        ("--every", 5.0, "seconds between two samples"),
+        ("--restart", 10.0, "seconds between two ends of clients"),
+        ("--lease", 5.0, "serve.lease_s of the daemon"),
+    ):
+        parser.add_argument(
+            option,
+            type=_seconds,
+            default=default,
+            metavar="S",
+            help=f"{what} (default: {default:g})",
+        )
+    parser.add_argument("--minutes", type=_minutes, default=5.0, metavar="M", help="(default: 5)")
+    for option, default, what in (
+        ("--clients", 4, "clients at a time, in turns over ipc and tcp"),
+        ("--batch-size", 128, "images in a batch"),
+    ):
+        parser.add_argument(
+            option,
+            type=_positive,
+            default=default,
+            metavar="N",
+            help=f"{what} (default: {default})",
+        )
+
+
 def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) -> None:
+    _add_dataset(parser, images=images)
+    parser.add_argument(
+        "--rounds",
+        type=_positive,
+        default=rounds,
+        metavar="R",
+        help=f"rounds to take the median of (default: {rounds})",
+    )
+
+
+def _add_dataset(parser: argparse.ArgumentParser, *, images: int) -> None:
     parser.add_argument(
         "dataset",
         type=Path,
@@ -55,13 +103,6 @@ def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) ->
         default=images,
         metavar="N",
         help=f"images to measure with, or to make (default: {images})",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=_positive,
-        default=rounds,
-        metavar="R",
-        help=f"rounds to take the median of (default: {rounds})",
     )
     parser.add_argument(
         "--core",
@@ -86,16 +127,32 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 10000")
+    return value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one bench and return the exit status (as ``feeder`` has them)."""
     arguments = build_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
     with StopSignals() as signals:
         try:
+            plot: Path | None = getattr(arguments, "plot", None)
+            if plot is not None:
+                plots.check_installed()
             report = run(arguments)
             print(report.to_text(), end="")
             if isinstance(report, Report) and arguments.json is not None:
                 report.write_json(arguments.json)
+            if isinstance(report, Report) and plot is not None:
+                plots.write_plot(report, plot)
+            if isinstance(report, SoakReport) and report.failures:
+                for reason in report.failures:
+                    sys.stderr.write(f"feeder-bench: failed: {reason}\n")
+                return 1
         except FeederError as error:
             sys.stderr.write(f"feeder-bench: error: {error}\n")
             return error.exit_status
