@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
     _add_shared(add, images=256, rounds=7)
     add.set_defaults(run=decode.run)
-    add = benches.add_parser("stream", help="the daemon and one client, over ipc and tcp")
+    add = benches.add_parser("stream", help="the daemon and its clients, over ipc and tcp")
     _add_shared(add, images=1024, rounds=5)
     add.add_argument(
         "--batches",
@@ -34,6 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
     add.add_argument(
         "--idle", type=_seconds, default=3.0, metavar="S", help="seconds to watch the idle daemon"
     )
+    add.add_argument(
+        "--clients", type=_positive, default=4, metavar="N", help="clients at a time (default: 4)"
+    )
+    _add_plot(add)
     add.set_defaults(run=stream.run)
     add = benches.add_parser("soak", help="stream while clients come and go; does anything grow?")
     _add_dataset(add, images=1024)

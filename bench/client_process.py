@@ -83,6 +83,11 @@ class ClientProcess:
         self._unread = b""
         self.is_open = False
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """Return what to poll before ``read``."""
         return self._output.fileno()

@@ -95,7 +95,7 @@ def running_daemon(
     """
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         ipc = f"ipc://{folder}/node"
-        tcp = f"tcp://127.0.0.1:{_free_port()}"
+        tcp = f"tcp://127.0.0.1:{free_port()}"
         command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), "serve"]
         command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
         command += ["--workers", str(workers), "--pin", "off", *options]
@@ -126,7 +126,8 @@ def running_daemon(
             _stop(process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that nobody has at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,6 +1,5 @@
 """``feeder-bench soak``: what counts as growth, and a few seconds of it for real."""
 
-import contextlib
 import json
 import os
 import sys
@@ -166,8 +165,7 @@ def test_a_soak_that_could_not_be_judged_is_refused_at_once(
 
 
 def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
-    if not _can_draw():
-        pytest.skip("the plots extra is not installed")
+    pytest.importorskip("altair", reason="the plots extra is not installed")
     report = SoakReport(
         bench="soak",
         machine={"cpu": "Test CPU", "cores": 2},
@@ -188,10 +186,3 @@ def test_without_the_extra_plot_says_how_to_install_it(
     assert main(["soak", str(dataset), "--plot", "x.png"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install -e '.[plots]'" in line
-
-
-def _can_draw() -> bool:
-    with contextlib.suppress(Exception):
-        plots.check_installed()
-        return True
-    return False
