@@ -32,6 +32,7 @@ def write_plot(report: Report, path: Path) -> None:
     """Draw ``report`` to the PNG ``path``; ConfigError when there is no picture of that bench."""
     import altair as alt
 
+    from bench.plot_ablate import draw_ablation
     from bench.plot_soak import draw_soak
     from bench.plot_stream import draw_stream
 
@@ -39,6 +40,8 @@ def write_plot(report: Report, path: Path) -> None:
     if isinstance(report, SoakReport):
         chart = draw_soak(report)
         subtitle += list(report.failures) or ["nothing has grown"]
+    elif report.bench == "ablate":
+        chart = draw_ablation(report)
     elif report.bench == "stream":
         chart = draw_stream(report)
     else:

@@ -62,13 +62,16 @@ def plan_decode(
     scales: NDArray[np.int64],
     image_size: int,
     support_steps: float = 1.0,
+    *,
+    whole: bool = False,
 ) -> DecodePlan:
     """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) will look at.
 
     Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
     ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
-    ``support_steps`` is another filter's support.
+    ``support_steps`` is another filter's support. All of each image's tiles where ``whole``: the
+    same pixels, for more work.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
@@ -76,6 +79,8 @@ def plan_decode(
     reach = support_steps * np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
     first = np.floor(start - reach + 1.0).astype(np.int64) * scales[:, None]
     end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
+    if whole:
+        first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
     windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
     # Rounded as Pillow would round the box in the whole picture, so that the weights are the same.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
@@ -137,6 +142,7 @@ class SampleReader:
             crops.scales,
             self._recipe.image_size,
             self._support_steps,
+            whole=not self._recipe.partial_decode,
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
