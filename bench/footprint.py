@@ -13,8 +13,6 @@ from typing import Final, Self
 
 import psutil
 
-from feeder.errors import PeerError
-
 _BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's are
 
 
@@ -69,16 +67,11 @@ class Footprint:
     def of_processes(cls, processes: Sequence[psutil.Process]) -> Self:
         """Read that of the supervisor, which comes first, and of all that it started.
 
-        PeerError when one is gone: the daemon has lost a process while it was watched.
+        OSError or psutil.Error when one is gone.
         """
         roles: dict[str, ProcessFootprint] = {}
-        try:
-            for process in processes:
-                roles[_role(process, roles)] = ProcessFootprint.of_process(process.pid)
-        except (OSError, psutil.Error) as error:
-            raise PeerError(
-                f"a process of the daemon ended while it was watched ({error}): see its log"
-            ) from None
+        for process in processes:
+            roles[_role(process, roles)] = ProcessFootprint.of_process(process.pid)
         return cls(processes=roles)
 
     @property

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from bench.client_process import Arrived, ClientProcess, await_open, read_clients
 from bench.daemon import Daemon, running_daemon
 from bench.footprint import Footprint
@@ -25,7 +27,7 @@ from bench.machine import choose_core, choose_other_core, describe_machine
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
 from feeder.dataset import Dataset
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, PeerError
 from feeder.progress import ProgressLine
 
 WINDOW: Final = 4
@@ -218,28 +220,40 @@ class _Clients:
 
 
 def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Record) -> None:
-    """Stream, restart and sample until the time is over."""
+    """Stream, restart and sample until there are as many samples as the time has room for."""
     clients.start()
     began_s = time.monotonic()
     images, sampled_s = clients.images, began_s
     next_sample_s, next_restart_s = began_s + options.every_s, began_s + options.restart_s
+    wanted = int(options.minutes * 60 / options.every_s)
     progress = ProgressLine(sys.stderr)
-    progress.begin("soaking", "samples", int(options.minutes * 60 / options.every_s))
-    while time.monotonic() - began_s < options.minutes * 60:
+    progress.begin("soaking", "samples", wanted)
+    while len(record.at_s) < wanted:
         clients.read(min(next_sample_s, next_restart_s))
         now_s = time.monotonic()
         if now_s >= next_restart_s:
             how = clients.restart(len(record.restarts))
             record.restarts.append((round(now_s - began_s, 3), how))
-            next_restart_s += options.restart_s
+            next_restart_s = now_s + options.restart_s
         if now_s >= next_sample_s:
             rate = (clients.images - images) / (now_s - sampled_s)
             images, sampled_s = clients.images, now_s
-            footprint = Footprint.of_processes(daemon.processes())
-            record.add(round(now_s - began_s, 3), _values(footprint) | {"throughput": rate})
-            next_sample_s += options.every_s
+            values = _values(_look_at(daemon)) | {"throughput": rate}
+            record.add(round(now_s - began_s, 3), values)
+            next_sample_s = now_s + options.every_s
             progress.add(1)
     progress.end()
+
+
+def _look_at(daemon: Daemon) -> Footprint:
+    """Return what it holds now; PeerError with its last words when it has lost a process."""
+    try:
+        return Footprint.of_processes(daemon.processes())
+    except (OSError, psutil.Error) as error:
+        raise PeerError(
+            f"a process of the daemon ended while it was watched ({error}); its last words: "
+            f"{daemon.last_words()}"
+        ) from None
 
 
 def _values(footprint: Footprint) -> dict[str, float]:
@@ -256,7 +270,7 @@ def _await_return(daemon: Daemon, lease_s: float) -> int:
     """Wait for leases of killed clients to end; return the shared bytes that are still held."""
     until_s = time.monotonic() + 2 * lease_s
     while True:
-        left = Footprint.of_processes(daemon.processes()).shared_bytes
+        left = _look_at(daemon).shared_bytes
         if not left or time.monotonic() > until_s:
             return left
         time.sleep(0.05)  # nothing tells when another process frees memory

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,7 +127,7 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     assert rows["shared-memory/left"] == 0
     assert rows["restarts/clean"] >= 1
     assert rows["restarts/killed"] >= 1
-    assert rows["throughput"] > 0
+    assert max(document["series"]["throughput"]) > 0
     for role in ("supervisor", "node-1", "worker-1"):
         assert rows[f"memory/{role}"] > 1
         assert rows[f"fds/{role}"] > 3
@@ -186,3 +187,22 @@ def test_without_the_extra_plot_says_how_to_install_it(
     assert main(["soak", str(dataset), "--plot", "x.png"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install -e '.[plots]'" in line
+
+
+def test_a_daemon_that_dies_is_reported_with_its_last_words(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = soak._Clients.start
+
+    def start_and_kill_the_daemon(clients: soak._Clients) -> None:
+        start(clients)
+        for process in psutil.Process().children():
+            if "serve" in process.cmdline():
+                process.kill()
+                process.wait()
+
+    monkeypatch.setattr(soak._Clients, "start", start_and_kill_the_daemon)
+    assert main(["soak", str(dataset), *SHORT, *SMALL]) == 5
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "a process of the daemon ended while it was watched" in error
+    assert "its last words: feeder: " in error
