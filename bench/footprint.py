@@ -13,7 +13,18 @@ from typing import Final, Self
 
 import psutil
 
+_ANONYMOUS: Final = "/memfd:"
 _BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's are
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """An anonymous file, which several processes may hold open."""
+
+    purpose: str
+    """The name that it was given, without "feeder-"."""
+    device: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +36,8 @@ class ProcessFootprint:
     own_bytes: int
     """PSS without shared memory."""
     fds: int
-    shared_files: Mapping[tuple[int, int], int]
-    """Bytes in memory of each anonymous file that it holds open, by device and inode."""
+    shared_files: Mapping[SharedFile, int]
+    """Bytes in memory of each anonymous file that it holds open."""
 
     @classmethod
     def of_process(cls, pid: int) -> Self:
@@ -40,12 +51,15 @@ class ProcessFootprint:
         }
         folder = f"/proc/{pid}/fd"
         names = os.listdir(folder)
-        files: dict[tuple[int, int], int] = {}
+        files: dict[SharedFile, int] = {}
         for name in names:
             try:
-                if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
+                target = os.readlink(f"{folder}/{name}")
+                if target.startswith(_ANONYMOUS):
                     status = os.stat(f"{folder}/{name}")
-                    files[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+                    purpose = target.removeprefix(_ANONYMOUS).split(" ")[0].removeprefix("feeder-")
+                    file = SharedFile(purpose, status.st_dev, status.st_ino)
+                    files[file] = status.st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
                 continue  # closed meanwhile
         return cls(
@@ -75,12 +89,15 @@ class Footprint:
         return cls(processes=roles)
 
     @property
-    def shared_bytes(self) -> int:
-        """Shared memory of all together, each file counted once."""
-        files: dict[tuple[int, int], int] = {}
+    def shared_bytes(self) -> Mapping[str, int]:
+        """Shared memory of all together by purpose ("slots", always), each file counted once."""
+        files: dict[SharedFile, int] = {}
         for each in self.processes.values():
             files |= each.shared_files
-        return sum(files.values())
+        by_purpose = {"slots": 0}
+        for file, size_bytes in files.items():
+            by_purpose[file.purpose] = by_purpose.get(file.purpose, 0) + size_bytes
+        return by_purpose
 
 
 def _role(process: psutil.Process, before: Mapping[str, ProcessFootprint]) -> str:

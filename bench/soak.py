@@ -2,9 +2,9 @@
 
 Clients stream as fast as they are served, in turns over ipc and over tcp. Every few seconds one of
 them ends, in turns cleanly and by SIGKILL, and another takes its place. Meanwhile the daemon's
-processes are sampled. Growth of a process's own memory or descriptors, or of the shared memory of
-all (``bench.growth`` says what counts), memory that is still shared when all clients are gone, and
-a process that had to be replaced end the bench with status 1 and the reason.
+processes are sampled. Growth of a process's own memory or descriptors, or of the slots of all
+(``bench.growth`` says what counts), slots that are left when all clients are gone, and a process
+that had to be replaced end the bench with status 1 and the reason.
 """
 
 import argparse
@@ -38,7 +38,9 @@ _MIB: Final = 2**20
 _TOLERANCES: Final = {
     "memory": Tolerance(absolute=4.0, relative=0.05),  # MiB: what an allocator keeps comes and goes
     "fds": Tolerance(absolute=2.0, relative=0.0),  # a session's memory and its connection
-    "shared-memory": Tolerance(absolute=1.0, relative=0.25),  # a killed client's slots and lease
+    "shared-memory/slots": Tolerance(
+        absolute=1.0, relative=0.25
+    ),  # a killed client's slots and lease
 }
 
 
@@ -115,16 +117,16 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
             clients = _Clients(daemon, options, min(options.batch_size, samples))
             stack.callback(clients.close)
             _stream(daemon, clients, options, record)
-        left_bytes = _await_return(daemon, options.lease_s)
+        left_bytes = _await_slots(daemon, options.lease_s)
         replaced = before != {process.pid for process in daemon.processes()}
     results, failures = judge(record.series)
-    results.append(single("shared-memory/left", "MiB", left_bytes / _MIB))
+    results.append(single("shared-memory/slots/left", "MiB", left_bytes / _MIB))
     for how in ("clean", "killed"):
         count = sum(each == how for _, each in record.restarts)
         results.append(single(f"restarts/{how}", "clients", count))
     if left_bytes:
         failures.append(
-            f"shared memory: {left_bytes / _MIB:.1f} MiB were not given back within "
+            f"slots: {left_bytes / _MIB:.1f} MiB were not given back within "
             f"{2 * options.lease_s:g} s of the last client's end"
         )
     if replaced:
@@ -150,7 +152,7 @@ def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str
         kind, _, _ = name.partition("/")
         unit = {"fds": "fds", "throughput": RATE}.get(kind, "MiB")
         rows.append(summarise(name, unit, values[int(len(values) * WARM_UP_SHARE) :]))
-        tolerance = _TOLERANCES.get(kind)
+        tolerance = _TOLERANCES.get(name, _TOLERANCES.get(kind))
         if tolerance is None:
             continue
         trend = find_trend(values)
@@ -257,7 +259,10 @@ def _look_at(daemon: Daemon) -> Footprint:
 
 
 def _values(footprint: Footprint) -> dict[str, float]:
-    values: dict[str, float] = {"shared-memory": footprint.shared_bytes / _MIB}
+    values: dict[str, float] = {
+        f"shared-memory/{purpose}": size_bytes / _MIB
+        for purpose, size_bytes in footprint.shared_bytes.items()
+    }
     for role, each in footprint.processes.items():
         values[f"memory/{role}"] = each.own_bytes / _MIB
         values[f"pss/{role}"] = each.pss_bytes / _MIB
@@ -266,11 +271,11 @@ def _values(footprint: Footprint) -> dict[str, float]:
     return values
 
 
-def _await_return(daemon: Daemon, lease_s: float) -> int:
-    """Wait for leases of killed clients to end; return the shared bytes that are still held."""
+def _await_slots(daemon: Daemon, lease_s: float) -> int:
+    """Wait for leases of killed clients to end; return the bytes of slots that are still held."""
     until_s = time.monotonic() + 2 * lease_s
     while True:
-        left = _look_at(daemon).shared_bytes
+        left = _look_at(daemon).shared_bytes["slots"]
         if not left or time.monotonic() > until_s:
             return left
         time.sleep(0.05)  # nothing tells when another process frees memory

@@ -95,6 +95,7 @@ def test_shared_memory_is_counted_by_the_pages_that_exist() -> None:
         during = ProcessFootprint.of_process(os.getpid())
         (file,) = set(during.shared_files) - set(before.shared_files)
         assert 4 * 64 * 64 * 3 <= during.shared_files[file] < 2 * 4 * 64 * 64 * 3
+        assert file.purpose == "slots"
         assert during.fds > before.fds
         assert 0 < during.own_bytes <= during.pss_bytes <= during.rss_bytes
     finally:
@@ -124,7 +125,7 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     document = json.loads(out.read_text())
     assert document["failures"] == []
     rows = {row["name"]: row["value"] for row in document["results"]}
-    assert rows["shared-memory/left"] == 0
+    assert rows["shared-memory/slots/left"] == 0
     assert rows["restarts/clean"] >= 1
     assert rows["restarts/killed"] >= 1
     assert max(document["series"]["throughput"]) > 0
@@ -172,7 +173,11 @@ def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
         machine={"cpu": "Test CPU", "cores": 2},
         results=[],
         at_s=[float(at_s) for at_s in range(12)],
-        series={"memory/node-1": [1.0] * 12, "shared-memory": [2.0] * 12, "throughput": [3.0] * 12},
+        series={
+            "memory/node-1": [1.0] * 12,
+            "shared-memory/slots": [2.0] * 12,
+            "throughput": [3.0] * 12,
+        },
         restarts=[(3.0, "clean"), (6.0, "killed")],
         failures=[],
     )
