@@ -83,6 +83,7 @@ def _draw_cost(results: Sequence[Result]) -> Chart:
         for row in _ways(results, f"-{side}-cpu")
         if row["workers"] == "1 worker"
     ]
+    table.sort(key=lambda row: str(row["transport"]))  # and as before among these, by clients
     sides = alt.Scale(domain=["daemon", "client"], range=[GREY, BLUE])
     return (
         alt.Chart(alt.Data(values=table))

@@ -90,6 +90,8 @@ def describe(machine: Mapping[str, object]) -> list[str]:
     lines = [f"{machine.get('cpu')}, {machine.get('cores')} cores"]
     if isinstance(cores, Mapping):
         lines[0] += "; " + ", ".join(f"{part} on core {core}" for part, core in cores.items())
+    if "load_before" in machine:
+        lines[0] += f"; load before: {machine['load_before']}"
     if isinstance(libraries, Mapping):
         shown = ("feeder", "libjpeg-turbo", "pillow", "libzmq")
         lines.append(", ".join(f"{name} {libraries[name]}" for name in shown if name in libraries))
