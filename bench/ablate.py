@@ -54,6 +54,7 @@ class Setup:
     partial_decode: bool
     dct_scaling: bool
     window: int
+    packing: str
     daemon: DaemonSettings
     transport: str
 
@@ -62,6 +63,7 @@ NOTHING: Final = Setup(
     partial_decode=False,
     dct_scaling=False,
     window=1,
+    packing="float32-hwc-rgb",
     daemon=DaemonSettings(workers=1, pin="off"),
     transport="tcp",
 )
@@ -73,6 +75,7 @@ def everything(workers: int) -> Setup:
         partial_decode=True,
         dct_scaling=True,
         window=WINDOW,
+        packing="int8-hwc-rgb",
         daemon=DaemonSettings(workers=workers, pin="auto"),
         transport="ipc",
     )
@@ -84,6 +87,7 @@ OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
     "prefetch-window": lambda to, source: replace(to, window=source.window),
     "parallel-workers": lambda to, source: _with_daemon(to, workers=source.daemon.workers),
     "numa-pinning": lambda to, source: _with_daemon(to, pin=source.daemon.pin),
+    "int8": lambda to, source: replace(to, packing=source.packing),
     "ipc": lambda to, source: replace(to, transport=source.transport),
 }
 """In the order in which they are added: each takes its settings over from another setup."""
@@ -226,6 +230,7 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
             batch_size=batch_size,
             partial_decode=setup.partial_decode,
             dct_scaling=setup.dct_scaling,
+            packing=setup.packing,
         ),
         window=setup.window,
         timeout_s=_TIMEOUT_S,
