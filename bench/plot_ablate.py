@@ -47,7 +47,12 @@ def _draw_bars(table: list[dict[str, object]], title: str, colour: str, top: flo
         y=alt.Y("what:N", title=None, sort=None, scale=alt.Scale(paddingInner=0.35))
     )
     bars = base.mark_bar(color=colour).encode(
-        x=alt.X("value:Q", title=_RATE, scale=alt.Scale(domain=[0, top], nice=False))
+        x=alt.X(
+            "value:Q",
+            title=_RATE,
+            axis=alt.Axis(tickCount=5),
+            scale=alt.Scale(domain=[0, top], nice=False),
+        )
     )
     spread = base.mark_rule(color=INK).encode(x="min:Q", x2="max:Q")
     factors = base.mark_text(align="left", dx=6, fontSize=11, color=FAINT_INK).encode(
