@@ -20,11 +20,16 @@ class SessionCounters:
     sessions_expired: int = 0
     """Ended because their client was silent for the lease."""
     sessions_lost: int = 0
-    """Ended because their connection was gone, or full, when something was to be sent."""
+    """Ended because their connection was gone, or full, when something was to be sent, or because
+    the client that mapped their slots let go of these or died."""
     windows_reduced: int = 0
     """Sessions that got a smaller window than they asked for."""
+    sessions_sharing: int = 0
+    """Sessions whose client mapped the slots; the others get copies over the socket."""
     batches: int = 0
-    """Batches of which every chunk was sent."""
+    """Batches that were handed over whole: lent in place, or every chunk sent."""
+    batches_lent: int = 0
+    """Of those, the ones that the client read in place."""
     chunks: int = 0
     images: int = 0
     """Real samples sent, padding not counted."""

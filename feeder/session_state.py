@@ -1,6 +1,7 @@
 """One session: its batches, its slots, and what its client may ask for. Pure state.
 
 Invariant: a slot is in ``free_slots``, or held by one batch, or on its way back from the socket.
+Whether its batches are lent in place or sent as chunks is settled before the first one is asked for.
 """
 
 from collections import deque
@@ -37,6 +38,10 @@ class Session:
     in_hand: int = 0
     """Chunks that workers have in hand, those of released batches included."""
     is_open: bool = False
+    is_held: bool = False
+    """The client maps the slots: batches are lent in place, and the memory stays while it does."""
+    has_asked: bool = False
+    """A batch was asked for: how batches are handed over does not change any more."""
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
@@ -61,6 +66,7 @@ class Session:
 
     def want(self, key: BatchKey) -> None:
         """Remember that the client wants a batch."""
+        self.has_asked = True
         epoch, index = key
         batch = Batch(
             session=self.number,

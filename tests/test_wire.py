@@ -21,6 +21,7 @@ from feeder.wire import (
     Draining,
     Failed,
     Hello,
+    Lent,
     NodeMessage,
     Ping,
     Pong,
@@ -85,6 +86,14 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         images=st.integers(1, 65_536),
         valid=st.integers(0, 65_536),
     ),
+    st.builds(
+        Lent,
+        session=u64,
+        epoch=epochs,
+        index=indices,
+        slot=st.integers(0, 63),
+        valid=st.integers(0, 65_536),
+    ),
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
     st.builds(Pong, session=u64),
     st.builds(Draining, session=u64),
@@ -130,6 +139,14 @@ CHUNK: dict[str, Any] = {
     "index": 0,
     "first": 0,
     "images": 32,
+    "valid": 256,
+}
+LENT: dict[str, Any] = {
+    "type": "Lent",
+    "session": 1,
+    "epoch": 0,
+    "index": 0,
+    "slot": 3,
     "valid": 256,
 }
 REQUEST: dict[str, Any] = {"type": "Request", "session": 1, "want": [[0, 1]], "release": []}
@@ -254,6 +271,9 @@ def test_as_many_batches_as_allowed_are_accepted() -> None:
         (CHUNK, "epoch", 2**31),
         (CHUNK, "index", 2**48),
         (CHUNK, "session", -1),
+        (LENT, "slot", 64),
+        (LENT, "slot", -1),
+        (LENT, "valid", 65_537),
         (WELCOME, "window", 0),
         (WELCOME, "samples", 0),
         (WELCOME, "shards", 2**20 + 1),
