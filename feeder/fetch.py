@@ -2,9 +2,12 @@
 
 It is what ``feeder preview`` and the bench look at a daemon with. Training uses ``trainer_client``,
 which works ahead in a thread of its own and survives a daemon's restart; this one gives up instead.
+Over ipc it reads batches in the node process's slots; where these cannot be shared it gets copies.
 """
 
 import itertools
+import logging
+import select
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,9 +18,11 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
+from feeder.slot_claim import door_path
+from feeder.slot_layout import ChunkArrays, SlotLayout
 from feeder.wire import (
     MAX_NODE_HEADER_BYTES,
     BatchKey,
@@ -26,6 +31,7 @@ from feeder.wire import (
     ClientMessage,
     Failed,
     Hello,
+    Lent,
     NodeMessage,
     Ping,
     Refused,
@@ -35,7 +41,10 @@ from feeder.wire import (
     encode,
 )
 
+_log = logging.getLogger(__name__)
+
 _FAREWELL_MS: Final = 200
+_CLAIM_S: Final = 5.0
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
     "bad-recipe": ConfigError,
@@ -47,7 +56,7 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatch:
-    """One batch; the arrays are written again once the next one is asked for."""
+    """One batch; the arrays are another batch's once the next one is asked for. Only read them."""
 
     key: BatchKey
     """(epoch, index)."""
@@ -62,16 +71,23 @@ class FetchedBatch:
 
 
 class _Buffer:
-    """Where the chunks of one batch come together."""
+    """Where the chunks of one batch come together, or the slot that it is lent in."""
 
     def __init__(self, recipe: Recipe) -> None:
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
-        self.pixels: Pixels = np.zeros(shape, layout.dtype)
-        self.labels = np.zeros(batch_size, np.int64)
-        self.sample_ids = np.zeros(batch_size, np.int64)
+        self.pixels: Pixels = np.empty(shape, layout.dtype)
+        self.labels = np.empty(batch_size, np.int64)
+        self.sample_ids = np.empty(batch_size, np.int64)
         self.missing = batch_size
         self.valid = 0
+
+    def view(self, slot: ChunkArrays, valid: int) -> None:
+        """Show a batch that is lent."""
+        self.pixels, self.labels, self.sample_ids = slot.pixels, slot.labels, slot.sample_ids
+        for array in (self.pixels, self.labels, self.sample_ids):
+            array.flags.writeable = False
+        self.missing, self.valid = 0, valid
 
     def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
         """Copy a chunk's rows to their place; ProtocolError when they do not fit."""
@@ -107,8 +123,13 @@ class BatchFetcher:
         window: int = 4,
         timeout_s: float = 30.0,
         client: str = "feeder fetch",
+        share_memory: bool = True,
     ) -> None:
-        """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline."""
+        """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline.
+
+        ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
+        ``copied_because`` says why they are copied; it is None where they are read in place.
+        """
         self._endpoint = endpoint
         self._recipe = recipe
         self._timeout_s = timeout_s
@@ -119,6 +140,13 @@ class BatchFetcher:
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             self._send(hello)
             self.welcome = self._await_welcome()
+            self._slots: LentMemory | None = None
+            self.copied_because: str | None = None
+            try:
+                self._slots = self._map_slots(share_memory)
+            except NotSharedError as error:
+                self.copied_because = str(error)
+                _log.info("%s: batches are copied over the socket: %s", endpoint, error)
         except BaseException:
             self._destroy()
             raise
@@ -164,6 +192,9 @@ class BatchFetcher:
             except zmq.Again:
                 pass  # the node is gone: there is nobody to say it to
             finally:
+                self._buffers.clear()
+                self._free.clear()
+                self._slots = None
                 self._destroy()
 
     def __enter__(self) -> Self:
@@ -176,6 +207,24 @@ class BatchFetcher:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _map_slots(self, is_wanted: bool) -> LentMemory:
+        path = door_path(self._endpoint)
+        if not is_wanted or path is None:
+            raise NotSharedError("share_memory is off" if path else "it is no ipc endpoint")
+        layout = SlotLayout.of_recipe(self._recipe, slots=self.welcome.window)
+        claim = SlotClaim(path, self.welcome.session)
+        try:
+            answer = select.poll()
+            answer.register(claim, select.POLLIN)
+            answer.poll(_CLAIM_S * 1000)
+            slots = claim.take(layout)
+            if slots is None:
+                raise NotSharedError(f"no answer to the claim within {_CLAIM_S:g} s")
+        except BaseException:
+            claim.close()
+            raise
+        return slots
 
     def _connect(self) -> None:
         self._socket.linger = _FAREWELL_MS
@@ -222,6 +271,11 @@ class BatchFetcher:
                 if buffer is None:
                     raise ProtocolError(f"{self._endpoint} sent a batch that nobody asked for")
                 buffer.write(message, frames)
+            case Lent() if message.session == self.welcome.session:
+                buffer = self._buffers.get((message.epoch, message.index))
+                if buffer is None or self._slots is None or message.slot >= self.welcome.window:
+                    raise ProtocolError(f"{self._endpoint} lent what nobody asked for")
+                buffer.view(self._slots.slot(message.slot), message.valid)
             case Failed() if message.session == self.welcome.session:
                 raise DatasetError(
                     f"{self._endpoint} cannot make batch {message.index} of epoch "

@@ -65,6 +65,16 @@ class SocketCounters:
 
 
 @dataclass(slots=True, kw_only=True)
+class DoorCounters:
+    """What is counted where clients claim slots to map."""
+
+    claims_refused: int = 0
+    """Claims of slots that were answered with no: the client then gets copies."""
+    shares_failed: int = 0
+    """Of those, the ones where this machine let no descriptor for reading be made."""
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerCounters:
     """What is counted about the workers of a node process."""
 
@@ -76,7 +86,10 @@ class WorkerCounters:
     """Seconds of all workers in each stage of the way of a sample."""
 
 
-def flatten(groups: Iterable[SessionCounters | SocketCounters | WorkerCounters]) -> Counters:
+CounterGroup = SessionCounters | SocketCounters | DoorCounters | WorkerCounters
+
+
+def flatten(groups: Iterable[CounterGroup]) -> Counters:
     """Return all counters by name; those kept by reason or stage are named ``name.reason``."""
     counters: Counters = {}
     for group in groups:

@@ -5,7 +5,7 @@
             ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
     SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once all of the batch is in its slot
     Bye, lease over, peer gone, holder gone
-            ─► (workers finish what they hold, who maps the slots lets go) ─► CloseSlots ─► SlotsClosed
+            ─► (workers finish what they hold, who maps slots lets go) ─► CloseSlots ─► SlotsClosed
 
 Invariants, which tests/test_session.py checks over random interleavings:
 - a slot belongs to one batch from the first chunk until the client released it, no worker writes to
@@ -233,7 +233,7 @@ class SessionTable:
             self._refuse(session.peer, refusal, session.number)
             return
         for key in fresh:
-            session.want(key)
+            session.want(key, request.number)
         self._give_slots(session)
 
     # --- Slots and chunks ---------------------------------------------------------------------
@@ -274,7 +274,14 @@ class SessionTable:
         """Hand a batch over in its slot."""
         number, slot, epoch, index = batch.place
         self._counters.batches_lent += 1
-        lent = Lent(session=number, epoch=epoch, index=index, slot=slot, valid=batch.valid)
+        lent = Lent(
+            session=number,
+            request=batch.request,
+            epoch=epoch,
+            index=index,
+            slot=slot,
+            valid=batch.valid,
+        )
         self._out.append(Send(session.peer, lent))
 
     def _on_chunk_failed(self, event: ChunkFailed) -> None:
@@ -363,7 +370,7 @@ class SessionTable:
         self._out.append(RefuseClaim(event.connection, reason))
 
     def _on_holder_gone(self, event: HolderGone) -> None:
-        """Take slots back from a client that died or let go; one that had no use of them goes on."""
+        """Take slots back from a client that died or let go; a session not yet used goes on."""
         session = self._sessions.get(event.session)
         if session is None:
             session = self._ended.get(event.session)

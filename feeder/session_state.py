@@ -1,7 +1,7 @@
 """One session: its batches, its slots, and what its client may ask for. Pure state.
 
 Invariant: a slot is in ``free_slots``, or held by one batch, or on its way back from the socket.
-Whether its batches are lent in place or sent as chunks is settled before the first one is asked for.
+Whether batches are lent in place or sent as chunks is settled before the first one is asked for.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ class Session:
             )
         return None
 
-    def want(self, key: BatchKey) -> None:
+    def want(self, key: BatchKey, request: int) -> None:
         """Remember that the client wants a batch."""
         self.has_asked = True
         epoch, index = key
@@ -74,6 +74,7 @@ class Session:
             index=index,
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
+            request=request,
         )
         self.wanted[key] = batch
         self.waiting.append(batch)

@@ -116,9 +116,14 @@ class Hello(_Message, frozen=True, kw_only=True):
 
 
 class Request(_Message, frozen=True, kw_only=True):
-    """Asks for the batches ``want`` and gives the batches ``release`` back."""
+    """Gives the batches ``release`` back and asks for the batches ``want``, in this order.
+
+    ``number`` is the client's own and comes back in Lent: a batch may be given up while word of it
+    is on its way, and asked for again.
+    """
 
     session: U64
+    number: Count = 0
     want: BatchKeys = ()
     release: BatchKeys = ()
 
@@ -181,6 +186,7 @@ class Lent(_Message, frozen=True, kw_only=True):
     """Hands over a batch whole and in place: it is in ``slot`` until the client releases it."""
 
     session: U64
+    request: Count
     epoch: Epoch
     index: Index
     slot: Annotated[int, Meta(ge=0, lt=MAX_WINDOW)]

@@ -66,7 +66,7 @@ def serve(now_s: float = 0.0) -> ClientSession:
     session.connected(now_s)
     session.heard(welcome(), now_s)
     session.begin(0)
-    assert session.drain(now_s) == [HELLO, Request(session=1, want=((0, 0), (0, 1)))]
+    assert session.drain(now_s) == [HELLO, Request(session=1, number=1, want=((0, 0), (0, 1)))]
     return session
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_said_before_the_connection_is_up() -> None:
 def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() -> None:
     session = serve()
     assert arrive(session, 1, 0)
-    assert session.drain(0.0) == [Request(session=1, want=((0, 2),), release=((0, 0),))]
+    assert session.drain(0.0) == [Request(session=1, number=2, want=((0, 2),), release=((0, 0),))]
     batch = session.take()
     assert batch is not None
     assert batch.key == (0, 0)
@@ -129,7 +129,7 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     sent = run_clock(session, SILENCE_S)
     assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
     session.heard(welcome(2), 6.0)
-    assert session.drain(6.0) == [Request(session=2, want=((0, 0), (0, 1)))]
+    assert session.drain(6.0) == [Request(session=2, number=2, want=((0, 0), (0, 1)))]
     assert session.welcomes == 2
     assert not arrive(session, 1, 0, 6.0), "chunks of the former session count no more"
     assert arrive(session, 2, 0, 6.0)
@@ -149,7 +149,7 @@ def test_a_lost_connection_is_followed_by_a_greeting_and_what_is_missing() -> No
     session.connected(4.0)
     assert session.drain(4.0) == [HELLO]
     session.heard(welcome(1), 4.1)  # a restarted node may well use the same number again
-    assert session.drain(4.1) == [Request(session=1, want=((0, 0), (0, 2)))]
+    assert session.drain(4.1) == [Request(session=1, number=2, want=((0, 0), (0, 2)))]
 
 
 def test_a_session_that_the_node_forgot_is_greeted_anew_at_once() -> None:
@@ -206,7 +206,10 @@ def test_a_refusal_about_a_former_session_is_nothing_to_us() -> None:
 def test_a_second_welcome_takes_the_place_of_the_first() -> None:
     session = serve()
     session.heard(welcome(2), 1.0)
-    assert session.drain(1.0) == [Bye(session=1), Request(session=2, want=((0, 0), (0, 1)))]
+    assert session.drain(1.0) == [
+        Bye(session=1),
+        Request(session=2, number=2, want=((0, 0), (0, 1))),
+    ]
 
 
 def test_another_dataset_after_a_restart_is_an_error() -> None:
@@ -237,12 +240,12 @@ def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
         session = serve()
         session.heard(word, 1.0)
         assert arrive(session, 1, 0, 1.0)
-        assert session.drain(1.0) == [Request(session=1, release=((0, 0),))]
+        assert session.drain(1.0) == [Request(session=1, number=1, release=((0, 0),))]
         assert "it is shutting down" in session.explain(1.0)
         session.disconnected()
         session.connected(2.0)
         session.heard(welcome(2), 2.0)
-        assert session.drain(2.0)[-1] == Request(session=2, want=((0, 1), (0, 2)))
+        assert session.drain(2.0)[-1] == Request(session=2, number=2, want=((0, 1), (0, 2)))
 
 
 def test_a_failed_batch_raises_with_the_nodes_reason_and_the_peer() -> None:

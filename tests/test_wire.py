@@ -89,6 +89,7 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(
         Lent,
         session=u64,
+        request=indices,
         epoch=epochs,
         index=indices,
         slot=st.integers(0, 63),
@@ -144,12 +145,19 @@ CHUNK: dict[str, Any] = {
 LENT: dict[str, Any] = {
     "type": "Lent",
     "session": 1,
+    "request": 9,
     "epoch": 0,
     "index": 0,
     "slot": 3,
     "valid": 256,
 }
-REQUEST: dict[str, Any] = {"type": "Request", "session": 1, "want": [[0, 1]], "release": []}
+REQUEST: dict[str, Any] = {
+    "type": "Request",
+    "session": 1,
+    "number": 0,
+    "want": [[0, 1]],
+    "release": [],
+}
 
 
 def frame_of(fields: object) -> bytes:
