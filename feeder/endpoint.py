@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.slot_claim import DOOR_SUFFIX
 
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
-_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(".slots")
+_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
 """Leaves room for .k of another node process, and for where its slots are claimed."""
 
 _PROBE_DEADLINE_S: Final = 1.0
