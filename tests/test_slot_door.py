@@ -154,10 +154,10 @@ def test_a_client_sees_what_workers_write_and_cannot_write_itself(
 def mapping_of(address: int) -> str:
     """Return permissions and file of the mapping that an address lies in."""
     for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions, *_, name = [*line.split(maxsplit=5), ""]
+        span, permissions, *rest = line.split(maxsplit=5)
         first, end = (int(part, 16) for part in span.split("-"))
         if first <= address < end:
-            return f"{permissions} {name}"
+            return f"{permissions} {rest[-1]}"
     raise AssertionError(f"{address:x} is not mapped")
 
 
