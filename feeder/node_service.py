@@ -15,6 +15,7 @@ from typing import Final
 from feeder import __version__
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
 from feeder.errors import ProtocolError
+from feeder.limit_remedies import lift_limit
 from feeder.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
 from feeder.router import PeerUnreachableError, Router
@@ -248,7 +249,8 @@ class NodeService:
             return SlotsRefused(
                 wanted.session,
                 f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
-                f"({error.strerror}): close other sessions, or raise its limits",
+                f"({error.strerror}): close other sessions, or "
+                f"{lift_limit(error.errno, wanted.layout.total_bytes)}",
             )
         message = self._open[wanted.session] = OpenSession(
             session=wanted.session,

@@ -197,7 +197,8 @@ class SessionTable:
             is_draining=self._is_draining,
             # Ended sessions whose memory is still lent hold descriptors: no more of these either.
             sessions=max(len(self._sessions), len(self._ended)),
-            left_bytes=min(self._limits.slots_bytes - self.committed_bytes, event.available_bytes),
+            left_bytes=self._limits.slots_bytes - self.committed_bytes,
+            available_bytes=event.available_bytes,
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)

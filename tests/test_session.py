@@ -168,6 +168,15 @@ def test_window_shrinks_to_what_the_machine_has() -> None:
     shell.available_bytes = 2 * SLOT_BYTES
     shell.hello(A, window=4)
     assert shell.clients[A].window == 2
+    shell.available_bytes = SLOT_BYTES - 1
+    shell.hello(B)
+    assert _refusal(shell).code == "memory"
+    message = _refusal(shell).message
+    assert "docker run --memory=" in message
+    assert "limits: {memory: " in message
+    assert "MemoryMax=" in message
+    assert "/dev/shm is not used" in message
+    assert "slots_bytes" not in message, "raising that would not help"
 
 
 def test_memory_of_an_ended_session_counts_until_the_socket_lets_go() -> None:
