@@ -1,8 +1,9 @@
-"""``feeder-bench stream``: a real daemon and one client, over ipc and over tcp.
+"""``feeder-bench stream``: a real daemon and one client, by slot, over ipc and over tcp.
 
 The daemon's one worker has one core, the client another where there is one. In each round the same
-batches are made three times: by ``SampleReader`` alone on the worker's core (``sample/whole``), and
-by the daemon for a client that copies them into batch buffers of its own, over ipc and over tcp.
+batches are made by ``SampleReader`` alone on the worker's core (``sample/whole``), and by the
+daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its own
+from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket.
 What the daemon costs beside the bare work is thus the ratio's distance from 1. A second daemon with
 two workers follows where there are two cores; its client shares their cores.
 """
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from bench.daemon import DATASET_NAME, Daemon, running_daemon
+from bench.handover import BATCHES, measure_handover
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
@@ -36,7 +38,7 @@ from feeder.wire import BatchKey
 BATCH_SIZE: Final = 256
 CHUNK_IMAGES: Final = 32
 WINDOW: Final = 4
-_TRANSPORTS: Final = ("ipc", "tcp")
+_TRANSPORTS: Final = ("ipc", "ipc-copy", "tcp")
 _TIMEOUT_S: Final = 60.0
 _SETTLE_S: Final = 0.5
 """For the daemon to give the sessions' memory back, which is work but not idling."""
@@ -101,7 +103,9 @@ class _StreamBench:
             over_ipc = sessions.enter_context(self._open_session(daemon.ipc))
             equal = self._compare_first_batch(over_ipc, began_s)
             over_tcp = sessions.enter_context(self._open_session(daemon.tcp))
-            results = self._run_rounds({"ipc": over_ipc, "tcp": over_tcp})
+            copied = sessions.enter_context(self._open_session(daemon.ipc, share_memory=False))
+            results = self._run_rounds({"ipc": over_ipc, "ipc-copy": copied, "tcp": over_tcp})
+            results += measure_handover(over_ipc, copied, self._keys(BATCHES), self._suffix)
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
         results.append(single(f"worker/own-memory{self._suffix}", "MiB", own_mib))
@@ -141,6 +145,7 @@ class _StreamBench:
         contenders = {
             "sample/whole": make,
             "ipc": lambda first, end: fetch_over("ipc"),
+            "ipc-copy": lambda first, end: fetch_over("ipc-copy"),
             "tcp": lambda first, end: fetch_over("tcp"),
         }
         warm_up(contenders, items=options.batches, piece=options.batches)
@@ -223,7 +228,7 @@ class _StreamBench:
             last_batch=self._recipe.last_batch,
         )
 
-    def _open_session(self, endpoint: str) -> BatchFetcher:
+    def _open_session(self, endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
         return BatchFetcher(
             endpoint,
             dataset=DATASET_NAME,
@@ -231,6 +236,7 @@ class _StreamBench:
             window=WINDOW,
             timeout_s=_TIMEOUT_S,
             client="feeder-bench stream",
+            share_memory=share_memory,
         )
 
 

@@ -129,10 +129,12 @@ class BatchFetcher:
 
         ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
         ``copied_because`` says why they are copied; it is None where they are read in place.
+        ``received_bytes`` counts all that came over the socket.
         """
         self._endpoint = endpoint
         self._recipe = recipe
         self._timeout_s = timeout_s
+        self.received_bytes = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         try:
@@ -182,6 +184,10 @@ class BatchFetcher:
     def ping(self) -> None:
         """Keep the session alive through a pause; the answer is read with the next batch."""
         self._send(Ping(session=self.welcome.session))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the node has said something new; return whether it has."""
+        return bool(self._socket.poll(int(timeout_s * 1000)))
 
     def close(self) -> None:
         """Say Bye and close the socket; idempotent, takes at most 0.2 s."""
@@ -307,6 +313,7 @@ class BatchFetcher:
         if not self._socket.poll(int(self._timeout_s * 1000)):
             raise self._silence()
         frames = self._socket.recv_multipart(copy=False)
+        self.received_bytes += sum(map(len, frames))
         return decode_from_node(frames[0].buffer), frames[1:]
 
     def _silence(self) -> PeerError:

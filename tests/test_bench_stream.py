@@ -53,13 +53,16 @@ def test_rows_names_and_baselines_are_those_promised(
         suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
     for suffix, baseline in suffixes:
         assert rows[baseline]["baseline"] is None
-        for name in ("stream/ipc", "stream/tcp"):
+        for name in ("stream/ipc", "stream/ipc-copy", "stream/tcp"):
             row = rows[name + suffix]
             assert row["unit"] == "images/s"
             assert row["baseline"] == baseline
             assert row["ratio"] > 0
             assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
             assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
+        assert rows[f"handover/client{suffix}"]["baseline"] == f"handover/memcpy{suffix}"
+        assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
+        assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
         assert rows[f"stream/first-batch{suffix}"]["unit"] == "s"
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
         assert rows[f"daemon/idle{suffix}"]["value"] >= 0
