@@ -2,8 +2,8 @@
 
 The daemon's one worker has one core, the client another where there is one. In each round the same
 batches are made by ``SampleReader`` alone on the worker's core (``sample/whole``), and by the
-daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its own
-from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket.
+daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its
+own from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket.
 What the daemon costs beside the bare work is thus the ratio's distance from 1. A second daemon with
 two workers follows where there are two cores; its client shares their cores.
 """
