@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from bench.daemon import DATASET_NAME, Daemon, running_daemon
-from bench.handover import BATCHES, measure_handover
+from bench.handover import BATCHES, TimedFetcher, measure_handover
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
@@ -228,8 +228,8 @@ class _StreamBench:
             last_batch=self._recipe.last_batch,
         )
 
-    def _open_session(self, endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
-        return BatchFetcher(
+    def _open_session(self, endpoint: str, *, share_memory: bool = True) -> TimedFetcher:
+        return TimedFetcher(
             endpoint,
             dataset=DATASET_NAME,
             recipe=self._recipe,

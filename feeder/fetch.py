@@ -18,7 +18,7 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
-from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
+from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
 from feeder.slot_claim import door_path
@@ -85,8 +85,6 @@ class _Buffer:
     def view(self, slot: ChunkArrays, valid: int) -> None:
         """Show a batch that is lent."""
         self.pixels, self.labels, self.sample_ids = slot.pixels, slot.labels, slot.sample_ids
-        for array in (self.pixels, self.labels, self.sample_ids):
-            array.flags.writeable = False
         self.missing, self.valid = 0, valid
 
     def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
@@ -142,7 +140,7 @@ class BatchFetcher:
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             self._send(hello)
             self.welcome = self._await_welcome()
-            self._slots: LentMemory | None = None
+            self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None
             try:
                 self._slots = self._map_slots(share_memory)
@@ -200,7 +198,7 @@ class BatchFetcher:
             finally:
                 self._buffers.clear()
                 self._free.clear()
-                self._slots = None
+                self._slots = ()
                 self._destroy()
 
     def __enter__(self) -> Self:
@@ -214,7 +212,7 @@ class BatchFetcher:
     ) -> None:
         self.close()
 
-    def _map_slots(self, is_wanted: bool) -> LentMemory:
+    def _map_slots(self, is_wanted: bool) -> Sequence[ChunkArrays]:
         path = door_path(self._endpoint)
         if not is_wanted or path is None:
             raise NotSharedError("share_memory is off" if path else "it is no ipc endpoint")
@@ -224,12 +222,16 @@ class BatchFetcher:
             answer = select.poll()
             answer.register(claim, select.POLLIN)
             answer.poll(_CLAIM_S * 1000)
-            slots = claim.take(layout)
-            if slots is None:
+            memory = claim.take(layout)
+            if memory is None:
                 raise NotSharedError(f"no answer to the claim within {_CLAIM_S:g} s")
         except BaseException:
             claim.close()
             raise
+        slots = [memory.slot(number) for number in range(layout.slots)]
+        for slot in slots:
+            for array in (slot.pixels, slot.labels, slot.sample_ids):
+                array.flags.writeable = False
         return slots
 
     def _connect(self) -> None:
@@ -279,9 +281,9 @@ class BatchFetcher:
                 buffer.write(message, frames)
             case Lent() if message.session == self.welcome.session:
                 buffer = self._buffers.get((message.epoch, message.index))
-                if buffer is None or self._slots is None or message.slot >= self.welcome.window:
+                if buffer is None or message.slot >= len(self._slots):
                     raise ProtocolError(f"{self._endpoint} lent what nobody asked for")
-                buffer.view(self._slots.slot(message.slot), message.valid)
+                buffer.view(self._slots[message.slot], message.valid)
             case Failed() if message.session == self.welcome.session:
                 raise DatasetError(
                     f"{self._endpoint} cannot make batch {message.index} of epoch "
@@ -305,14 +307,23 @@ class BatchFetcher:
         raise kind(f"{self._endpoint} refuses ({refused.code}): {refused.message}")
 
     def _send(self, message: ClientMessage) -> None:
-        if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
-            raise self._silence()
-        self._socket.send(encode(message))
+        frame = encode(message)
+        try:
+            self._socket.send(frame, zmq.DONTWAIT)
+        except zmq.Again:
+            if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
+                raise self._silence() from None
+            self._socket.send(frame)
 
     def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
-        if not self._socket.poll(int(self._timeout_s * 1000)):
-            raise self._silence()
-        frames = self._socket.recv_multipart(copy=False)
+        try:
+            frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
+        except zmq.Again:
+            if not self.wait(self._timeout_s):
+                raise self._silence() from None
+            frames = [self._socket.recv(copy=False)]
+        while frames[-1].more:
+            frames.append(self._socket.recv(copy=False))
         self.received_bytes += sum(map(len, frames))
         return decode_from_node(frames[0].buffer), frames[1:]
 

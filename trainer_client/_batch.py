@@ -47,7 +47,7 @@ class Batch:
 
 
 class HostBatch(Protocol):
-    """A whole batch in host memory: pixels as the recipe packs them, int64 labels and sample ids."""
+    """A whole batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
 
     @property
     def pixels(self) -> torch.Tensor: ...

@@ -199,9 +199,11 @@ class Pump:
     def _hear_node(self, dealer: "zmq.Socket[bytes]") -> None:
         for _ in range(MESSAGES_IN_A_ROW):
             try:
-                frames = dealer.recv_multipart(zmq.DONTWAIT, copy=False)
+                frames = [dealer.recv(zmq.DONTWAIT, copy=False)]
             except zmq.Again:
                 return
+            while frames[-1].more:
+                frames.append(dealer.recv(copy=False))
             message = self._decode(frames[0])
             if isinstance(message, Chunk):
                 self._store(message, frames[1:])
