@@ -8,6 +8,7 @@ sealed against change, and the pages cannot be written here.
 Needs numpy and the standard library only: training environments have this module.
 """
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -20,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from feeder.errors import ProtocolError
-from feeder.slot_claim import ANSWER_BYTES_MAX, decode_answer, encode_claim
+from feeder.slot_claim import ANSWER_BYTES_MAX, FAREWELL, decode_answer, encode_claim
 from feeder.slot_layout import ChunkArrays, SlotLayout
 
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
@@ -134,4 +135,6 @@ def _let_go(
     for end in ends:
         end()
     mapping.close()
+    with contextlib.suppress(OSError):  # the node process may be gone
+        connection.send(FAREWELL)
     connection.close()

@@ -16,12 +16,12 @@ class SessionCounters:
 
     sessions_opened: int = 0
     sessions_closed: int = 0
-    """Ended by Bye, or replaced by another Hello."""
+    """Ended by Bye, by letting go of their slots, or replaced by another Hello."""
     sessions_expired: int = 0
     """Ended because their client was silent for the lease."""
     sessions_lost: int = 0
     """Ended because their connection was gone, or full, when something was to be sent, or because
-    the client that mapped their slots let go of these or died."""
+    the client that mapped their slots died."""
     windows_reduced: int = 0
     """Sessions that got a smaller window than they asked for."""
     sessions_sharing: int = 0

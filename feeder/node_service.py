@@ -135,9 +135,9 @@ class NodeService:
         """Act upon a claim of a session's slots."""
         self.apply(SlotsClaimed(session, connection))
 
-    def on_holder_gone(self, session: int) -> None:
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
         """Act upon the end of who mapped a session's slots."""
-        self.apply(HolderGone(session))
+        self.apply(HolderGone(session, has_died))
 
     def on_frame(self, peer: bytes, frame: bytes) -> None:
         """Act upon a frame from a client; what does not parse is counted and dropped."""

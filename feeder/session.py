@@ -357,18 +357,13 @@ class SessionTable:
 
     def _on_slots_claimed(self, event: SlotsClaimed) -> None:
         session = self._sessions.get(event.session)
-        if session is None or not session.is_open:
-            reason = "there is no such session here (any more)"
-        elif session.is_held:
-            reason = "the slots of this session are mapped already"
-        elif session.has_asked:
-            reason = "this session gets its batches over the socket: claim slots before asking"
-        else:
-            session.is_held = True
-            self._counters.sessions_sharing += 1
-            self._out.append(ShareSlots(event.session, event.connection))
+        refusal = _UNKNOWN_SESSION.message if session is None else session.object_to_claim()
+        if session is None or refusal is not None:
+            self._out.append(RefuseClaim(event.connection, refusal or ""))
             return
-        self._out.append(RefuseClaim(event.connection, reason))
+        session.is_held = True
+        self._counters.sessions_sharing += 1
+        self._out.append(ShareSlots(event.session, event.connection))
 
     def _on_holder_gone(self, event: HolderGone) -> None:
         """Take slots back from a client that died or let go; a session not yet used goes on."""
@@ -381,7 +376,8 @@ class SessionTable:
             return
         session.is_held = False
         if session.has_asked:
-            self._counters.sessions_lost += 1
+            self._counters.sessions_lost += event.has_died
+            self._counters.sessions_closed += not event.has_died
             self._end(session)
 
     # --- Beginnings and ends of sessions ------------------------------------------------------

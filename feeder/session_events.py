@@ -75,6 +75,8 @@ class HolderGone:
     """The connection is over by which a client held a session's slots: it reads them no more."""
 
     session: int
+    has_died: bool = False
+    """It let go without a farewell."""
 
 
 @dataclass(frozen=True, slots=True)

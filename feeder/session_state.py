@@ -64,6 +64,16 @@ class Session:
             )
         return None
 
+    def object_to_claim(self) -> str | None:
+        """Return why the slots cannot be claimed now, or None."""
+        if not self.is_open:
+            return "there is no such session here (any more)"
+        if self.is_held:
+            return "the slots of this session are mapped already"
+        if self.has_asked:
+            return "this session gets its batches over the socket: claim slots before asking"
+        return None
+
     def want(self, key: BatchKey, request: int) -> None:
         """Remember that the client wants a batch."""
         self.has_asked = True

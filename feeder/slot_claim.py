@@ -4,10 +4,11 @@
       claim: prefix, session  ───────────►
                               ◄───────────  answer: prefix, no text; the descriptor comes with it
                               ◄───────────  answer: prefix, why not
-      (connection ends)       ───────────►  the client is dead, or reads the slots no more
+      farewell                ───────────►  the client reads the slots no more
+      (connection ends)       ───────────►  the same; without a farewell, the client has died
 
 ZeroMQ cannot pass descriptors, so this takes a socket of its own; whoever may connect to one of the
-two files may connect to the other. One packet each way (SOCK_SEQPACKET); the prefix is that of
+two files may connect to the other. Each line is a packet (SOCK_SEQPACKET); the prefix is that of
 ``wire``, version included. The session's number is random, and nobody but its client was told it.
 
 Invariant: ``decode_*`` returns what is stated or raises ProtocolError, whatever the bytes are.
@@ -23,6 +24,7 @@ DOOR_SUFFIX: Final = ".slots"
 """What the door's path has after that of the ipc endpoint."""
 
 CLAIM_BYTES: Final = 12
+FAREWELL: Final = b"."
 ANSWER_BYTES_MAX: Final = 1024
 
 _CLAIM: Final = struct.Struct("<3sBQ")

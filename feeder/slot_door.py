@@ -46,7 +46,7 @@ class DoorKeeper(Protocol):
     def on_claim(self, connection: int, session: int) -> None:
         """Answer with ``grant`` or ``refuse``, at once or later."""
 
-    def on_holder_gone(self, session: int) -> None:
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
         """Hear that who was granted a session's slots reads them no more."""
 
 
@@ -182,7 +182,7 @@ class SlotDoor:
         self._polls.add(caller.fileno(), lambda: self._on_packet(number))
 
     def _on_packet(self, number: int) -> None:
-        """Take in a claim; after one, anything but silence is the end."""
+        """Take in a claim; after one, a farewell or the end."""
         assert self._keeper is not None, "packets are heard through the polls"
         connection = self._connections[number]
         try:
@@ -192,7 +192,7 @@ class SlotDoor:
         except ConnectionResetError:
             packet = b""
         if connection.has_claimed or not packet:
-            self._drop(number)
+            self._drop(number, has_died=not packet)
             return
         try:
             session = decode_claim(packet)
@@ -202,13 +202,13 @@ class SlotDoor:
         connection.has_claimed = True
         self._keeper.on_claim(number, session)
 
-    def _drop(self, number: int) -> None:
+    def _drop(self, number: int, *, has_died: bool = False) -> None:
         assert self._polls is not None, "there are connections only while they are polled"
         connection = self._connections.pop(number)
         self._polls.remove(connection.socket.fileno())
         connection.socket.close()
         if connection.session is not None and self._keeper is not None:
-            self._keeper.on_holder_gone(connection.session)
+            self._keeper.on_holder_gone(connection.session, has_died)
 
 
 def _identify(path: Path) -> tuple[int, int]:

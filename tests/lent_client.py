@@ -1,9 +1,9 @@
 """A training process for tests, which can be killed and stopped: a batch for each line on stdin.
 
-    python -m tests.lent_client ENDPOINT SHARE
+    python -m tests.lent_client ENDPOINT
 
-Prints ``epoch index digest lent`` for each batch, and ``reconnects N copied BECAUSE`` at the end of
-its input.
+Prints ``epoch index digest`` for each batch, and at the end of its input why batches were copied,
+or None.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Self
 
 from tests.sources import REPOSITORY
 from trainer_client import Batch, FeederLoader
@@ -45,16 +46,16 @@ def digest(batch: Batch) -> str:
 
 @dataclass
 class LentClient:
-    """The process, and its conversation with the test."""
+    """The process, and its conversation with the test; leaving its context kills it."""
 
     process: "subprocess.Popen[str]"
 
     @classmethod
-    def start(cls, endpoint: str, *, share: bool = True) -> "LentClient":
+    def start(cls, endpoint: str) -> Self:
         """Start it."""
         return cls(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.lent_client", endpoint, str(int(share))],
+                [sys.executable, "-m", "tests.lent_client", endpoint],
                 cwd=REPOSITORY,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -62,6 +63,12 @@ class LentClient:
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def ask(self) -> None:
         """Have it take a batch."""
@@ -92,7 +99,7 @@ class LentClient:
         return words
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL; idempotent."""
         self.process.kill()
         with self.process:
             pass
@@ -111,13 +118,11 @@ def expected(endpoint: str, batches: int) -> list[str]:
 
 def main() -> None:
     """Run as the process."""
-    endpoint, share = sys.argv[1:]
-    with make_loader(endpoint, share_memory=share == "1") as loader:
+    with make_loader(sys.argv[1]) as loader:
         batches = (batch for _ in iter(int, 1) for batch in loader)
         for _ in sys.stdin:
             print(digest(next(batches)), flush=True)  # noqa: T201
-        end = loader.statistics()
-        print("reconnects", end.reconnects, "copied", end.copied_because, flush=True)  # noqa: T201
+        print(loader.statistics().copied_because, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -181,10 +181,10 @@ class Shell:
         done = self.apply(SlotsClaimed(session, connection))
         return any(isinstance(instruction, ShareSlots) for instruction in done)
 
-    def let_go(self, session: int) -> None:
+    def let_go(self, session: int, *, has_died: bool = True) -> None:
         """Who maps a session's slots dies, or needs them no more."""
         del self.mapped[session]
-        self.apply(HolderGone(session))
+        self.apply(HolderGone(session, has_died))
         for peer in [p for p, v in self.clients.items() if v.session == session and v.has_asked]:
             del self.clients[peer]
 

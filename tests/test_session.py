@@ -7,7 +7,7 @@ from feeder.session_events import (
     PeerGone,
     SlotsRefused,
 )
-from feeder.wire import Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
+from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
 from tests.session_shell import BATCH, CHUNK, ROWS, SLOT_BYTES, Shell, limits, recipe
 
 A, B = b"a", b"b"
@@ -401,6 +401,14 @@ def test_a_holder_that_dies_loses_its_session_and_the_slots_come_back() -> None:
     assert shell.counters.sessions_lost == 1
     shell.finish()
     assert shell.table.committed_bytes == 0
+
+
+def test_a_farewell_that_overtakes_bye_is_no_death() -> None:
+    shell, _, session = _claiming_shell()
+    shell.request(A, [(0, 0)], [])
+    shell.let_go(session, has_died=False)
+    shell.message(A, Bye(session=session))
+    assert (shell.counters.sessions_closed, shell.counters.sessions_lost) == (1, 0)
 
 
 def test_memory_that_a_client_maps_outlives_its_session() -> None:

@@ -39,7 +39,7 @@ class Room:
         self.now_s = 0.0
         self.calls: dict[int, Callable[[], None]] = {}
         self.claims: list[tuple[int, int]] = []
-        self.gone: list[int] = []
+        self.gone: list[tuple[int, bool]] = []  # the session, and whether its holder died
         self.door = SlotDoor()
         self.door.bind([parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")])
         self.door.attend(self, self, lambda: self.now_s)
@@ -53,8 +53,8 @@ class Room:
     def on_claim(self, connection: int, session: int) -> None:
         self.claims.append((connection, session))
 
-    def on_holder_gone(self, session: int) -> None:
-        self.gone.append(session)
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
+        self.gone.append((session, has_died))
 
     def turn(self) -> None:
         """Have the door look at all its sockets, which are not blocking."""
@@ -173,7 +173,7 @@ def test_the_holder_is_gone_when_the_last_view_is(room: Room, memory: SlotMemory
     assert not view.any()
     del view
     room.turn()
-    assert (room.gone, ended) == ([77], ["unlocked"])
+    assert (room.gone, ended) == ([(77, False)], ["unlocked"])
 
 
 def test_discarded_slots_read_as_zeros_and_nobody_gets_a_bus_error(
@@ -217,7 +217,16 @@ def test_who_speaks_after_the_claim_counts_as_gone(room: Room, memory: SlotMemor
         assert room.door.grant(*room.claims[0], memory)
         caller.send(encode_claim(9))
         room.turn()
-        assert room.gone == [9]
+        assert room.gone == [(9, False)]
+
+
+def test_who_ends_without_a_farewell_has_died(room: Room, memory: SlotMemory) -> None:
+    with room.call() as caller:
+        caller.send(encode_claim(9))
+        room.turn()
+        assert room.door.grant(*room.claims[0], memory)
+    room.turn()
+    assert room.gone == [(9, True)]
 
 
 def test_who_leaves_before_the_grant_gets_none(room: Room, memory: SlotMemory) -> None:
