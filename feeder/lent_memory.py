@@ -27,6 +27,18 @@ from feeder.slot_layout import ChunkArrays, SlotLayout
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
 
+_connections: Final[weakref.WeakSet[socket.socket]] = weakref.WeakSet()
+
+
+def _close_in_fork() -> None:
+    """Leave the connections to the parent alone: a fork that outlives it would hide its death."""
+    for connection in list(_connections):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
+
+
 class NotSharedError(Exception):
     """Raised when the slots cannot be mapped here; the message says why, in one clause."""
 
@@ -41,11 +53,13 @@ class LentMemory:
             mapping = mmap.mmap(fd, layout.total_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:
             raise NotSharedError(f"they cannot be mapped: {error.strerror}") from error
+        _connections.add(connection)
         self.layout = layout
         self.address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
         self._ends: list[Callable[[], object]] = []
         # Not at exit: the kernel does it then, after the session's own goodbye.
-        weakref.finalize(self, _let_go, self._ends, mapping, connection).atexit = False
+        end = weakref.finalize(self, _let_go, os.getpid(), self._ends, mapping, connection)
+        end.atexit = False
 
     @property
     def __array_interface__(self) -> dict[str, object]:
@@ -130,11 +144,12 @@ def _check_file(fd: int, size_bytes: int) -> None:
 
 
 def _let_go(
-    ends: list[Callable[[], object]], mapping: mmap.mmap, connection: socket.socket
+    owner: int, ends: list[Callable[[], object]], mapping: mmap.mmap, connection: socket.socket
 ) -> None:
-    for end in ends:
-        end()
-    mapping.close()
-    with contextlib.suppress(OSError):  # the node process may be gone
-        connection.send(FAREWELL)
+    if os.getpid() == owner:  # a fork must not speak for the process that may still read
+        for end in ends:
+            end()
+        mapping.close()
+        with contextlib.suppress(OSError):  # the node process may be gone
+            connection.send(FAREWELL)
     connection.close()

@@ -5,6 +5,8 @@ import gc
 import mmap
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from feeder.slot_claim import (
 from feeder.slot_door import SlotDoor
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
+from tests.sources import REPOSITORY
 
 LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
 
@@ -174,6 +177,56 @@ def test_the_holder_is_gone_when_the_last_view_is(room: Room, memory: SlotMemory
     del view
     room.turn()
     assert (room.gone, ended) == ([(77, False)], ["unlocked"])
+
+
+def test_a_fork_of_the_client_cannot_give_its_slots_back(
+    room: Room, memory: SlotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = lend(room, memory)
+    ended: list[str] = []
+    lent.before_unmapping(lambda: ended.append("unlocked"))
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.lent_memory.os.getpid", lambda: -1)
+        del lent
+    room.turn()
+    assert ended == []
+    assert (77, False) not in room.gone, "no farewell"
+
+
+def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
+    room: Room, memory: SlotMemory
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from feeder.lent_memory import SlotClaim\n"
+        "from tests.test_slot_door import LAYOUT\n"
+        "claim = SlotClaim(sys.argv[1], 77)\n"
+        "print('claimed', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "lent = claim.take(LAYOUT)\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, room.path],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert client.stdout.readline() == "claimed\n"
+        room.turn()
+        assert room.door.grant(*room.claims[0], memory)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert client.wait(30) == -9
+        room.turn()
+        assert room.gone == [(77, True)]
 
 
 def test_discarded_slots_read_as_zeros_and_nobody_gets_a_bus_error(
