@@ -183,6 +183,17 @@ def test_evaluation_and_ranks_are_lent_too(daemon: Daemon) -> None:
             assert lent.statistics().copied_because is None
 
 
+@pytest.mark.parametrize("packing", ["uint8-chw-rgb", "int8-hwc-rgbx"])
+def test_other_packings_are_lent_too(daemon: Daemon, packing: str) -> None:
+    settings = {"recipe": {"resize_size": 36, "packing": packing}}
+    with (
+        make_loader(daemon.endpoints[0], **settings) as lent,
+        make_loader(daemon.endpoints[1], **settings) as copied,
+    ):
+        assert [digest(a) for a in lent] == [digest(b) for b in copied]
+        assert lent.statistics().copied_because is None
+
+
 def test_breaking_out_and_starting_over_reads_the_right_slots(daemon: Daemon) -> None:
     undisturbed = expected(daemon.endpoints[0], 5)
     with make_loader(daemon.endpoints[0]) as loader:

@@ -29,6 +29,7 @@ from feeder.slot_claim import (
 from feeder.slot_door import SlotDoor
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
+from tests.daemon import wait_until
 from tests.sources import REPOSITORY
 
 LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
@@ -225,7 +226,7 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
         client.stdin.write("\n")
         client.stdin.flush()
         assert client.wait(30) == -9
-        room.turn()
+        wait_until(lambda: room.turn() or room.gone, "the death is seen, once the fork runs")
         assert room.gone == [(77, True)]
 
 
