@@ -1,11 +1,12 @@
-"""``feeder-bench stream``: a real daemon and its clients, over ipc and over tcp.
+"""``feeder-bench stream``: a real daemon and its clients, by slot, over ipc and over tcp.
 
 The daemon's one worker has one core, the client another where there is one. In each round the same
-batches are made three times: by ``SampleReader`` alone on the worker's core (``sample/whole``), and
-by the daemon for a client that copies them into batch buffers of its own, over ipc and over tcp.
-What the daemon costs beside the bare work is the ratio's distance from 1. More clients at once,
-each a process of its own, have their turns in the same rounds; they share the client's core. A
-second daemon with two workers follows where there are two cores; its clients share their cores.
+batches are made by ``SampleReader`` alone on the worker's core (``sample/whole``), and by the
+daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its
+own from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket. What the daemon
+costs beside the bare work is the ratio's distance from 1. More clients at once, each a process of
+its own, have their turns in the same rounds; they share the client's core. A second daemon with two
+workers follows where there are two cores; its clients share their cores.
 
 ``bench.transport`` adds its rows at the end: what of the way is the messages', not the decoder's.
 """
@@ -23,6 +24,7 @@ from typing import Final
 import numpy as np
 
 from bench.daemon import Daemon, running_daemon
+from bench.handover import BATCHES, measure_handover
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
@@ -43,7 +45,7 @@ CHUNK_IMAGES: Final = 32
 LEASE_S: Final = 3600.0
 """Clients wait for their turn in silence, however long that takes."""
 
-_TRANSPORTS: Final = ("ipc", "tcp")
+_TRANSPORTS: Final = ("ipc", "ipc-copy", "tcp")
 _TRANSPORT_BATCHES: Final = 4
 """Batches of bare transport for each one that is decoded: they take a tenth of the time."""
 
@@ -127,12 +129,18 @@ class _StreamBench:
         with ExitStack() as sessions:
             over_ipc = sessions.enter_context(StreamHere(daemon.ipc, self._recipe))
             equal = self._compare_first_batch(over_ipc, began_s)
+            copied = sessions.enter_context(
+                StreamHere(daemon.ipc, self._recipe, share_memory=False)
+            )
             streams: dict[str, Stream] = {
                 "ipc": over_ipc,
+                "ipc-copy": copied,
                 "tcp": sessions.enter_context(StreamHere(daemon.tcp, self._recipe)),
             }
             streams |= self._open_more(daemon, sessions)
             results = self._run_rounds(daemon, streams)
+            keys = [divmod(number, self._epoch_batches) for number in range(BATCHES)]
+            results += measure_handover(over_ipc.fetcher, copied.fetcher, keys, self._suffix)
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
         results.append(single(f"worker/own-memory{self._suffix}", "MiB", own_mib))
@@ -143,7 +151,7 @@ class _StreamBench:
         """Return the ways with several clients, by name."""
         options, more = self._options, dict[str, Stream]()
         if options.clients > 1:
-            for transport, endpoint in zip(_TRANSPORTS, (daemon.ipc, daemon.tcp), strict=True):
+            for transport, endpoint in (("ipc", daemon.ipc), ("tcp", daemon.tcp)):
                 pool = ClientPool(
                     endpoint,
                     clients=options.clients,

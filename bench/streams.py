@@ -22,9 +22,9 @@ from bench.client_process import (
     read_clients,
 )
 from bench.daemon import DATASET_NAME
+from bench.handover import TimedFetcher
 from bench.report import RATE, Result, single, summarise
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
 from feeder.recipe import Recipe
 
 WINDOW: Final = 4
@@ -82,19 +82,20 @@ class Stream(Protocol):
 class StreamHere:
     """One client in this process; a context manager."""
 
-    def __init__(self, endpoint: str, recipe: Recipe) -> None:
+    def __init__(self, endpoint: str, recipe: Recipe, *, share_memory: bool = True) -> None:
         """Open the session."""
-        self.fetcher = BatchFetcher(
+        self.fetcher = TimedFetcher(
             endpoint,
             dataset=DATASET_NAME,
             recipe=recipe,
             window=WINDOW,
             timeout_s=TIMEOUT_S,
             client="feeder-bench stream",
+            share_memory=share_memory,
         )
 
     def fetch(self, first: int, batches: int) -> Delivered:
-        """Fetch as Stream says; the client copies the pixels and does nothing else."""
+        """Fetch as Stream says; the client does nothing with them."""
         epoch_batches = self.fetcher.welcome.batches
         began_cpu_s = time.process_time()
         delivered, arrived_s = Delivered(), []

@@ -203,6 +203,7 @@ def _open_session(endpoint: str, options: TransportOptions) -> BatchFetcher:
         window=WINDOW,
         timeout_s=_TIMEOUT_S,
         client="feeder-bench transport",
+        share_memory=False,
     )
 
 

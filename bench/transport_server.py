@@ -26,6 +26,7 @@ from feeder.node_service import NodeService
 from feeder.parent_death import die_with_parent
 from feeder.plan import ShardLayout
 from feeder.router import Router
+from feeder.slot_door import SlotDoor
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
 from feeder.wire import Chunk, encode
@@ -79,6 +80,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         ),
         NodeIdentity(node="bench", feeder_version=__version__, libraries={}),
         router,
+        SlotDoor(),  # nobody is let in: what is measured is the messages
         pool,
         0,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
+from feeder.limit_remedies import more_memory
 from feeder.plan import EpochPlan, LastBatch, ShardLayout
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Hello, RefusedCode, Welcome
@@ -79,8 +80,10 @@ def admit(
     is_draining: bool,
     sessions: int,
     left_bytes: int,
+    available_bytes: int,
 ) -> Admission | Refusal:
-    """Decide about a Hello, given the number of sessions and the slot memory that is left."""
+    """Decide about a Hello, given how many sessions there are, what the budget of slot memory has
+    left, and what cgroup and machine have available."""
     if is_draining:
         return Refusal("draining", "this feeder is about to end: ask another one, or try later")
     dataset = datasets.get(hello.dataset)
@@ -93,7 +96,7 @@ def admit(
     plan = _plan(hello, dataset)
     if isinstance(plan, Refusal):
         return plan
-    layout = _grant(hello, limits, left_bytes)
+    layout = _grant(hello, limits, left_bytes, available_bytes)
     return layout if isinstance(layout, Refusal) else Admission(plan, layout)
 
 
@@ -149,7 +152,9 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     return plan
 
 
-def _grant(hello: Hello, limits: SessionLimits, left_bytes: int) -> SlotLayout | Refusal:
+def _grant(
+    hello: Hello, limits: SessionLimits, left_bytes: int, available_bytes: int
+) -> SlotLayout | Refusal:
     """Return the slots that the session gets, fewer than it asks for where room is short."""
     recipe = hello.recipe
     one = SlotLayout.of_recipe(recipe, slots=1)
@@ -157,14 +162,21 @@ def _grant(hello: Hello, limits: SessionLimits, left_bytes: int) -> SlotLayout |
     window = min(
         hello.window,
         limits.window_max,
-        left_bytes // one.slot_bytes,
+        min(left_bytes, available_bytes) // one.slot_bytes,
         max(1, SESSION_CHUNKS_MAX // chunks),
     )
+    need = f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory"
+    if left_bytes < one.slot_bytes:
+        return Refusal(
+            "memory",
+            f"{need}, {max(left_bytes, 0) / 1e6:.1f} MB are left of "
+            f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, ask for smaller batches, or "
+            "raise slots_bytes",
+        )
     if window < 1:
         return Refusal(
             "memory",
-            f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory, "
-            f"{max(left_bytes, 0) / 1e6:.1f} MB are left of {limits.slots_bytes / 1e6:.1f} MB: "
-            "close other sessions, ask for smaller batches, or raise slots_bytes",
+            f"{need}, the feeder has {available_bytes / 1e6:.1f} MB available: ask for smaller "
+            f"batches, or {more_memory(one.slot_bytes - available_bytes)}",
         )
     return SlotLayout.of_recipe(recipe, slots=window)

@@ -32,6 +32,8 @@ class Batch:
     """Rows in all, padding included."""
     valid: int
     """Rows that are real samples."""
+    request: int = 0
+    """Number of the client's request for it."""
     slot: int | None = None
     unfilled: int = 0
     """First row that was never given to a worker."""

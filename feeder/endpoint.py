@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.slot_claim import DOOR_SUFFIX
 
 _PORT_MAX: Final = 65_535
-_IPC_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
+_UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
+_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
+"""Leaves room for .k of another node process, and for where its slots are claimed."""
+
 _PROBE_DEADLINE_S: Final = 1.0
 
 
@@ -107,10 +111,10 @@ def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
     if not path.startswith("/") or "\0" in path:
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
-    if len(os.fsencode(path)) > _IPC_PATH_BYTES_MAX - 4:  # room for .k of another node process
+    if len(os.fsencode(path)) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
-            f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX - 4} bytes, which is "
-            "what the system allows for sockets: choose a shorter one"
+            f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, which is what "
+            "the system allows for sockets: choose a shorter one"
         )
     return Endpoint("ipc", "", 0, path)
 

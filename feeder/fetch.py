@@ -2,9 +2,12 @@
 
 It is what ``feeder preview`` and the bench look at a daemon with. Training uses ``trainer_client``,
 which works ahead in a thread of its own and survives a daemon's restart; this one gives up instead.
+Over ipc it reads batches in the node process's slots; where these cannot be shared it gets copies.
 """
 
 import itertools
+import logging
+import select
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,9 +18,11 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
+from feeder.slot_claim import door_path
+from feeder.slot_layout import ChunkArrays, SlotLayout
 from feeder.wire import (
     MAX_NODE_HEADER_BYTES,
     BatchKey,
@@ -26,6 +31,7 @@ from feeder.wire import (
     ClientMessage,
     Failed,
     Hello,
+    Lent,
     NodeMessage,
     Ping,
     Refused,
@@ -35,7 +41,10 @@ from feeder.wire import (
     encode,
 )
 
+_log = logging.getLogger(__name__)
+
 _FAREWELL_MS: Final = 200
+_CLAIM_S: Final = 5.0
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
     "bad-recipe": ConfigError,
@@ -47,7 +56,7 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatch:
-    """One batch; the arrays are written again once the next one is asked for."""
+    """One batch; the arrays are another batch's once the next one is asked for. Only read them."""
 
     key: BatchKey
     """(epoch, index)."""
@@ -62,16 +71,21 @@ class FetchedBatch:
 
 
 class _Buffer:
-    """Where the chunks of one batch come together."""
+    """Where the chunks of one batch come together, or the slot that it is lent in."""
 
     def __init__(self, recipe: Recipe) -> None:
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
-        self.pixels: Pixels = np.zeros(shape, layout.dtype)
-        self.labels = np.zeros(batch_size, np.int64)
-        self.sample_ids = np.zeros(batch_size, np.int64)
+        self.pixels: Pixels = np.empty(shape, layout.dtype)
+        self.labels = np.empty(batch_size, np.int64)
+        self.sample_ids = np.empty(batch_size, np.int64)
         self.missing = batch_size
         self.valid = 0
+
+    def view(self, slot: ChunkArrays, valid: int) -> None:
+        """Show a batch that is lent."""
+        self.pixels, self.labels, self.sample_ids = slot.pixels, slot.labels, slot.sample_ids
+        self.missing, self.valid = 0, valid
 
     def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
         """Copy a chunk's rows to their place; ProtocolError when they do not fit."""
@@ -107,11 +121,18 @@ class BatchFetcher:
         window: int = 4,
         timeout_s: float = 30.0,
         client: str = "feeder fetch",
+        share_memory: bool = True,
     ) -> None:
-        """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline."""
+        """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline.
+
+        ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
+        ``copied_because`` says why they are copied; it is None where they are read in place.
+        ``received_bytes`` counts all that came over the socket.
+        """
         self._endpoint = endpoint
         self._recipe = recipe
         self._timeout_s = timeout_s
+        self.received_bytes = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         try:
@@ -119,6 +140,13 @@ class BatchFetcher:
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             self._send(hello)
             self.welcome = self._await_welcome()
+            self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
+            self.copied_because: str | None = None
+            try:
+                self._slots = self._map_slots(share_memory)
+            except NotSharedError as error:
+                self.copied_because = str(error)
+                _log.info("%s: batches are copied over the socket: %s", endpoint, error)
         except BaseException:
             self._destroy()
             raise
@@ -155,6 +183,10 @@ class BatchFetcher:
         """Keep the session alive through a pause; the answer is read with the next batch."""
         self._send(Ping(session=self.welcome.session))
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the node has said something new; return whether it has."""
+        return bool(self._socket.poll(int(timeout_s * 1000)))
+
     def close(self) -> None:
         """Say Bye and close the socket; idempotent, takes at most 0.2 s."""
         if self._open:
@@ -164,6 +196,9 @@ class BatchFetcher:
             except zmq.Again:
                 pass  # the node is gone: there is nobody to say it to
             finally:
+                self._buffers.clear()
+                self._free.clear()
+                self._slots = ()
                 self._destroy()
 
     def __enter__(self) -> Self:
@@ -176,6 +211,28 @@ class BatchFetcher:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _map_slots(self, is_wanted: bool) -> Sequence[ChunkArrays]:
+        path = door_path(self._endpoint)
+        if not is_wanted or path is None:
+            raise NotSharedError("share_memory is off" if path else "it is no ipc endpoint")
+        layout = SlotLayout.of_recipe(self._recipe, slots=self.welcome.window)
+        claim = SlotClaim(path, self.welcome.session)
+        try:
+            answer = select.poll()
+            answer.register(claim, select.POLLIN)
+            answer.poll(_CLAIM_S * 1000)
+            memory = claim.take(layout)
+            if memory is None:
+                raise NotSharedError(f"no answer to the claim within {_CLAIM_S:g} s")
+        except BaseException:
+            claim.close()
+            raise
+        slots = [memory.slot(number) for number in range(layout.slots)]
+        for slot in slots:
+            for array in (slot.pixels, slot.labels, slot.sample_ids):
+                array.flags.writeable = False
+        return slots
 
     def _connect(self) -> None:
         self._socket.linger = _FAREWELL_MS
@@ -222,6 +279,11 @@ class BatchFetcher:
                 if buffer is None:
                     raise ProtocolError(f"{self._endpoint} sent a batch that nobody asked for")
                 buffer.write(message, frames)
+            case Lent() if message.session == self.welcome.session:
+                buffer = self._buffers.get((message.epoch, message.index))
+                if buffer is None or message.slot >= len(self._slots):
+                    raise ProtocolError(f"{self._endpoint} lent what nobody asked for")
+                buffer.view(self._slots[message.slot], message.valid)
             case Failed() if message.session == self.welcome.session:
                 raise DatasetError(
                     f"{self._endpoint} cannot make batch {message.index} of epoch "
@@ -245,14 +307,24 @@ class BatchFetcher:
         raise kind(f"{self._endpoint} refuses ({refused.code}): {refused.message}")
 
     def _send(self, message: ClientMessage) -> None:
-        if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
-            raise self._silence()
-        self._socket.send(encode(message))
+        frame = encode(message)
+        try:
+            self._socket.send(frame, zmq.DONTWAIT)
+        except zmq.Again:
+            if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
+                raise self._silence() from None
+            self._socket.send(frame)
 
     def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
-        if not self._socket.poll(int(self._timeout_s * 1000)):
-            raise self._silence()
-        frames = self._socket.recv_multipart(copy=False)
+        try:
+            frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
+        except zmq.Again:
+            if not self.wait(self._timeout_s):
+                raise self._silence() from None
+            frames = [self._socket.recv(copy=False)]
+        while frames[-1].more:
+            frames.append(self._socket.recv(copy=False))
+        self.received_bytes += sum(map(len, frames))
         return decode_from_node(frames[0].buffer), frames[1:]
 
     def _silence(self) -> PeerError:

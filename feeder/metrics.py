@@ -16,15 +16,20 @@ class SessionCounters:
 
     sessions_opened: int = 0
     sessions_closed: int = 0
-    """Ended by Bye, or replaced by another Hello."""
+    """Ended by Bye, by letting go of their slots, or replaced by another Hello."""
     sessions_expired: int = 0
     """Ended because their client was silent for the lease."""
     sessions_lost: int = 0
-    """Ended because their connection was gone, or full, when something was to be sent."""
+    """Ended because their connection was gone, or full, when something was to be sent, or because
+    the client that mapped their slots died."""
     windows_reduced: int = 0
     """Sessions that got a smaller window than they asked for."""
+    sessions_sharing: int = 0
+    """Sessions whose client mapped the slots; the others get copies over the socket."""
     batches: int = 0
-    """Batches of which every chunk was sent."""
+    """Batches that were handed over whole: lent in place, or every chunk sent."""
+    batches_lent: int = 0
+    """Of those, the ones that the client read in place."""
     chunks: int = 0
     images: int = 0
     """Real samples sent, padding not counted."""
@@ -60,6 +65,16 @@ class SocketCounters:
 
 
 @dataclass(slots=True, kw_only=True)
+class DoorCounters:
+    """What is counted where clients claim slots to map."""
+
+    claims_refused: int = 0
+    """Claims of slots that were answered with no: the client then gets copies."""
+    shares_failed: int = 0
+    """Of those, the ones where this machine let no descriptor for reading be made."""
+
+
+@dataclass(slots=True, kw_only=True)
 class WorkerCounters:
     """What is counted about the workers of a node process."""
 
@@ -71,7 +86,10 @@ class WorkerCounters:
     """Seconds of all workers in each stage of the way of a sample."""
 
 
-def flatten(groups: Iterable[SessionCounters | SocketCounters | WorkerCounters]) -> Counters:
+CounterGroup = SessionCounters | SocketCounters | DoorCounters | WorkerCounters
+
+
+def flatten(groups: Iterable[CounterGroup]) -> Counters:
     """Return all counters by name; those kept by reason or stage are named ``name.reason``."""
     counters: Counters = {}
     for group in groups:

@@ -25,6 +25,7 @@ from feeder.node_messages import (
 from feeder.node_service import NodeService
 from feeder.router import Router
 from feeder.session_events import DrainAsked
+from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.worker_messages import Configure
 from feeder.worker_pool import Joined, PoolEvent, WorkerPool
@@ -74,6 +75,7 @@ class NodeLoop:
         config: NodeConfig,
         datasets: Mapping[str, ServedDataset],
         router: Router,
+        door: SlotDoor,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         wakeup: SignalWakeup,
     ) -> None:
@@ -81,6 +83,7 @@ class NodeLoop:
         self._config = config
         self._datasets = datasets
         self._router = router
+        self._door = door
         self._control = control
         self._wakeup = wakeup
         self._polls = _PollSet()
@@ -107,6 +110,7 @@ class NodeLoop:
                 self._polls.run(self._next_deadline_s() - time.monotonic())
                 now_s = time.monotonic()
                 self._pool.tend(now_s)
+                self._door.tend(now_s)
                 if self._service is not None:
                     self._service.tend(now_s)
                 elif self._pool.libraries:
@@ -131,6 +135,7 @@ class NodeLoop:
             ),
             NodeIdentity(node=config.name, feeder_version=__version__, libraries=libraries),
             self._router,
+            self._door,
             self._pool,
             len(warnings),
         )
@@ -140,6 +145,7 @@ class NodeLoop:
         gc.freeze()  # what is here stays: no collection need look at it again
         self._polls.add(self._router.socket, self._on_clients)
         self._polls.add(self._router.monitor, self._on_monitor)
+        self._door.attend(self._polls, self._service, time.monotonic)
         self._control.send(
             NodeReady(
                 endpoints=endpoints,
@@ -151,7 +157,7 @@ class NodeLoop:
 
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
-        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s]
+        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._door.deadline_s]
         if self._service is not None:
             deadlines.append(self._service.deadline_s)
         if self._drain_by_s is not None:

@@ -15,6 +15,7 @@ from typing import Final
 from feeder import __version__
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
 from feeder.errors import ProtocolError
+from feeder.limit_remedies import lift_limit
 from feeder.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
 from feeder.router import PeerUnreachableError, Router
@@ -26,19 +27,24 @@ from feeder.session_events import (
     CloseSlots,
     Event,
     FillChunk,
+    HolderGone,
     Instruction,
     KillWorker,
     MessageReceived,
     OpenSlots,
     PeerGone,
+    RefuseClaim,
     ReturnSlot,
     Send,
     SendChunk,
+    ShareSlots,
+    SlotsClaimed,
     SlotsOpened,
     SlotsRefused,
     WorkerJoined,
     WorkerLost,
 )
+from feeder.slot_door import SlotDoor
 from feeder.slot_store import SlotStore
 from feeder.wire import (
     BadRecipe,
@@ -69,6 +75,7 @@ class NodeService:
         limits: SessionLimits,
         identity: NodeIdentity,
         router: Router,
+        door: SlotDoor,
         pool: WorkerPool,
         placement_warnings: int,
     ) -> None:
@@ -78,6 +85,7 @@ class NodeService:
         """
         self._placement_warnings = placement_warnings
         self._router = router
+        self._door = door
         self._pool = pool
         self._limits = limits
         self._identity = identity
@@ -123,6 +131,14 @@ class NodeService:
                 _log.warning("a chunk cannot be filled: %s", report.message)
                 self.apply(ChunkFailed(report.ticket, report.code, report.message))
 
+    def on_claim(self, connection: int, session: int) -> None:
+        """Act upon a claim of a session's slots."""
+        self.apply(SlotsClaimed(session, connection))
+
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
+        """Act upon the end of who mapped a session's slots."""
+        self.apply(HolderGone(session, has_died))
+
     def on_frame(self, peer: bytes, frame: bytes) -> None:
         """Act upon a frame from a client; what does not parse is counted and dropped."""
         try:
@@ -158,16 +174,18 @@ class NodeService:
 
     def counters(self) -> Counters:
         """Return all that is counted here, and how things stand, by name."""
+        groups = self._counters, self._router.counters, self._door.counters, self._pool.counters
         return {
             "node": self._identity.node,
             "feeder_version": __version__,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": self._table.open_sessions,
             "slots_committed_bytes": self._table.committed_bytes,
+            "slots_held_bytes": self._table.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             "workers": len(self._pool.pids),
             "placement_warnings": self._placement_warnings,
-            **flatten((self._counters, self._router.counters, self._pool.counters)),
+            **flatten(groups),
         }
 
     def _carry_out(self, instruction: Instruction, now_s: float) -> Event | None:
@@ -184,6 +202,11 @@ class NodeService:
                 return self._send(peer, message)
             case OpenSlots():
                 return self._open_slots(instruction)
+            case ShareSlots(session, connection):
+                if not self._door.grant(connection, session, self._slots.memory(session)):
+                    return HolderGone(session)
+            case RefuseClaim(connection, reason):
+                self._door.refuse(connection, reason)
             case CloseSlots(session):
                 if self._open.pop(session, None) is not None:
                     self._pool.send_to_all(CloseSession(session=session))
@@ -226,7 +249,8 @@ class NodeService:
             return SlotsRefused(
                 wanted.session,
                 f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
-                f"({error.strerror}): close other sessions, or raise its limits",
+                f"({error.strerror}): close other sessions, or "
+                f"{lift_limit(error.errno, wanted.layout.total_bytes)}",
             )
         message = self._open[wanted.session] = OpenSession(
             session=wanted.session,

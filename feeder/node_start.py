@@ -20,6 +20,7 @@ from feeder.node_loop import NodeLoop
 from feeder.node_messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.placement import NodePlacement, restore_affinity
 from feeder.router import Router
+from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.worker_messages import CannotStart, printable
 
@@ -37,13 +38,16 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
-        router = Router()
+        router, door = Router(), SlotDoor()
         try:
-            endpoints = router.bind([parse_endpoint(text) for text in config.endpoints])
-            loop = NodeLoop(config, open_datasets(config.datasets), router, control, wakeup)
+            wanted = [parse_endpoint(text) for text in config.endpoints]
+            endpoints = router.bind(wanted)
+            door.bind(wanted)
+            loop = NodeLoop(config, open_datasets(config.datasets), router, door, control, wakeup)
             loop.run(endpoints, tuple(line for line in warnings if line))
         finally:
             router.close()
+            door.close()
     except ChannelClosedError:
         pass  # the supervisor is gone
 

@@ -3,13 +3,17 @@
     Hello ─► OpenSlots ─► SlotsOpened ─► Welcome
     Request ─► batch waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
             ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
-    Bye, lease over, peer gone ─► (workers finish what they hold) ─► CloseSlots ─► SlotsClosed
+    SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once all of the batch is in its slot
+    Bye, lease over, peer gone, holder gone
+            ─► (workers finish what they hold, who maps slots lets go) ─► CloseSlots ─► SlotsClosed
 
 Invariants, which tests/test_session.py checks over random interleavings:
 - a slot belongs to one batch from the first chunk until the client released it, no worker writes to
   it and the socket has let go of it;
-- each wanted batch is answered once: by all of its chunks, each once, or by one Failed, or not at
-  all after the client released it or its session ended;
+- the memory of a session that a client maps outlives the session until the client lets go: what was
+  lent is never written again nor given back under a reader;
+- each wanted batch is answered once: by all of its chunks, each once, or by one Lent, or by one
+  Failed, or not at all after the client released it or its session ended;
 - a session has at most ``window`` batches wanted and not released, so at most that many slots;
 - slots of all sessions together, those of ended sessions that are still lent included, stay within
   the budget.
@@ -36,15 +40,19 @@ from feeder.session_events import (
     DrainAsked,
     Event,
     FillChunk,
+    HolderGone,
     Instruction,
     KillWorker,
     MessageReceived,
     OpenSlots,
     PeerGone,
+    RefuseClaim,
     ReturnSlot,
     Send,
     SendChunk,
+    ShareSlots,
     SlotReturned,
+    SlotsClaimed,
     SlotsClosed,
     SlotsOpened,
     SlotsRefused,
@@ -52,7 +60,7 @@ from feeder.session_events import (
     WorkerLost,
 )
 from feeder.session_state import Session
-from feeder.wire import Bye, Draining, Failed, Hello, Ping, Pong, Refused, Request
+from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): say Hello again"
@@ -104,6 +112,16 @@ class SessionTable:
         )
 
     @property
+    def held_bytes(self) -> int:
+        """Slot memory that clients map, that of ended sessions included."""
+        return sum(
+            session.layout.total_bytes
+            for sessions in (self._sessions, self._ended)
+            for session in sessions.values()
+            if session.is_held
+        )
+
+    @property
     def open_sessions(self) -> int:
         """How many sessions there are."""
         return len(self._sessions)
@@ -132,6 +150,10 @@ class SessionTable:
                 self._on_slots_refused(event)
             case SlotsClosed():
                 self._ended.pop(event.session, None)
+            case SlotsClaimed():
+                self._on_slots_claimed(event)
+            case HolderGone():
+                self._on_holder_gone(event)
             case DrainAsked():
                 self._on_drain()
             case ClockAdvanced():
@@ -175,7 +197,8 @@ class SessionTable:
             is_draining=self._is_draining,
             # Ended sessions whose memory is still lent hold descriptors: no more of these either.
             sessions=max(len(self._sessions), len(self._ended)),
-            left_bytes=min(self._limits.slots_bytes - self.committed_bytes, event.available_bytes),
+            left_bytes=self._limits.slots_bytes - self.committed_bytes,
+            available_bytes=event.available_bytes,
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)
@@ -211,7 +234,7 @@ class SessionTable:
             self._refuse(session.peer, refusal, session.number)
             return
         for key in fresh:
-            session.want(key)
+            session.want(key, request.number)
         self._give_slots(session)
 
     # --- Slots and chunks ---------------------------------------------------------------------
@@ -237,10 +260,30 @@ class SessionTable:
         if not batch.is_cancelled:
             self._counters.chunks += 1
             self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
-            self._counters.batches += not batch.has_chunks and not batch.in_hand
-            peer = self._sessions[batch.session].peer
-            self._out.append(SendChunk(peer, *batch.place, chunk.first, chunk.count, batch.valid))
+            session = self._sessions[batch.session]
+            is_whole = not batch.has_chunks and not batch.in_hand
+            self._counters.batches += is_whole
+            if not session.is_held:
+                self._out.append(
+                    SendChunk(session.peer, *batch.place, chunk.first, chunk.count, batch.valid)
+                )
+            elif is_whole:
+                self._lend(session, batch)
         self._settle(batch)
+
+    def _lend(self, session: Session, batch: Batch) -> None:
+        """Hand a batch over in its slot."""
+        number, slot, epoch, index = batch.place
+        self._counters.batches_lent += 1
+        lent = Lent(
+            session=number,
+            request=batch.request,
+            epoch=epoch,
+            index=index,
+            slot=slot,
+            valid=batch.valid,
+        )
+        self._out.append(Send(session.peer, lent))
 
     def _on_chunk_failed(self, event: ChunkFailed) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
@@ -310,6 +353,33 @@ class SessionTable:
             session.free_slots.append(event.slot)
             self._give_slots(session)
 
+    # --- Slots that clients map ---------------------------------------------------------------
+
+    def _on_slots_claimed(self, event: SlotsClaimed) -> None:
+        session = self._sessions.get(event.session)
+        refusal = _UNKNOWN_SESSION.message if session is None else session.object_to_claim()
+        if session is None or refusal is not None:
+            self._out.append(RefuseClaim(event.connection, refusal or ""))
+            return
+        session.is_held = True
+        self._counters.sessions_sharing += 1
+        self._out.append(ShareSlots(event.session, event.connection))
+
+    def _on_holder_gone(self, event: HolderGone) -> None:
+        """Take slots back from a client that died or let go; a session not yet used goes on."""
+        session = self._sessions.get(event.session)
+        if session is None:
+            session = self._ended.get(event.session)
+            if session is not None and session.is_held:
+                session.is_held = False
+                self._close_if_quiet(session)
+            return
+        session.is_held = False
+        if session.has_asked:
+            self._counters.sessions_lost += event.has_died
+            self._counters.sessions_closed += not event.has_died
+            self._end(session)
+
     # --- Beginnings and ends of sessions ------------------------------------------------------
 
     def _on_slots_opened(self, event: SlotsOpened) -> None:
@@ -371,7 +441,7 @@ class SessionTable:
         self._close_if_quiet(session)
 
     def _close_if_quiet(self, session: Session) -> None:
-        if session.in_hand == 0:
+        if session.in_hand == 0 and not session.is_held:
             self._out.append(CloseSlots(session.number))
 
     def _check_by(self, at_s: float) -> None:

@@ -63,6 +63,23 @@ class SlotsClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsClaimed:
+    """A process of this machine asks, over ``connection``, to map a session's slots."""
+
+    session: int
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class HolderGone:
+    """The connection is over by which a client held a session's slots: it reads them no more."""
+
+    session: int
+    has_died: bool = False
+    """It let go without a farewell."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerJoined:
     """A worker is ready for chunks and knows of all open slots."""
 
@@ -109,6 +126,8 @@ Event = (
     | SlotsRefused
     | SlotReturned
     | SlotsClosed
+    | SlotsClaimed
+    | HolderGone
     | WorkerJoined
     | WorkerLost
     | ChunkFilled
@@ -137,6 +156,22 @@ class OpenSlots:
     recipe: Recipe
     seed: int
     layout: SlotLayout
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSlots:
+    """Give the memory to whoever claimed it; HolderGone follows, if only because it cannot be."""
+
+    session: int
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseClaim:
+    """Tell whoever claimed slots why it does not get them."""
+
+    connection: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +225,14 @@ class KillWorker:
     worker: int
 
 
-Instruction = Send | OpenSlots | FillChunk | SendChunk | ReturnSlot | CloseSlots | KillWorker
+Instruction = (
+    Send
+    | OpenSlots
+    | ShareSlots
+    | RefuseClaim
+    | FillChunk
+    | SendChunk
+    | ReturnSlot
+    | CloseSlots
+    | KillWorker
+)

@@ -1,6 +1,7 @@
 """One session: its batches, its slots, and what its client may ask for. Pure state.
 
 Invariant: a slot is in ``free_slots``, or held by one batch, or on its way back from the socket.
+Whether batches are lent in place or sent as chunks is settled before the first one is asked for.
 """
 
 from collections import deque
@@ -37,6 +38,10 @@ class Session:
     in_hand: int = 0
     """Chunks that workers have in hand, those of released batches included."""
     is_open: bool = False
+    is_held: bool = False
+    """The client maps the slots: batches are lent in place, and the memory stays while it does."""
+    has_asked: bool = False
+    """A batch was asked for: how batches are handed over does not change any more."""
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
@@ -59,8 +64,19 @@ class Session:
             )
         return None
 
-    def want(self, key: BatchKey) -> None:
+    def object_to_claim(self) -> str | None:
+        """Return why the slots cannot be claimed now, or None."""
+        if not self.is_open:
+            return "there is no such session here (any more)"
+        if self.is_held:
+            return "the slots of this session are mapped already"
+        if self.has_asked:
+            return "this session gets its batches over the socket: claim slots before asking"
+        return None
+
+    def want(self, key: BatchKey, request: int) -> None:
         """Remember that the client wants a batch."""
+        self.has_asked = True
         epoch, index = key
         batch = Batch(
             session=self.number,
@@ -68,6 +84,7 @@ class Session:
             index=index,
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
+            request=request,
         )
         self.wanted[key] = batch
         self.waiting.append(batch)

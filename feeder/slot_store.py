@@ -89,7 +89,9 @@ class SlotStore:
         self.recheck_at_s = now_s + self._pause_s
 
     def _close(self, session: int) -> SlotsClosed:
-        self._memories.pop(session).close()
+        memory = self._memories.pop(session)
+        memory.discard()  # a client that lets go only in words keeps no memory by that
+        memory.close()
         del self._loans[session]
         self._closing.pop(session, None)
         self._returning = {key: None for key in self._returning if key[0] != session}

@@ -3,6 +3,8 @@
 It has no name, so nothing is left behind whatever dies, and it is no part of /dev/shm, whose size
 does not limit it. Its size is sealed: no holder of the descriptor can shrink it under another one.
 
+Clients of the machine get a descriptor for reading only (``slot_door``).
+
 A slot is lent while the socket may still read it. SlotLoans keeps the socket's trackers, which are
 looked at only when a slot is to come back, not for each chunk.
 """
@@ -49,6 +51,7 @@ class SlotMemory:
         """
         fd = os.memfd_create("feeder-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            os.fchmod(fd, 0o400)  # who is given a descriptor for reading cannot reopen it to write
             os.ftruncate(fd, layout.total_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
@@ -60,6 +63,14 @@ class SlotMemory:
         """Return the descriptor, to pass it on; -1 once closed."""
         return self._fd
 
+    def open_read_only(self) -> int:
+        """Return another descriptor of the file, through which it can only be read.
+
+        Whoever maps that one cannot write, and the seals keep anybody from cutting the file short
+        under a reader. OSError where /proc is missing or no descriptor is left.
+        """
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
     def chunk(self, slot: int, first: int, count: int) -> ChunkArrays:
         """Return views of rows first .. first + count - 1 of a slot."""
         if self._memory is None:
@@ -70,6 +81,11 @@ class SlotMemory:
         """Let this process's page table forget the slots; their contents stay as they are."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
+
+    def discard(self) -> None:
+        """Give the pages back to the machine, whoever still maps the file and reads zeros then."""
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
         """Close the descriptor and unmap; views that somebody still holds keep their pages."""

@@ -7,12 +7,15 @@
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
     label -100 and sample id -1.
+    A client that maps the session's slots (``slot_claim``) is sent one Lent for each batch instead,
+    and no frame of it: it reads the slot until it releases the batch.
 
     client                                          node
       Hello              ──────────────────────────►
                          ◄──────────────────────────  Welcome | Refused
       Request (want)     ──────────────────────────►
                          ◄──────────────────────────  Chunk … | Failed      (any order, interleaved)
+                         ◄──────────────────────────  Lent | Failed         (the same, slots mapped)
       Request (release, want the next) ────────────►
       Ping               ──────────────────────────►  Pong                  (keeps the lease)
                          ◄──────────────────────────  Draining              (the node is stopping)
@@ -113,9 +116,14 @@ class Hello(_Message, frozen=True, kw_only=True):
 
 
 class Request(_Message, frozen=True, kw_only=True):
-    """Asks for the batches ``want`` and gives the batches ``release`` back."""
+    """Gives the batches ``release`` back and asks for the batches ``want``, in this order.
+
+    ``number`` is the client's own and comes back in Lent: a batch may be given up while word of it
+    is on its way, and asked for again.
+    """
 
     session: U64
+    number: Count = 0
     want: BatchKeys = ()
     release: BatchKeys = ()
 
@@ -174,6 +182,17 @@ class Chunk(_Message, frozen=True, kw_only=True):
     valid: Rows
 
 
+class Lent(_Message, frozen=True, kw_only=True):
+    """Hands over a batch whole and in place: it is in ``slot`` until the client releases it."""
+
+    session: U64
+    request: Count
+    epoch: Epoch
+    index: Index
+    slot: Annotated[int, Meta(ge=0, lt=MAX_WINDOW)]
+    valid: Rows
+
+
 class Failed(_Message, frozen=True, kw_only=True):
     """Says that a batch cannot be made, and why."""
 
@@ -203,7 +222,7 @@ class Stats(_Message, frozen=True, kw_only=True):
 
 
 ClientMessage = Hello | Request | Ping | Bye | StatsRequest
-NodeMessage = Welcome | Refused | Chunk | Failed | Pong | Draining | Stats
+NodeMessage = Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats
 
 _AnyMessage = TypeVar("_AnyMessage")
 

@@ -14,14 +14,18 @@ from feeder.session_events import (
     CloseSlots,
     Event,
     FillChunk,
+    HolderGone,
     Instruction,
     KillWorker,
     MessageReceived,
     OpenSlots,
+    RefuseClaim,
     ReturnSlot,
     Send,
     SendChunk,
+    ShareSlots,
     SlotReturned,
+    SlotsClaimed,
     SlotsClosed,
     SlotsOpened,
     WorkerJoined,
@@ -33,6 +37,7 @@ from feeder.wire import (
     ClientMessage,
     Failed,
     Hello,
+    Lent,
     NodeMessage,
     Ping,
     Refused,
@@ -84,6 +89,7 @@ class ClientView:
     window: int
     batches: int
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+    has_asked: bool = False
 
 
 class Shell:
@@ -108,6 +114,10 @@ class Shell:
         self.open: dict[int, OpenSlots] = {}  # memory that exists
         # (session, slot) to the batch that it was last filled for, until it is back
         self.holders: dict[Key, tuple[Key, Wanted | None]] = {}
+        # By session that a client maps: what it may be reading in each slot.
+        self.mapped: dict[int, dict[int, Key]] = {}
+        self.claims_refused: list[str] = []
+        self.rows_filled: dict[Key, set[int]] = {}  # by (session, slot), of the batch in it
         self.returning: list[Key] = []
         self.closing: list[int] = []
         self.clients: dict[bytes, ClientView] = {}
@@ -148,6 +158,9 @@ class Shell:
         view = self.clients[peer]
         for key in release:
             view.wanted.pop(key, None)
+        lent = self.mapped.get(view.session, {})
+        for slot in [slot for slot, key in lent.items() if key in release]:
+            del lent[slot]
         before = len(self.inbox)
         fresh = [key for key in dict.fromkeys(want) if key not in view.wanted]
         for key in fresh:
@@ -156,10 +169,24 @@ class Shell:
         if any(isinstance(m, Refused) and p == peer for p, m in self.inbox[before:]):
             for key in fresh:
                 assert not view.wanted.pop(key).sent, "a refused batch was sent"
+        else:
+            view.has_asked |= bool(fresh)
 
     def bye(self, peer: bytes) -> None:
         """A client ends its session."""
         self.message(peer, Bye(session=self.clients.pop(peer).session))
+
+    def claim(self, session: int, connection: int = 1) -> bool:
+        """Somebody asks to map a session's slots; returns whether it may."""
+        done = self.apply(SlotsClaimed(session, connection))
+        return any(isinstance(instruction, ShareSlots) for instruction in done)
+
+    def let_go(self, session: int, *, has_died: bool = True) -> None:
+        """Who maps a session's slots dies, or needs them no more."""
+        del self.mapped[session]
+        self.apply(HolderGone(session, has_died))
+        for peer in [p for p, v in self.clients.items() if v.session == session and v.has_asked]:
+            del self.clients[peer]
 
     def ping(self, peer: bytes) -> None:
         """A client shows that it lives."""
@@ -181,7 +208,9 @@ class Shell:
     def fill(self, worker: int) -> FillChunk:
         """A worker finishes the oldest chunk that it has in hand."""
         ticket = self.workers[worker].pop(0)
-        self.filled = self.fills.pop(ticket)
+        self.filled = fill = self.fills.pop(ticket)
+        rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
+        rows |= set(range(fill.first, fill.first + fill.count))
         self.apply(ChunkFilled(ticket))
         done, self.filled = self.filled, None
         return done
@@ -196,6 +225,7 @@ class Shell:
         """The socket lets go of a slot that is wanted back."""
         key = self.returning.pop(place)
         self.holders.pop(key, None)
+        self.rows_filled.pop(key, None)
         self.apply(SlotReturned(*key))
 
     def close_slots(self, place: int = 0) -> None:
@@ -238,7 +268,14 @@ class Shell:
                 self._check_fill(instruction)
             case SendChunk():
                 self._check_chunk(instruction)
+            case ShareSlots(session):
+                assert session in self.open
+                assert session not in self.mapped
+                self.mapped[session] = {}
+            case RefuseClaim(_, reason):
+                self.claims_refused.append(reason)
             case ReturnSlot(session, slot):
+                assert slot not in self.mapped.get(session, {}), "it may still be read"
                 assert (session, slot) not in self.returning
                 assert not any((f.session, f.slot) == (session, slot) for f in self.fills.values())
                 view = self._view(session)
@@ -249,6 +286,7 @@ class Shell:
             case CloseSlots(session):
                 assert not any(fill.session == session for fill in self.fills.values())
                 assert session not in self.closing
+                assert session not in self.mapped, "it may still be read"
                 self.closing.append(session)
             case KillWorker(worker):
                 assert worker in self.workers
@@ -264,6 +302,7 @@ class Shell:
         assert fill.session not in self.closing
         assert 0 <= fill.slot < self.open[fill.session].layout.slots
         place = fill.session, fill.slot
+        assert fill.slot not in self.mapped.get(fill.session, {}), "nobody writes where it is read"
         assert place not in self.returning, "a slot is not reused before it is back"
         key = fill.epoch, fill.index
         view = self._view(fill.session)
@@ -279,6 +318,7 @@ class Shell:
         assert self.filled is not None, "a chunk is sent when it is filled"
         assert (chunk.session, chunk.slot) == (self.filled.session, self.filled.slot)
         assert (chunk.first, chunk.count) == (self.filled.first, self.filled.count)
+        assert chunk.session not in self.mapped, "who maps the slots gets no copies"
         view = self.clients[chunk.peer]
         assert view.session == chunk.session
         wanted = view.wanted[chunk.epoch, chunk.index]
@@ -288,6 +328,18 @@ class Shell:
         wanted.sent |= rows
         self.sent.append(chunk)
 
+    def _check_lent(self, peer: bytes, lent: Lent) -> None:
+        view = self.clients[peer]
+        assert view.session == lent.session
+        wanted = view.wanted[lent.epoch, lent.index]
+        assert not wanted.failed
+        assert not wanted.sent, "each batch is lent once"
+        assert self.rows_filled[lent.session, lent.slot] == ROWS, "all of it is there"
+        assert lent.slot not in self.mapped[lent.session], "a slot is lent once at a time"
+        assert lent.slot < view.window
+        self.mapped[lent.session][lent.slot] = lent.epoch, lent.index
+        wanted.sent |= ROWS
+
     def _receive(self, peer: bytes, message: NodeMessage) -> None:
         self.inbox.append((peer, message))
         if isinstance(message, Welcome):
@@ -296,6 +348,8 @@ class Shell:
             wanted = self.clients[peer].wanted[message.epoch, message.index]
             assert not wanted.failed, "a batch fails once"
             wanted.failed = True
+        elif isinstance(message, Lent):
+            self._check_lent(peer, message)
 
     def _view(self, session: int) -> ClientView | None:
         return next((v for v in self.clients.values() if v.session == session), None)
@@ -304,5 +358,7 @@ class Shell:
         committed = sum(opened.layout.total_bytes for opened in self.open.values())
         assert self.table.committed_bytes == committed <= self.limits.slots_bytes
         assert self.table.open_sessions <= self.limits.sessions_max
+        held = sum(self.open[session].layout.total_bytes for session in self.mapped)
+        assert self.table.held_bytes == held
         for view in self.clients.values():
             assert len(view.wanted) <= max(view.window, 0) or self.refusals()

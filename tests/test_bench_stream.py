@@ -58,7 +58,10 @@ def test_rows_names_and_baselines_are_those_promised(
         suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
     for suffix, baseline in suffixes:
         assert rows[baseline]["baseline"] is None
-        ways = [f"stream/{each}" for each in ("ipc", "tcp", "ipc-2-clients", "tcp-2-clients")]
+        ways = [
+            f"stream/{each}"
+            for each in ("ipc", "ipc-copy", "tcp", "ipc-2-clients", "tcp-2-clients")
+        ]
         for name in ways:
             row = rows[name + suffix]
             assert row["unit"] == "images/s"
@@ -74,6 +77,9 @@ def test_rows_names_and_baselines_are_those_promised(
             if "clients" not in name:  # two clients have a batch each, and no gap between
                 assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
                 assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
+        assert rows[f"handover/client{suffix}"]["baseline"] == f"handover/memcpy{suffix}"
+        assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
+        assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
         assert rows[f"stream/first-batch{suffix}"]["unit"] == "s"
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
         assert rows[f"daemon/idle{suffix}"]["value"] >= 0

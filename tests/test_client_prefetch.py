@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan import rank_indices
 from feeder.recipe import Recipe
-from feeder.wire import Chunk
+from feeder.wire import Chunk, Lent
 from trainer_client._prefetch import Key, Placement, Prefetch
 
 BATCH, SIDE, CHUNK = 7, 8, 3
@@ -284,6 +284,84 @@ def test_any_mixture_of_events_gives_the_course_and_nothing_else(
                     assert key[1] < batches
                     wanted.add(key)
                     in_flight += [(key, first) for first in CHUNK_FIRSTS]
+                assert len(wanted) <= window
+            case _:
+                pass
+
+
+class Pages:
+    """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
+
+    def __init__(self) -> None:
+        self.holds: tuple[Key, int] | None = None
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    buffers=st.integers(1, 6),
+    window=st.integers(1, 6),
+    batches=st.integers(1, 5),
+)
+def test_a_lent_slot_is_never_the_nodes_to_write_while_it_is_read(
+    seed: int, buffers: int, window: int, batches: int
+) -> None:
+    """A node that reuses slots as soon as it may, word of them that comes late, a fickle consumer.
+
+    What the client reads is what the node has in the slot, from taking to giving back.
+    """
+    chance = random.Random(seed)
+    prefetch = make_prefetch(split="val", buffers=buffers)
+    indices = rank_indices(batches, 0, 1, prefetch.recipe.last_batch)
+    slots = [Pages() for _ in range(window)]  # of this session
+    wanted: dict[Key, tuple[int, Pages]] = {}  # by the node's account, with the request's number
+    word: list[Lent] = []  # on its way, in order
+    owners: dict[int, tuple[Key, Pages, tuple[Key, int] | None]] = {}
+    expected = iter(())
+    for _ in range(200):
+        match chance.choice(["arrive", "arrive", "take", "give", "begin", "lose", "turn", "turn"]):
+            case "arrive" if word:
+                message = word.pop(0)
+                prefetch.lend(message, slots[message.slot])  # type: ignore[arg-type]
+            case "take" if (batch := prefetch.take()) is not None:
+                assert batch.key == next(expected)
+                pages: Pages = batch.lent  # type: ignore[assignment]
+                assert pages.holds is not None
+                assert pages.holds[0] == batch.key
+                owners[batch.buffer] = batch.key, pages, pages.holds
+            case "give" if owners:
+                buffer, (_, pages, held) = owners.popitem()
+                assert pages.holds == held, "nobody wrote there meanwhile"
+                prefetch.give_back(buffer)
+            case "begin" if chance.random() < 0.4:
+                epoch = chance.randrange(3)
+                prefetch.begin(epoch, batches)
+                expected = ((e, i) for e in itertools.count(epoch) for i in indices)
+            case "lose" if chance.random() < 0.2:
+                prefetch.forget_requests()
+                wanted.clear()
+                word.clear()
+                slots = [Pages() for _ in range(window)]  # another session has other memory
+            case "turn":
+                wants = prefetch.want(window, batches * BATCH, CHUNK)
+                for key in prefetch.take_releases():
+                    wanted.pop(key)[1].holds = None
+                for key in wants:
+                    assert key not in wanted
+                    free = [slot for slot in slots if slot.holds is None]
+                    pages = chance.choice(free)
+                    pages.holds = key, prefetch.request
+                    wanted[key] = prefetch.request, pages
+                    word.append(
+                        Lent(
+                            session=1,
+                            request=prefetch.request,
+                            epoch=key[0],
+                            index=key[1],
+                            slot=slots.index(pages),
+                            valid=BATCH,
+                        )
+                    )
                 assert len(wanted) <= window
             case _:
                 pass

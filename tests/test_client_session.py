@@ -15,6 +15,7 @@ from feeder.wire import (
     Draining,
     Failed,
     Hello,
+    Lent,
     Ping,
     Pong,
     Refused,
@@ -22,8 +23,10 @@ from feeder.wire import (
     Request,
     Welcome,
 )
+from trainer_client._batch import BatchBuffer
 from trainer_client._prefetch import Prefetch
 from trainer_client._session import (
+    CLAIM_S,
     PING_INTERVAL_S,
     RETRY_INTERVAL_S,
     SILENCE_S,
@@ -66,7 +69,7 @@ def serve(now_s: float = 0.0) -> ClientSession:
     session.connected(now_s)
     session.heard(welcome(), now_s)
     session.begin(0)
-    assert session.drain(now_s) == [HELLO, Request(session=1, want=((0, 0), (0, 1)))]
+    assert session.drain(now_s) == [HELLO, Request(session=1, number=1, want=((0, 0), (0, 1)))]
     return session
 
 
@@ -107,7 +110,7 @@ def test_nothing_is_said_before_the_connection_is_up() -> None:
 def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() -> None:
     session = serve()
     assert arrive(session, 1, 0)
-    assert session.drain(0.0) == [Request(session=1, want=((0, 2),), release=((0, 0),))]
+    assert session.drain(0.0) == [Request(session=1, number=2, want=((0, 2),), release=((0, 0),))]
     batch = session.take()
     assert batch is not None
     assert batch.key == (0, 0)
@@ -129,7 +132,7 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     sent = run_clock(session, SILENCE_S)
     assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
     session.heard(welcome(2), 6.0)
-    assert session.drain(6.0) == [Request(session=2, want=((0, 0), (0, 1)))]
+    assert session.drain(6.0) == [Request(session=2, number=2, want=((0, 0), (0, 1)))]
     assert session.welcomes == 2
     assert not arrive(session, 1, 0, 6.0), "chunks of the former session count no more"
     assert arrive(session, 2, 0, 6.0)
@@ -149,7 +152,7 @@ def test_a_lost_connection_is_followed_by_a_greeting_and_what_is_missing() -> No
     session.connected(4.0)
     assert session.drain(4.0) == [HELLO]
     session.heard(welcome(1), 4.1)  # a restarted node may well use the same number again
-    assert session.drain(4.1) == [Request(session=1, want=((0, 0), (0, 2)))]
+    assert session.drain(4.1) == [Request(session=1, number=2, want=((0, 0), (0, 2)))]
 
 
 def test_a_session_that_the_node_forgot_is_greeted_anew_at_once() -> None:
@@ -206,7 +209,10 @@ def test_a_refusal_about_a_former_session_is_nothing_to_us() -> None:
 def test_a_second_welcome_takes_the_place_of_the_first() -> None:
     session = serve()
     session.heard(welcome(2), 1.0)
-    assert session.drain(1.0) == [Bye(session=1), Request(session=2, want=((0, 0), (0, 1)))]
+    assert session.drain(1.0) == [
+        Bye(session=1),
+        Request(session=2, number=2, want=((0, 0), (0, 1))),
+    ]
 
 
 def test_another_dataset_after_a_restart_is_an_error() -> None:
@@ -237,12 +243,12 @@ def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
         session = serve()
         session.heard(word, 1.0)
         assert arrive(session, 1, 0, 1.0)
-        assert session.drain(1.0) == [Request(session=1, release=((0, 0),))]
+        assert session.drain(1.0) == [Request(session=1, number=1, release=((0, 0),))]
         assert "it is shutting down" in session.explain(1.0)
         session.disconnected()
         session.connected(2.0)
         session.heard(welcome(2), 2.0)
-        assert session.drain(2.0)[-1] == Request(session=2, want=((0, 1), (0, 2)))
+        assert session.drain(2.0)[-1] == Request(session=2, number=2, want=((0, 1), (0, 2)))
 
 
 def test_a_failed_batch_raises_with_the_nodes_reason_and_the_peer() -> None:
@@ -311,3 +317,136 @@ def test_the_state_machine_imports_neither_sockets_nor_clocks(module: str) -> No
         )
     }
     assert imported <= {"collections", "dataclasses", "typing", "feeder", "trainer_client"}
+
+
+# Slots that are mapped
+
+
+def share(now_s: float = 0.0) -> ClientSession:
+    """Return a session over ipc that was welcomed and waits for its slots."""
+    prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=3)
+    session = ClientSession(Job(endpoint="ipc:///run/node", hello=HELLO), prefetch)
+    session.connected(now_s)
+    session.heard(welcome(), now_s)
+    session.begin(0)
+    return session
+
+
+def map_slots(session: ClientSession, number: int = 1) -> list[BatchBuffer]:
+    slots = [BatchBuffer(4, 8, pinned=False) for _ in range(2)]
+    session.claimed(number, slots)
+    return slots
+
+
+def lent(index: int, slot: int, *, session: int = 1, request: int = 1, **fields: int) -> Lent:
+    values = {"epoch": 0, "valid": 4} | fields
+    return Lent(session=session, request=request, index=index, slot=slot, **values)
+
+
+def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> None:
+    session = share()
+    claim = session.take_claim()
+    assert claim is not None
+    assert (claim.session, claim.door) == (1, "/run/node.slots")
+    assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
+    assert session.take_claim() is None
+    assert session.drain(0.0) == [HELLO]
+    map_slots(session)
+    assert session.drain(0.0) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
+    assert session.copied_because is None
+
+
+def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None:
+    session = share()
+    slots = map_slots(session)
+    session.drain(0.0)
+    session.heard(lent(0, 1), 0.1)
+    assert session.first_batch_s == pytest.approx(0.1)
+    assert session.drain(0.1) == []
+    batch = session.take()
+    assert batch is not None
+    assert batch.lent is slots[1]
+    assert session.drain(0.2) == [], "it is being read"
+    session.give_back(batch.buffer)
+    assert session.drain(0.3) == [
+        Request(session=1, number=2, want=((0, 2),), release=((0, 0),)),
+    ]
+
+
+def test_where_slots_cannot_be_mapped_batches_are_copied_and_the_reason_is_known() -> None:
+    session = share()
+    session.not_shared(1, "/run/node.slots: No such file or directory")
+    assert session.drain(0.0)[-1] == Request(session=1, number=1, want=((0, 0), (0, 1)))
+    assert session.copied_because == "/run/node.slots: No such file or directory"
+    session.disconnected()
+    session.connected(1.0)
+    session.heard(welcome(2), 1.0)
+    assert session.take_claim() is not None, "the next session tries again"
+
+
+def test_a_claim_that_is_not_answered_in_time_is_given_up_for_good() -> None:
+    session = share()
+    assert session.due_s() <= CLAIM_S
+    session.tick(CLAIM_S + 0.01)
+    assert not session.awaits_slots
+    assert session.copied_because == "no answer to the claim within 2 s"
+    assert any(isinstance(message, Request) for message in session.drain(2.1))
+    map_slots(session)
+    assert session.slots_mapped == 0, "it comes too late"
+    session.disconnected()
+    session.connected(3.0)
+    session.heard(welcome(2), 3.0)
+    assert session.take_claim() is None
+    assert not session.awaits_slots
+
+
+def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> None:
+    session = share()
+    slots = map_slots(session)
+    session.drain(0.0)
+    session.heard(lent(0, 0), 0.1)
+    session.heard(lent(1, 1), 0.1)
+    first = session.take()
+    assert first is not None
+    session.disconnected()
+    session.connected(1.0)
+    session.heard(welcome(2), 1.0)
+    map_slots(session, 2)
+    session.give_back(first.buffer)
+    second = session.take()
+    assert second is not None
+    assert second.lent is slots[1]
+    session.give_back(second.buffer)
+    requests = [m for m in session.drain(1.0) if isinstance(m, Request)]
+    assert requests == [Request(session=2, number=2, want=((0, 2), (0, 3)))]
+
+
+def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed() -> None:
+    session = share()
+    map_slots(session)
+    session.drain(0.0)
+    session.begin(1)
+    session.drain(0.0)
+    session.begin(0)
+    assert session.drain(0.0)[-1] == Request(
+        session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1))
+    )
+    session.heard(lent(0, 0, request=1), 0.1)
+    assert session.take() is None, "the node has that slot back and may write to it"
+    session.heard(lent(0, 1, request=3), 0.2)
+    assert session.take() is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (lent(0, 2), "slot 2 was lent, 2 are mapped here"),
+        (lent(0, 0, valid=3), "was lent with 3 real rows, it must have 4"),
+    ],
+)
+def test_what_cannot_be_lent_is_a_protocol_error(message: Lent, error: str) -> None:
+    session = share()
+    map_slots(session)
+    session.drain(0.0)
+    with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
+        session.heard(message, 0.1)

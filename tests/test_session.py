@@ -7,7 +7,7 @@ from feeder.session_events import (
     PeerGone,
     SlotsRefused,
 )
-from feeder.wire import Draining, Failed, Hello, Ping, Pong, Refused, Welcome
+from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
 from tests.session_shell import BATCH, CHUNK, ROWS, SLOT_BYTES, Shell, limits, recipe
 
 A, B = b"a", b"b"
@@ -168,6 +168,15 @@ def test_window_shrinks_to_what_the_machine_has() -> None:
     shell.available_bytes = 2 * SLOT_BYTES
     shell.hello(A, window=4)
     assert shell.clients[A].window == 2
+    shell.available_bytes = SLOT_BYTES - 1
+    shell.hello(B)
+    assert _refusal(shell).code == "memory"
+    message = _refusal(shell).message
+    assert "docker run --memory=" in message
+    assert "limits: {memory: " in message
+    assert "MemoryMax=" in message
+    assert "/dev/shm is not used" in message
+    assert "slots_bytes" not in message, "raising that would not help"
 
 
 def test_memory_of_an_ended_session_counts_until_the_socket_lets_go() -> None:
@@ -355,6 +364,90 @@ def test_a_peer_that_is_gone_loses_its_session() -> None:
     assert len(shell.closing) == 1
     assert shell.counters.sessions_lost == 1
     shell.apply(PeerGone(A))
+
+
+def _claiming_shell() -> tuple[Shell, int, int]:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A, window=2)
+    session = shell.clients[A].session
+    assert shell.claim(session)
+    return shell, worker, session
+
+
+def test_a_batch_is_lent_whole_and_its_slot_comes_back_on_release() -> None:
+    shell, worker, session = _claiming_shell()
+    shell.request(A, [(0, 0), (0, 1)], [])
+    while shell.fills:
+        shell.fill(worker)
+    lent = [message for _, message in shell.inbox if isinstance(message, Lent)]
+    assert [(m.epoch, m.index, m.valid) for m in lent] == [(0, 0, BATCH), (0, 1, BATCH)]
+    assert {m.slot for m in lent} == {0, 1}
+    assert not shell.sent, "no pixels go over the socket"
+    assert not shell.returning
+    shell.request(A, [(0, 2)], [(0, 0)])
+    assert shell.returning == [(session, lent[0].slot)]
+    shell.return_slot()
+    assert {fill.slot for fill in shell.fills.values()} == {lent[0].slot}
+    assert (shell.counters.batches, shell.counters.batches_lent) == (2, 2)
+
+
+def test_a_holder_that_dies_loses_its_session_and_the_slots_come_back() -> None:
+    shell, worker, session = _claiming_shell()
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    shell.let_go(session)
+    assert shell.counters.sessions_lost == 1
+    shell.finish()
+    assert shell.table.committed_bytes == 0
+
+
+def test_a_farewell_that_overtakes_bye_is_no_death() -> None:
+    shell, _, session = _claiming_shell()
+    shell.request(A, [(0, 0)], [])
+    shell.let_go(session, has_died=False)
+    shell.message(A, Bye(session=session))
+    assert (shell.counters.sessions_closed, shell.counters.sessions_lost) == (1, 0)
+
+
+def test_memory_that_a_client_maps_outlives_its_session() -> None:
+    shell, worker, session = _claiming_shell()
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    held = shell.table.committed_bytes
+    shell.advance(11)
+    assert shell.counters.sessions_expired == 1
+    shell.finish()
+    assert shell.table.committed_bytes == shell.table.held_bytes == held > 0
+    shell.let_go(session)
+    shell.finish()
+    assert shell.table.committed_bytes == shell.table.held_bytes == 0
+
+
+def test_a_holder_that_lets_go_before_it_asks_gets_copies() -> None:
+    shell, worker, session = _claiming_shell()
+    shell.let_go(session)
+    shell.request(A, [(0, 0)], [])
+    while shell.fills:
+        shell.fill(worker)
+    assert {chunk.session for chunk in shell.sent} == {session}
+    assert (shell.counters.batches, shell.counters.batches_lent) == (1, 0)
+
+
+def test_slots_cannot_be_claimed_twice_nor_too_late_nor_of_nobody() -> None:
+    shell, _, session = _claiming_shell()
+    assert not shell.claim(session)
+    assert not shell.claim(session + 99)
+    shell.hello(B, window=1)
+    shell.request(B, [(0, 0)], [])
+    assert not shell.claim(shell.clients[B].session)
+    assert [reason.split(":")[0] for reason in shell.claims_refused] == [
+        "the slots of this session are mapped already",
+        "there is no such session here (any more)",
+        "this session gets its batches over the socket",
+    ]
 
 
 def test_wanting_and_releasing_without_workers_does_not_grow_the_queue() -> None:

@@ -43,6 +43,25 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.shell.clients)
     @rule(pick=_SAMPLED)
+    def claim_slots(self, pick: int) -> None:
+        view = self.shell.clients[self._pick_peer(pick)]
+        first = view.session not in self.shell.mapped and not view.has_asked
+        assert self.shell.claim(view.session) == first
+
+    @rule(peer=st.sampled_from(_PEERS), window=st.integers(1, 6))
+    def hello_and_claim_slots(self, peer: bytes, window: int) -> None:
+        self.shell.hello(peer, window=window)
+        if peer in self.shell.clients:
+            assert self.shell.claim(self.shell.clients[peer].session)
+
+    @precondition(lambda self: self.shell.mapped)
+    @rule(pick=_SAMPLED)
+    def let_go_of_slots(self, pick: int) -> None:
+        sessions = list(self.shell.mapped)
+        self.shell.let_go(sessions[pick % len(sessions)])
+
+    @precondition(lambda self: self.shell.clients)
+    @rule(pick=_SAMPLED)
     def ping(self, pick: int) -> None:
         self.shell.ping(self._pick_peer(pick))
 
@@ -112,6 +131,8 @@ class Interleavings(RuleBasedStateMachine):
         self.an_idle_table_has_answered_everything()
         for peer in list(self.shell.clients):
             self.shell.bye(peer)
+        for session in list(self.shell.mapped):
+            self.shell.let_go(session)
         self.shell.finish()
         assert self.shell.table.committed_bytes == 0
         assert not self.shell.open

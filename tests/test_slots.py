@@ -1,5 +1,6 @@
 """Slots: their layout, their memory, and when they come back."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
+from feeder.limit_remedies import lift_limit
 from feeder.memory_budget import available_bytes, slots_budget
 from feeder.session_events import SlotReturned, SlotsClosed
 from feeder.slot_layout import PAGE_BYTES, SlotLayout
@@ -210,3 +212,19 @@ def _cgroup(root: Path, membership: str, folder: str) -> Path:
     (root / "proc/self/cgroup").write_text(membership)
     (root / folder).mkdir(parents=True)
     return root / folder
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (errno.EMFILE, "docker run --ulimit nofile=65536:65536` or systemd `LimitNOFILE=65536`"),
+        (errno.ENOMEM, "allow it 39 MB more with `docker run --memory="),
+        (errno.ENOMEM, "/dev/shm is not used"),
+        (errno.EPERM, "memfd_create"),
+        (None, "MemoryMax="),
+    ],
+)
+def test_a_limit_that_is_hit_is_named_with_the_line_that_lifts_it(
+    number: int | None, line: str
+) -> None:
+    assert line in lift_limit(number, 38_535_168)

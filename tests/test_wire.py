@@ -21,6 +21,7 @@ from feeder.wire import (
     Draining,
     Failed,
     Hello,
+    Lent,
     NodeMessage,
     Ping,
     Pong,
@@ -85,6 +86,15 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         images=st.integers(1, 65_536),
         valid=st.integers(0, 65_536),
     ),
+    st.builds(
+        Lent,
+        session=u64,
+        request=indices,
+        epoch=epochs,
+        index=indices,
+        slot=st.integers(0, 63),
+        valid=st.integers(0, 65_536),
+    ),
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
     st.builds(Pong, session=u64),
     st.builds(Draining, session=u64),
@@ -132,7 +142,22 @@ CHUNK: dict[str, Any] = {
     "images": 32,
     "valid": 256,
 }
-REQUEST: dict[str, Any] = {"type": "Request", "session": 1, "want": [[0, 1]], "release": []}
+LENT: dict[str, Any] = {
+    "type": "Lent",
+    "session": 1,
+    "request": 9,
+    "epoch": 0,
+    "index": 0,
+    "slot": 3,
+    "valid": 256,
+}
+REQUEST: dict[str, Any] = {
+    "type": "Request",
+    "session": 1,
+    "number": 0,
+    "want": [[0, 1]],
+    "release": [],
+}
 
 
 def frame_of(fields: object) -> bytes:
@@ -254,6 +279,9 @@ def test_as_many_batches_as_allowed_are_accepted() -> None:
         (CHUNK, "epoch", 2**31),
         (CHUNK, "index", 2**48),
         (CHUNK, "session", -1),
+        (LENT, "slot", 64),
+        (LENT, "slot", -1),
+        (LENT, "valid", 65_537),
         (WELCOME, "window", 0),
         (WELCOME, "samples", 0),
         (WELCOME, "shards", 2**20 + 1),

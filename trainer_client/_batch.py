@@ -3,15 +3,21 @@
 A ``BatchBuffer`` has one writer at a time. The I/O thread writes arriving chunks; when the batch is
 complete the buffer belongs to the consumer, and only after the consumer gave it back may the I/O
 thread assign it to another batch.
+
+A ``SlotBuffer`` is the same to the consumer, but lies in the node process's own memory: nothing is
+copied into it, nobody here writes it, and giving it back gives the node its slot back.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
+from feeder.lent_memory import LentMemory
 from feeder.packing import DEFAULT_PACKING, Packing, pixel_layout_of
+from feeder.recipe import Recipe
 from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
 
 Bytes = bytes | memoryview
@@ -38,6 +44,30 @@ class Batch:
         """Yield images, then labels: ``for images, labels in loader``."""
         yield self.images
         yield self.labels
+
+
+class HostBatch(Protocol):
+    """A whole batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
+
+    @property
+    def pixels(self) -> torch.Tensor: ...
+    @property
+    def labels(self) -> torch.Tensor: ...
+    @property
+    def sample_ids(self) -> torch.Tensor: ...
+
+
+class SlotBuffer:
+    """A lent slot as tensors, which are only to be read and keep the slots mapped."""
+
+    def __init__(self, memory: LentMemory, number: int) -> None:
+        slot = memory.slot(number)
+        self.memory = memory
+        self.address = memory.address + number * memory.layout.slot_bytes
+        self.is_page_locked: bool | None = None  # None: not tried yet
+        self.pixels = torch.from_numpy(slot.pixels)
+        self.labels = torch.from_numpy(slot.labels)
+        self.sample_ids = torch.from_numpy(slot.sample_ids)
 
 
 class BatchBuffer:
@@ -81,3 +111,25 @@ class BatchBuffer:
         self._pixel_rows[:] = self._grey
         self._label_rows[:] = PADDING_LABEL
         self._id_rows[:] = PADDING_SAMPLE_ID
+
+
+class BatchBuffers:
+    """The buffers of a loader, by number; each is made when it is first needed.
+
+    Where batches are lent none is: they would only take memory.
+    """
+
+    def __init__(self, recipe: Recipe, *, pinned: bool) -> None:
+        self._recipe = recipe
+        self._pinned = pinned
+        self._buffers: dict[int, BatchBuffer] = {}
+
+    def __getitem__(self, number: int) -> BatchBuffer:
+        """Return a buffer; whoever it is assigned to now is the only one to ask for it."""
+        buffer = self._buffers.get(number)
+        if buffer is None:
+            recipe = self._recipe
+            buffer = self._buffers[number] = BatchBuffer(
+                recipe.batch_size, recipe.image_size, pinned=self._pinned, packing=recipe.packing
+            )
+        return buffer

@@ -31,12 +31,13 @@ import torch.distributed
 from feeder.errors import ConfigError, ProtocolError
 from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
-from feeder.wire import Hello, encode
-from trainer_client._batch import Batch, BatchBuffer
+from feeder.slot_claim import door_path
+from feeder.wire import MAX_WINDOW, Hello, encode
+from trainer_client._batch import Batch, BatchBuffers
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._prefetch import Prefetch, name_batch
 from trainer_client._session import ClientSession, Job
-from trainer_client._staging import make_stage
+from trainer_client._staging import Stage, make_stage
 from trainer_client._transport import Transport
 
 MAX_TIMEOUT_S: Final = 86_400
@@ -48,12 +49,15 @@ class LoaderStatistics:
 
     batches: int  # given to the consumer
     images: int  # real ones in them
-    received_bytes: int  # of pixels, labels and sample ids, discarded ones included
+    batches_lent: int  # arrived in the feeder's own memory, no byte of them copied to get here
+    copied_because: str | None  # why batches are copied over the socket; None when they are lent
+    received_bytes: int  # copied: of pixels, labels and sample ids, discarded ones included
     wait_s: float  # how long the consumer waited for batches
     first_batch_s: float | None  # from the first request to the first whole batch
     reconnects: int  # welcomes after the first: the daemon restarted or the connection broke
     chunks_discarded: int  # arrived twice, or for an epoch that was given up
     compile_failures: int  # normalising runs uncompiled, and slower, when this is not 0
+    page_locks_refused: int  # lent slots that CUDA copies through staging memory, and slower
 
 
 class FeederLoader:
@@ -81,6 +85,7 @@ class FeederLoader:
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         recipe: Mapping[str, object] | None = None,
+        share_memory: bool = True,
     ) -> None:
         """Connect and wait for the feeder's welcome.
 
@@ -89,7 +94,9 @@ class FeederLoader:
         for ahead: 2 to 4 hide the latency of decoding, more only costs memory on both sides.
         ``timeout_s`` bounds every wait for the feeder, the first one included; a daemon that
         restarts within it goes unnoticed but for ``statistics().reconnects``. ``recipe`` sets
-        further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``.
+        further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``. At an ipc endpoint batches
+        are read in the feeder's own memory; where that cannot be, or with ``share_memory=False``,
+        they are copied over the socket, and ``statistics().copied_because`` says why.
 
         Raises ConfigError for arguments without meaning (also where only the feeder can know),
         DatasetError when the feeder does not serve the dataset, PeerError when nobody answers
@@ -108,11 +115,17 @@ class FeederLoader:
         self.recipe = Recipe.for_split(
             split, batch_size=batch_size, image_size=image_size, **(recipe or {})
         )
+        self._normaliser = Normaliser(self.device, dtype, mean, std, packing=self.recipe.packing)
+        self._stage = make_stage(self._normaliser)
+        buffers = window + self._stage.buffers_held
+        slots = window
+        if share_memory and door_path(endpoint) is not None and 1 <= window <= MAX_WINDOW:
+            slots = min(MAX_WINDOW, buffers)  # what is lent is the node's until it is loaded
         hello = Hello(
             dataset=dataset,
             recipe=self.recipe,
             seed=seed,
-            window=window,
+            window=slots,
             client=f"{socket.gethostname()[:64]} pid {os.getpid()} rank {self.rank}",
         )
         try:
@@ -120,21 +133,12 @@ class FeederLoader:
         except ProtocolError as error:
             raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
         self._timeout_s = timeout_s
-        self._normaliser = Normaliser(self.device, dtype, mean, std, packing=self.recipe.packing)
-        self._stage = make_stage(self._normaliser)
-        self._buffers = [
-            BatchBuffer(
-                batch_size,
-                self.recipe.image_size,
-                pinned=self.device.type == "cuda",
-                packing=self.recipe.packing,
-            )
-            for _ in range(window + self._stage.buffers_held)
-        ]
+        self._buffers = BatchBuffers(self.recipe, pinned=self.device.type == "cuda")
         self._prefetch = Prefetch(
-            self.recipe, rank=self.rank, world_size=self.world_size, buffers=len(self._buffers)
+            self.recipe, rank=self.rank, world_size=self.world_size, buffers=buffers
         )
-        self._session = ClientSession(Job(endpoint=endpoint, hello=hello), self._prefetch)
+        job = Job(endpoint=endpoint, hello=hello, share_memory=share_memory)
+        self._session = ClientSession(job, self._prefetch)
         self._next_epoch = 0
         self._iterator: weakref.ref[EpochIterator] | None = None
         self._batches = self._images = 0
@@ -142,7 +146,7 @@ class FeederLoader:
         transport = Transport(self._session, self._buffers)
         self._transport = transport
         # Runs on close(), when the loader is garbage, and at the interpreter's exit.
-        self._finalizer = weakref.finalize(self, transport.close)
+        self._finalizer = weakref.finalize(self, _end, transport, self._stage)
         try:
             welcome = transport.wait_for_welcome(timeout_s)
             self._indices = rank_indices(
@@ -199,12 +203,15 @@ class FeederLoader:
         return LoaderStatistics(
             batches=self._batches,
             images=self._images,
+            batches_lent=self._prefetch.lent,
+            copied_because=self._session.copied_because,
             received_bytes=self._session.received_bytes,
             wait_s=self._wait_s,
             first_batch_s=self._session.first_batch_s,
             reconnects=max(0, self._session.welcomes - 1),
             chunks_discarded=self._prefetch.chunks_discarded,
             compile_failures=self._normaliser.compile_failures,
+            page_locks_refused=self._stage.page_locks_refused,
         )
 
     def close(self) -> None:
@@ -233,14 +240,16 @@ class FeederLoader:
         name = name_batch((epoch, index))
         start_s = time.monotonic()
         try:
-            complete = self._transport.take(name, self._timeout_s)
+            complete = self._transport.take(name, self._timeout_s, self._finish_copies)
         finally:
             self._wait_s += time.monotonic() - start_s
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, the prefetch gave {name_batch(complete.key)}")
-        buffer = self._buffers[complete.buffer]
-        if complete.padding:
-            buffer.fill_padding()
+        buffer = complete.lent
+        if buffer is None:
+            buffer = self._buffers[complete.buffer]
+            if complete.padding:
+                buffer.fill_padding()
         sample_ids = buffer.sample_ids.clone()
         try:
             images, labels = self._stage.load(buffer, complete.buffer)
@@ -256,6 +265,12 @@ class FeederLoader:
             epoch=epoch,
             index=index,
         )
+
+    def _finish_copies(self) -> None:
+        """Before a wait for the feeder, which may wait for the slots that are being copied."""
+        buffers = self._stage.finish()
+        if buffers:
+            self._transport.give_back(buffers)
 
 
 class EpochIterator:
@@ -289,6 +304,11 @@ class EpochIterator:
     def close(self) -> None:
         """Give up the rest of the epoch."""
         self.is_over = self._is_closed = True
+
+
+def _end(transport: Transport, stage: Stage) -> None:
+    transport.close()
+    stage.finish()  # so that nothing reads a slot that the node gets back
 
 
 def _resolve_device(device: torch.device | str | None) -> torch.device:

@@ -1,7 +1,8 @@
 """The one thread that owns the socket: carries messages between a node and the session.
 
 It dials the node, hands what it hears to ``ClientSession``, sends what that asks for, and copies
-the rows of chunks, once, from ZeroMQ's own memory into batch buffers. It alone assigns buffers (in
+the rows of chunks, once, from ZeroMQ's own memory into batch buffers; or, where it could map the
+node's slots (``_lent``), copies nothing. It alone assigns buffers (in
 ``ClientSession.drain``) and writes them, one after the other, so the copy needs no lock.
 
 ZeroMQ is told to queue nothing for a peer that is not there (IMMEDIATE), and its monitor tells when
@@ -10,6 +11,7 @@ dark, and an error can say whether anybody was there at all. What arrives is bou
 in bytes; the high-water mark lies above that and never takes effect.
 """
 
+import logging
 import socket
 import threading
 import time
@@ -31,7 +33,8 @@ from feeder.wire import (
     decode_from_node,
     encode,
 )
-from trainer_client._batch import BatchBuffer
+from trainer_client._batch import BatchBuffers
+from trainer_client._lent import Claimant
 from trainer_client._session import ClientSession
 
 FAREWELL_MS: Final = 200  # how long the last message may take to leave
@@ -42,6 +45,8 @@ HEARTBEAT_MS: Final = 2000  # a host that lost its power closes no connection: n
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000
+
+_log = logging.getLogger(__name__)
 
 _CONNECTION_EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -59,7 +64,7 @@ class Pump:
         self,
         session: ClientSession,
         changed: threading.Condition,
-        buffers: Sequence[BatchBuffer],
+        buffers: BatchBuffers,
         ring: socket.socket,
     ) -> None:
         self.closing = False
@@ -69,6 +74,7 @@ class Pump:
         self._buffers = buffers
         self._ring = ring
         self._unsent: deque[ClientMessage] = deque()
+        self._said = ""  # the last that was logged of how batches come
 
     def run(self) -> None:
         """Serve the connection until ``closing``; an error goes to the consumer."""
@@ -89,6 +95,8 @@ class Pump:
         finally:
             self._ring.close()
             with self._changed:
+                if self.closing:
+                    self._session.let_go()  # after the Bye, or it would look like a death
                 self._changed.notify_all()
 
     def _set_options(self, dealer: "zmq.Socket[bytes]") -> None:
@@ -117,13 +125,18 @@ class Pump:
         poller = zmq.Poller()
         poller.register(self._ring, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
+        claimant = Claimant(self._session, self._changed, poller)
         while not self.closing:
+            claimant.tend()
             wait_ms = self._send(dealer)
+            self._say_how_batches_come()
             poller.register(dealer, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
             poller.poll(wait_ms)
             self._hear_ring()
             self._hear_monitor(monitor)
             self._hear_node(dealer)
+            claimant.hear()
+        claimant.close()
         with self._changed:
             self._unsent.extend(self._session.farewell())
         self._flush(dealer)
@@ -138,6 +151,23 @@ class Pump:
             self._changed.notify_all()
         self._flush(dealer)
         return IDLE_MS if wait_s * 1000 > IDLE_MS else max(1, int(wait_s * 1000))
+
+    def _say_how_batches_come(self) -> None:
+        """Log, once each time that it changes, whether batches are read in place."""
+        session = self._session
+        if session.welcome is None or session.awaits_slots:
+            return
+        said = (
+            f"batches are copied over the socket: {session.copied_because}"
+            if session.copied_because is not None
+            else "batches are read in place, in the feeder's slots"
+        )
+        if said != self._said:
+            self._said = said
+            is_fallback = session.copied_because is not None and session.wants_slots
+            _log.log(
+                logging.WARNING if is_fallback else logging.INFO, "%s: %s", self._endpoint, said
+            )
 
     def _flush(self, dealer: "zmq.Socket[bytes]") -> None:
         while self._unsent:
@@ -169,9 +199,11 @@ class Pump:
     def _hear_node(self, dealer: "zmq.Socket[bytes]") -> None:
         for _ in range(MESSAGES_IN_A_ROW):
             try:
-                frames = dealer.recv_multipart(zmq.DONTWAIT, copy=False)
+                frames = [dealer.recv(zmq.DONTWAIT, copy=False)]
             except zmq.Again:
                 return
+            while frames[-1].more:
+                frames.append(dealer.recv(copy=False))
             message = self._decode(frames[0])
             if isinstance(message, Chunk):
                 self._store(message, frames[1:])

@@ -11,12 +11,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from feeder.errors import ConfigError, PeerError
 from feeder.wire import Welcome
-from trainer_client._batch import BatchBuffer
+from trainer_client._batch import BatchBuffers
 from trainer_client._prefetch import CompleteBatch
 from trainer_client._pump import Pump
 from trainer_client._session import ClientSession
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Transport:
     """A connection to one node, kept up until ``close``."""
 
-    def __init__(self, session: ClientSession, buffers: Sequence[BatchBuffer]) -> None:
+    def __init__(self, session: ClientSession, buffers: BatchBuffers) -> None:
         """Start the I/O thread, which dials ``session.job.endpoint`` at once."""
         self._session = session
         self._endpoint = session.job.endpoint
@@ -59,10 +59,20 @@ class Transport:
             self._session.begin(epoch)
         self._wake()
 
-    def take(self, name: str, timeout_s: float) -> CompleteBatch:
-        """Return the next batch; PeerError when it, called ``name``, is not there in time."""
+    def take(
+        self, name: str, timeout_s: float, before_waiting: Callable[[], None]
+    ) -> CompleteBatch:
+        """Return the next batch; PeerError when it, called ``name``, is not there in time.
+
+        ``before_waiting`` is called if it is not there yet: who waits while holding on to slots
+        may wait for one of these.
+        """
         self.check_usable()
         deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            is_there = self._session.is_next_complete()
+        if not is_there:
+            before_waiting()
         with self._changed:
             while (batch := self._session.take()) is None:
                 self._wait(deadline_s, f"no {name}", timeout_s)

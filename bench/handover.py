@@ -1,0 +1,73 @@
+"""What handing a batch over costs a client of the same host: time, and bytes through the socket.
+
+Word of each batch is waited for first, untimed. Then is timed what the client does about it: read
+the message, have the arrays (``handover/client``); and with giving the batch before back and asking
+for the next one, which comes first, ``handover/client-whole``. Between two batches the caches are
+filled with other things, as training does it: the pixels are copied, and that copy, the least that
+any socket would cost, is the baseline.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import zmq
+
+from bench.report import Result, single, summarise
+from feeder.errors import PeerError
+from feeder.fetch import BatchFetcher
+from feeder.wire import BatchKey, NodeMessage
+
+BATCHES: Final = 12
+_TIMEOUT_S: Final = 60.0
+
+
+class TimedFetcher(BatchFetcher):
+    """Remembers when it began to read the latest message."""
+
+    began_s = 0.0
+
+    def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
+        self.began_s = time.perf_counter()
+        return super()._receive()
+
+
+def measure_handover(
+    lent: TimedFetcher, copied: BatchFetcher, keys: Sequence[BatchKey], suffix: str
+) -> list[Result]:
+    """Return the rows; ``lent`` reads its batches in place, ``copied`` over the socket."""
+    whole_us: list[float] = []
+    handed_us: list[float] = []
+    copy_us: list[float] = []
+    received_before = lent.received_bytes
+    batches = lent.fetch(keys)
+    spare = np.zeros_like(next(batches).pixels)
+    for _ in keys[1:]:
+        if not lent.wait(_TIMEOUT_S):
+            raise PeerError(f"no batch within {_TIMEOUT_S:g} s: is the machine overloaded?")
+        began_s = time.perf_counter()
+        batch = next(batches)
+        ended_s = time.perf_counter()
+        whole_us.append(1e6 * (ended_s - began_s))
+        handed_us.append(1e6 * (ended_s - lent.began_s))
+        np.copyto(spare, batch.pixels)
+        copy_us.append(1e6 * (time.perf_counter() - ended_s))
+    for _ in batches:
+        pass
+    through_socket = (lent.received_bytes - received_before) / len(keys)
+    received_before = copied.received_bytes
+    for _ in copied.fetch(keys[:1]):
+        pass
+    memcpy = summarise(f"handover/memcpy{suffix}", "µs", copy_us)
+    rows = [memcpy]
+    for name, values in (("client", handed_us), ("client-whole", whole_us)):
+        rows.append(
+            summarise(
+                f"handover/{name}{suffix}", "µs", values, baseline=memcpy, baseline_values=copy_us
+            )
+        )
+    rows.append(single(f"handover/socket-bytes{suffix}", "bytes a batch", through_socket))
+    through_copying = copied.received_bytes - received_before
+    rows.append(single(f"handover/socket-bytes-copy{suffix}", "bytes a batch", through_copying))
+    return rows

@@ -1,0 +1,31 @@
+"""What to do where machine, container or unit refuse memory: the very lines. Pure text.
+
+Slots are anonymous memory (memfd), so the size of /dev/shm, which is the usual culprit elsewhere,
+has no part in this; the lines say so, because it is what people try first.
+"""
+
+import errno
+from typing import Final
+
+_NOT_SHM: Final = "/dev/shm is not used, its size does not matter"
+
+
+def more_memory(more_bytes: int) -> str:
+    """Return how to give the daemon ``more_bytes`` beyond what its cgroup or machine has."""
+    megabytes = -(-more_bytes // 1_000_000)
+    return (
+        f"allow it {megabytes:,} MB more with `docker run --memory=…`, Kubernetes "
+        f"`resources: {{limits: {{memory: …}}}}` or systemd `MemoryMax=…` ({_NOT_SHM})"
+    )
+
+
+def lift_limit(error_number: int | None, more_bytes: int) -> str:
+    """Return what lifts the limit that creating slot memory has run into."""
+    if error_number in (errno.EMFILE, errno.ENFILE):
+        return (
+            "allow it more files with `docker run --ulimit nofile=65536:65536` or systemd "
+            "`LimitNOFILE=65536`; under Kubernetes in the container runtime's own unit"
+        )
+    if error_number == errno.EPERM:
+        return "allow it memfd_create, which its seccomp profile forbids (Docker's own allows it)"
+    return more_memory(more_bytes)

@@ -1,0 +1,216 @@
+"""Where clients of this machine come for their slots: unix sockets beside the ipc endpoints.
+
+Who claims a session's slots gets a descriptor that can only be read, and keeps the connection for
+as long as it reads them: its end, which the kernel sends whatever kills the client, is how the node
+process learns that nobody reads any more. Who connects and claims nothing is sent away; at most
+_WAITING_MAX may be about to. Invariant: one thread uses this object, and no call waits.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from feeder.endpoint import Endpoint, clear_stale_socket
+from feeder.errors import ProtocolError, ResourceError
+from feeder.metrics import DoorCounters
+from feeder.slot_claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
+from feeder.slots import SlotMemory
+
+_BACKLOG: Final = 64
+_WAITING_MAX: Final = 64
+_CLAIM_DEADLINE_S: Final = 5.0
+_PAUSE_S: Final = 0.1
+"""Without descriptors no connection can be taken, and the listener would wake us for ever."""
+
+_log = logging.getLogger(__name__)
+
+
+class PollSet(Protocol):
+    """Who polls the sockets."""
+
+    def add(self, source: int, call: Callable[[], None], /) -> None:
+        """Begin to poll a descriptor, and call when it has input or has ended."""
+
+    def remove(self, source: int, /) -> None:
+        """End polling it."""
+
+
+class DoorKeeper(Protocol):
+    """Who decides about claims."""
+
+    def on_claim(self, connection: int, session: int) -> None:
+        """Answer with ``grant`` or ``refuse``, at once or later."""
+
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
+        """Hear that who was granted a session's slots reads them no more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    socket: socket.socket
+    claim_by_s: float
+    session: int | None = None  # whose slots it was granted
+    has_claimed: bool = False
+
+
+class SlotDoor:
+    """Listens for claims and keeps the connections; ``close()`` is idempotent."""
+
+    def __init__(self) -> None:
+        self.counters = DoorCounters()
+        self._listeners: dict[Path, socket.socket] = {}
+        self._files: dict[Path, tuple[int, int]] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._next_connection = 1
+        self._polls: PollSet | None = None
+        self._keeper: DoorKeeper | None = None
+        self._clock: Callable[[], float] = lambda: 0.0
+        self._resume_s = float("inf")  # when listeners that were paused are polled again
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``tend`` is due."""
+        waiting = (c.claim_by_s for c in self._connections.values() if not c.has_claimed)
+        return min(self._resume_s, min(waiting, default=float("inf")))
+
+    def bind(self, endpoints: Sequence[Endpoint]) -> None:
+        """Listen beside each ipc endpoint; ResourceError when a path is in use."""
+        for endpoint in endpoints:
+            if endpoint.transport != "ipc":
+                continue
+            path = Path(endpoint.path + DOOR_SUFFIX)
+            clear_stale_socket(path)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            self._listeners[path] = listener
+            try:
+                listener.bind(os.fspath(path))
+                listener.listen(_BACKLOG)
+            except OSError as error:
+                raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
+            self._files[path] = _identify(path)
+
+    def attend(self, polls: PollSet, keeper: DoorKeeper, clock: Callable[[], float]) -> None:
+        """Begin to take connections; those who came before are waiting."""
+        self._polls, self._keeper, self._clock = polls, keeper, clock
+        self._poll_listeners()
+
+    def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
+        """Pass a descriptor of the memory on; False when that is not possible."""
+        holder = self._connections.get(connection)
+        if holder is None:
+            return False
+        try:
+            reader = memory.open_read_only()
+        except OSError as error:
+            self.counters.shares_failed += 1
+            _log.warning("slots cannot be shared: /proc/self/fd: %s", error.strerror)
+            self.refuse(connection, f"the feeder cannot share its slots: {error.strerror}")
+            return False
+        try:
+            socket.send_fds(holder.socket, [encode_answer()], [reader])
+        except OSError:  # it is gone, or never made room for one packet
+            self._drop(connection)
+            return False
+        finally:
+            os.close(reader)
+        holder.session = session
+        return True
+
+    def refuse(self, connection: int, reason: str) -> None:
+        """Say why not, and end the connection."""
+        refused = self._connections.get(connection)
+        if refused is not None:
+            self.counters.claims_refused += 1
+            with contextlib.suppress(OSError):
+                refused.socket.send(encode_answer(reason))
+            self._drop(connection)
+
+    def tend(self, now_s: float) -> None:
+        """Send those away who claim nothing, and take connections again after a pause."""
+        for number, connection in list(self._connections.items()):
+            if not connection.has_claimed and connection.claim_by_s <= now_s:
+                self._drop(number)
+        if self._resume_s <= now_s:
+            self._resume_s = float("inf")
+            self._poll_listeners()
+
+    def close(self) -> None:
+        """End all connections, which tells no client anything it must act upon; remove the files.
+
+        What clients have mapped stays theirs to read.
+        """
+        for connection in self._connections.values():
+            connection.socket.close()
+        self._connections.clear()
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
+        for path, identity in self._files.items():
+            with contextlib.suppress(FileNotFoundError):
+                if _identify(path) == identity:  # else another daemon has taken the path over
+                    path.unlink()
+        self._files.clear()
+
+    def _poll_listeners(self) -> None:
+        assert self._polls is not None, "attended before anything is polled"
+        for listener in self._listeners.values():
+            self._polls.add(listener.fileno(), lambda listener=listener: self._on_caller(listener))  # type: ignore[misc]
+
+    def _on_caller(self, listener: socket.socket) -> None:
+        assert self._polls is not None, "callers are heard through the polls"
+        try:
+            caller, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _log.warning("no descriptor for a client's claim: %s", error.strerror)
+            for each in self._listeners.values():
+                self._polls.remove(each.fileno())
+            self._resume_s = self._clock() + _PAUSE_S
+            return
+        caller.setblocking(False)
+        waiting = [n for n, c in self._connections.items() if not c.has_claimed]
+        if len(waiting) >= _WAITING_MAX:
+            self._drop(waiting[0])
+        number, self._next_connection = self._next_connection, self._next_connection + 1
+        self._connections[number] = _Connection(caller, self._clock() + _CLAIM_DEADLINE_S)
+        self._polls.add(caller.fileno(), lambda: self._on_packet(number))
+
+    def _on_packet(self, number: int) -> None:
+        """Take in a claim; after one, a farewell or the end."""
+        assert self._keeper is not None, "packets are heard through the polls"
+        connection = self._connections[number]
+        try:
+            packet = connection.socket.recv(CLAIM_BYTES + 1)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            packet = b""
+        if connection.has_claimed or not packet:
+            self._drop(number, has_died=not packet)
+            return
+        try:
+            session = decode_claim(packet)
+        except ProtocolError as error:
+            self.refuse(number, str(error))
+            return
+        connection.has_claimed = True
+        self._keeper.on_claim(number, session)
+
+    def _drop(self, number: int, *, has_died: bool = False) -> None:
+        assert self._polls is not None, "there are connections only while they are polled"
+        connection = self._connections.pop(number)
+        self._polls.remove(connection.socket.fileno())
+        connection.socket.close()
+        if connection.session is not None and self._keeper is not None:
+            self._keeper.on_holder_gone(connection.session, has_died)
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

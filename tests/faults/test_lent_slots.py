@@ -1,0 +1,142 @@
+"""Clients that map slots and die, stop or outlive the daemon: slots come back, bytes stay right."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.lent_client import SLOTS, LentClient, digest, expected, make_loader
+from trainer_client import FeederLoader
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("lent"))
+
+
+def serve(packed: Path, folder: Path, *more: str) -> Daemon:
+    return Daemon(
+        *("--data", f"d={packed}", "--bind", f"ipc://{folder}/node"),
+        *("--workers", "2", "--chunk-images", "4", *more),
+    )
+
+
+@pytest.fixture
+def daemon(packed: Path, tmp_path: Path) -> Iterator[Daemon]:
+    with serve(packed, tmp_path) as running:
+        yield running
+
+
+def all_lent(daemon: Daemon, batches: int) -> None:
+    wait_until(lambda: daemon.counters()["batches_lent"] == batches, f"{batches} batches lent")
+
+
+def all_back(daemon: Daemon) -> None:
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are back")
+    counters = daemon.counters()
+    assert (counters["sessions"], counters["slots_held_bytes"]) == (0, 0)
+
+
+def take(loader: FeederLoader, batches: int) -> list[str]:
+    """Take batches, over the ends of epochs."""
+    taken: list[str] = []
+    while True:
+        for batch in loader:
+            taken.append(digest(batch))
+            if len(taken) == batches:
+                return taken
+
+
+def test_slots_of_a_killed_client_come_back_at_once_and_others_go_on(daemon: Daemon) -> None:
+    undisturbed = expected(daemon.endpoint, 12)
+    wait_until(lambda: daemon.counters()["sessions"] == 0, "the first client has left")
+    node = daemon.node
+    fds = node.num_fds()
+    with make_loader(daemon.endpoint) as other:
+        batches = iter(other)
+        taken = [digest(next(batches))]
+        all_lent(daemon, 1 + SLOTS)
+        with LentClient.start(daemon.endpoint) as killed:
+            assert killed.take(1) == undisturbed[:1] == taken
+            all_lent(daemon, 2 * (1 + SLOTS))
+            held = daemon.counters()["slots_held_bytes"]
+        wait_until(lambda: daemon.counters()["slots_held_bytes"] == held // 2, "no more held")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held // 2, "they are back")
+        taken += [digest(batch) for batch in batches]
+        assert taken + take(other, 7) == undisturbed
+        assert other.statistics().reconnects == 0
+        assert other.statistics().batches_lent >= 12
+    all_back(daemon)
+    counters = daemon.counters()
+    assert (counters["sessions_lost"], counters["sessions_expired"]) == (1, 0)
+    wait_until(lambda: node.num_fds() <= fds, "no descriptor stays")
+
+
+def test_a_stopped_client_keeps_its_own_slots_only_and_reads_them_when_it_goes_on(
+    packed: Path, tmp_path: Path
+) -> None:
+    with (
+        serve(packed, tmp_path, "--lease-s", "2") as daemon,
+        LentClient.start(daemon.endpoint) as stopped,
+    ):
+        undisturbed = expected(daemon.endpoint, 12)
+        assert stopped.take(1) == undisturbed[:1]
+        all_lent(daemon, 1 + SLOTS)
+        held = daemon.counters()["slots_held_bytes"]
+        stopped.process.send_signal(signal.SIGSTOP)
+        with make_loader(daemon.endpoint) as other:
+            assert take(other, 12) == undisturbed
+            wait_until(lambda: daemon.counters()["sessions_expired"], "its lease is over")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held, "others are back")
+        assert daemon.counters()["slots_held_bytes"] == held, "it may still read them"
+        stopped.process.send_signal(signal.SIGCONT)
+        assert stopped.take(11) == undisturbed[1:]
+        assert stopped.finish() == "None", "the new session's slots were mapped too"
+        all_back(daemon)
+
+
+def test_a_client_outlives_node_process_and_workers_with_what_they_had_lent(
+    daemon: Daemon,
+) -> None:
+    undisturbed = expected(daemon.endpoint, 20)
+    with make_loader(daemon.endpoint) as loader:
+        batches = iter(loader)
+        taken = [digest(next(batches))]
+        all_lent(daemon, 1 + SLOTS)
+        daemon.node.kill()
+        taken.append(digest(next(batches)))
+        assert loader.statistics().reconnects == 0, "what was lent is still there"
+        daemon.wait_line("node process 0 serves again")
+        taken += [digest(batch) for batch in batches]
+        for worker in daemon.workers():
+            worker.kill()
+        assert taken + take(loader, 15) == undisturbed
+        assert loader.statistics().reconnects == 1
+        assert loader.statistics().copied_because is None
+    all_back(daemon)
+    daemon.family()
+
+
+def test_a_daemon_that_ends_in_good_order_leaves_what_it_lent_to_be_read(
+    packed: Path, tmp_path: Path
+) -> None:
+    with serve(packed, tmp_path) as first:
+        loader = make_loader(first.endpoint)
+        with loader:
+            batches = iter(loader)
+            taken = [digest(next(batches))]
+            all_lent(first, 1 + SLOTS)
+            status, seconds = first.stop()
+            assert status == 0
+            assert seconds < 5
+            assert first.close() == []
+            taken += [digest(next(batches)) for _ in range(4)]
+            assert next(batches, None) is None
+            assert loader.statistics().reconnects == 0
+            with serve(packed, tmp_path) as second:
+                taken += take(loader, 5)
+                assert taken == expected(second.endpoint, 10)
+                assert loader.statistics().reconnects == 1
+                assert loader.statistics().copied_because is None

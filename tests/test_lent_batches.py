@@ -1,0 +1,265 @@
+"""Batches read in the slots of a real daemon: the same bytes, none of them through the socket."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from feeder.dataset import Dataset
+from feeder.fetch import BatchFetcher
+from feeder.lent_memory import LentMemory, SlotClaim
+from feeder.slot_claim import door_path
+from feeder.slot_layout import SlotLayout
+from feeder.wire import Lent, decode_from_node
+from tests.daemon import (
+    Arrived,
+    Daemon,
+    RawClient,
+    check_batch,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.lent_client import BATCH, SIDE, digest, expected, make_loader
+from tests.test_slot_door import mapping_of
+from trainer_client._batch import SlotBuffer
+from trainer_client._page_lock import PageLocks
+
+KEYS = [(epoch, index) for epoch in range(2) for index in range(5)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    ipc = f"ipc://{tmp_path_factory.mktemp('run')}/node"
+    with Daemon(
+        *("--data", f"d={packed}", "--bind", ipc, "--bind", "tcp://127.0.0.1:0"),
+        *("--workers", "2", "--chunk-images", "4"),
+    ) as running:
+        yield running
+
+
+def fetcher(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
+    return BatchFetcher(
+        endpoint, dataset="d", recipe=small_recipe(), seed=3, share_memory=share_memory
+    )
+
+
+def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
+    """Map the slots of a raw client's session."""
+    door = door_path(daemon.endpoints[0])
+    assert door is not None
+    answer = SlotClaim(door, client.session)
+    layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
+    taken: list[LentMemory] = []
+
+    def arrived() -> bool:
+        memory = answer.take(layout)
+        if memory is not None:
+            taken.append(memory)
+        return memory is not None
+
+    wait_until(arrived, "the slots are granted")
+    return taken[0]
+
+
+def test_a_lent_batch_costs_the_socket_one_small_frame_and_has_the_right_bytes(
+    daemon: Daemon, packed: Path
+) -> None:
+    recipe = small_recipe()
+    sent_before = daemon.counters()["bytes_sent"]
+    with Dataset.open(packed) as dataset, RawClient(daemon.endpoints[0]) as client:
+        client.hello(recipe, window=2)
+        memory = claim(client, daemon, 2)
+        client.want((0, 0), (0, 1))
+        for number in range(2, 7):
+            frames = client.socket.recv_multipart()
+            assert len(frames) == 1, "no frame of pixels"
+            assert len(frames[0]) < 100, "bytes for 10 images of 3,072"
+            lent = decode(frames[0])
+            slot = memory.slot(lent.slot)
+            arrived = Arrived(slot.pixels, slot.labels, slot.sample_ids, 0, lent.valid)
+            check_batch(dataset, recipe, (lent.epoch, lent.index), arrived)
+            key = (lent.epoch, lent.index)
+            client.want(divmod(number, 5), release=(key,))
+        client.bye()
+    assert daemon.counters()["bytes_sent"] == sent_before
+
+
+def decode(frame: bytes) -> Lent:
+    message = decode_from_node(frame)
+    assert isinstance(message, Lent)
+    return message
+
+
+def test_the_fetcher_reads_in_place_the_same_as_it_is_sent(daemon: Daemon) -> None:
+    with (
+        fetcher(daemon.endpoints[0]) as lent,
+        fetcher(daemon.endpoints[0], share_memory=False) as copied,
+        fetcher(daemon.endpoints[1]) as over_tcp,
+    ):
+        assert lent.copied_because is None
+        assert copied.copied_because == "share_memory is off"
+        assert over_tcp.copied_because == "it is no ipc endpoint"
+        places = set()
+        for one, *others in zip(
+            lent.fetch(KEYS), copied.fetch(KEYS), over_tcp.fetch(KEYS), strict=True
+        ):
+            for other in others:
+                assert (one.key, one.valid) == (other.key, other.valid)
+                assert np.array_equal(one.pixels, other.pixels)
+                assert np.array_equal(one.labels, other.labels)
+                assert np.array_equal(one.sample_ids, other.sample_ids)
+            address = one.pixels.__array_interface__["data"][0]
+            assert mapping_of(address) == "r--s /memfd:feeder-slots (deleted)"
+            assert not one.pixels.flags.writeable
+            places.add(address)
+        assert len(places) <= lent.welcome.window, "slots are used again"
+
+
+def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = daemon.counters()
+    with make_loader(daemon.endpoints[0]) as lent:
+        batches = [digest(batch) for _ in range(2) for batch in lent]
+        after = lent.statistics()
+    assert (after.copied_because, after.received_bytes) == (None, 0)
+    assert after.batches == 10 <= after.batches_lent
+    wait_until(lambda: daemon.counters()["sessions_closed"] > before["sessions_closed"], "Bye")
+    counters = daemon.counters()
+    assert counters["bytes_sent"] == before["bytes_sent"], "no pixel went over the socket"
+    assert counters["sessions_lost"] == before["sessions_lost"]
+    assert expected(daemon.endpoints[0], 10) == batches
+    assert f"{daemon.endpoints[0]}: batches are read in place" in caplog.text
+    with make_loader(daemon.endpoints[1]) as over_tcp:
+        assert [digest(batch) for _ in range(2) for batch in over_tcp] == batches
+        after = over_tcp.statistics()
+    assert (after.batches_lent, after.copied_because) == (0, "it is no ipc endpoint")
+    assert after.received_bytes >= 10 * BATCH * (SIDE * SIDE * 3 + 16)
+    assert "are copied over the socket: it is no ipc endpoint" in caplog.text
+
+
+def test_a_client_that_cannot_reach_the_door_gets_copies_and_says_so(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = door_path(daemon.endpoints[0])
+    assert door is not None
+    before = daemon.counters()["batches_lent"]
+    os.rename(door, door + ".away")  # as where only the one socket is mounted into a container
+    try:
+        with make_loader(daemon.endpoints[0]) as loader:
+            batches = [digest(batch) for batch in loader]
+            after = loader.statistics()
+    finally:
+        os.rename(door + ".away", door)
+    assert batches == expected(daemon.endpoints[0], 5)
+    assert after.copied_because == f"{door}: No such file or directory"
+    assert after.batches_lent == 0
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert warnings == [
+        f"{daemon.endpoints[0]}: batches are copied over the socket: {after.copied_because}"
+    ]
+    assert daemon.counters()["batches_lent"] == before
+
+
+def test_evaluation_and_ranks_are_lent_too(daemon: Daemon) -> None:
+    settings = {"split": "val", "world_size": 4}
+    for rank in (1, 3):
+        with (
+            make_loader(daemon.endpoints[0], rank=rank, **settings) as lent,
+            make_loader(daemon.endpoints[1], rank=rank, **settings) as copied,
+        ):
+            assert [digest(a) for a in lent] == [digest(b) for b in copied]
+            assert lent.statistics().copied_because is None
+
+
+@pytest.mark.parametrize("packing", ["uint8-chw-rgb", "int8-hwc-rgbx"])
+def test_other_packings_are_lent_too(daemon: Daemon, packing: str) -> None:
+    settings = {"recipe": {"resize_size": 36, "packing": packing}}
+    with (
+        make_loader(daemon.endpoints[0], **settings) as lent,
+        make_loader(daemon.endpoints[1], **settings) as copied,
+    ):
+        assert [digest(a) for a in lent] == [digest(b) for b in copied]
+        assert lent.statistics().copied_because is None
+
+
+def test_breaking_out_and_starting_over_reads_the_right_slots(daemon: Daemon) -> None:
+    undisturbed = expected(daemon.endpoints[0], 5)
+    with make_loader(daemon.endpoints[0]) as loader:
+        for steps in (1, 2, 0, 4, 5):
+            loader.set_epoch(0)
+            batches = iter(loader)
+            assert [digest(next(batches)) for _ in range(steps)] == undisturbed[:steps]
+            batches.close()
+        assert loader.statistics().reconnects == 0
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are back")
+
+
+def test_one_slot_is_enough(packed: Path, tmp_path: Path) -> None:
+    with Daemon(
+        *("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", "--workers", "1"),
+        *("--window-max", "1"),
+    ) as tight:
+        with make_loader(tight.endpoint) as loader:
+            batches = [digest(batch) for batch in loader]
+            assert loader.statistics().copied_because is None
+        assert batches == expected(tight.endpoint, 5)
+        assert tight.counters()["windows_reduced"] == 2
+
+
+# Page locks
+
+
+class FakeCudart:
+    """Registers what it is told to, until it has had enough."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.registered: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 -- CUDA's
+        assert flags == 8, "the pages are read-only"
+        assert address % 4096 == size % 4096 == 0
+        assert address not in self.registered
+        if len(self.registered) == self.room:
+            return 801
+        self.registered[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 -- CUDA's
+        del self.registered[address]
+        return 0
+
+
+def test_slots_are_locked_once_and_unlocked_before_they_are_unmapped(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    cudart, forgotten = FakeCudart(2), []
+    locks = PageLocks(cudart, lambda: forgotten.append(1))
+    with RawClient(daemon.endpoints[0]) as client:
+        client.hello(small_recipe(), window=4)
+        memory = claim(client, daemon, 4)
+        slots = [SlotBuffer(memory, number) for number in range(4)]
+        for slot in (*slots, *slots):
+            locks.lock(slot)
+        assert [slot.is_page_locked for slot in slots] == [True, True, False, False]
+        assert set(cudart.registered) == {slots[0].pixels.data_ptr(), slots[1].pixels.data_ptr()}
+        assert (locks.refused, len(forgotten)) == (2, 2)
+        assert caplog.text.count("lift the limit on locked memory") == 1
+        view = torch.Tensor.view(slots[0].labels, -1)
+        slots.clear()
+        del memory, slot
+        assert len(cudart.registered) == 2, "a tensor still reads them"
+        del view
+        assert not cudart.registered

@@ -1,0 +1,393 @@
+"""Claims of slots: the packets, the door, and the mapping that a client gets of them."""
+
+import fcntl
+import gc
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.endpoint import parse_endpoint
+from feeder.errors import ProtocolError, ResourceError
+from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
+from feeder.slot_claim import (
+    ANSWER_BYTES_MAX,
+    decode_answer,
+    decode_claim,
+    door_path,
+    encode_answer,
+    encode_claim,
+)
+from feeder.slot_door import SlotDoor
+from feeder.slot_layout import SlotLayout
+from feeder.slots import SlotMemory
+from tests.daemon import wait_until
+from tests.sources import REPOSITORY
+
+LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
+
+
+class Room:
+    """The door with all around it: polls that the test turns, a clock, and who decides."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "node.slots")
+        self.now_s = 0.0
+        self.calls: dict[int, Callable[[], None]] = {}
+        self.claims: list[tuple[int, int]] = []
+        self.gone: list[tuple[int, bool]] = []  # the session, and whether its holder died
+        self.door = SlotDoor()
+        self.door.bind([parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")])
+        self.door.attend(self, self, lambda: self.now_s)
+
+    def add(self, source: int, call: Callable[[], None]) -> None:
+        self.calls[source] = call
+
+    def remove(self, source: int) -> None:
+        del self.calls[source]
+
+    def on_claim(self, connection: int, session: int) -> None:
+        self.claims.append((connection, session))
+
+    def on_holder_gone(self, session: int, has_died: bool) -> None:
+        self.gone.append((session, has_died))
+
+    def turn(self) -> None:
+        """Have the door look at all its sockets, which are not blocking."""
+        for _ in range(3):  # a caller, its packet, its end
+            for source, call in list(self.calls.items()):
+                if source in self.calls:
+                    call()
+
+    def call(self) -> socket.socket:
+        """Return a connection of somebody who says nothing yet."""
+        caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        caller.settimeout(10)
+        caller.connect(self.path)
+        return caller
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    made = Room(tmp_path)
+    yield made
+    made.door.close()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def memory() -> Iterator[SlotMemory]:
+    made = SlotMemory.create(LAYOUT)
+    yield made
+    made.close()
+
+
+def lend(room: Room, memory: SlotMemory) -> LentMemory:
+    """Claim slots and get them."""
+    claim = SlotClaim(room.path, 77)
+    assert claim.take(LAYOUT) is None, "there was no answer yet"
+    room.turn()
+    connection, session = room.claims.pop()
+    assert session == 77
+    assert room.door.grant(connection, session, memory)
+    lent = claim.take(LAYOUT)
+    assert lent is not None
+    return lent
+
+
+# Packets
+
+
+@given(st.integers(0, 2**64 - 1), st.text(max_size=300))
+def test_packets_come_back_as_they_were(session: int, reason: str) -> None:
+    assert decode_claim(encode_claim(session)) == session
+    assert (
+        decode_answer(encode_answer(reason)) == reason[: len(decode_answer(encode_answer(reason)))]
+    )
+    assert len(encode_answer(reason)) <= ANSWER_BYTES_MAX
+
+
+@given(st.binary(max_size=40) | st.binary(max_size=20).map(lambda tail: b"FDR\x01" + tail))
+def test_any_bytes_are_a_claim_or_a_protocol_error(packet: bytes) -> None:
+    try:
+        session = decode_claim(packet)
+    except ProtocolError:
+        return
+    assert encode_claim(session) == packet
+
+
+def test_slots_are_claimed_beside_ipc_endpoints_only() -> None:
+    assert door_path("ipc:///run/feeder/node.1") == "/run/feeder/node.1.slots"
+    assert door_path("tcp://127.0.0.1:5555") is None
+
+
+# The door
+
+
+def test_a_client_sees_what_workers_write_and_cannot_write_itself(
+    room: Room, memory: SlotMemory
+) -> None:
+    lent = lend(room, memory)
+    memory.chunk(1, 2, 3).pixels[...] = -9
+    memory.chunk(1, 2, 3).labels[...] = 4
+    slot = lent.slot(1)
+    assert (slot.pixels[2:] == -9).all()
+    assert slot.labels.tolist() == [0, 0, 4, 4, 4]
+    start = slot.pixels.__array_interface__["data"][0]
+    assert lent.address + LAYOUT.slot_bytes == start
+    assert mapping_of(start).startswith("r--s"), "to write there would be a segmentation fault"
+    reader = memory.open_read_only()
+    try:
+        with pytest.raises(PermissionError):
+            mmap.mmap(reader, LAYOUT.total_bytes)
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory.fileno(), 0)
+        assert os.fstat(reader).st_mode & 0o777 == 0o400
+    finally:
+        os.close(reader)
+
+
+def mapping_of(address: int) -> str:
+    """Return permissions and file of the mapping that an address lies in."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions, *rest = line.split(maxsplit=5)
+        first, end = (int(part, 16) for part in span.split("-"))
+        if first <= address < end:
+            return f"{permissions} {rest[-1]}"
+    raise AssertionError(f"{address:x} is not mapped")
+
+
+def test_the_holder_is_gone_when_the_last_view_is(room: Room, memory: SlotMemory) -> None:
+    lent = lend(room, memory)
+    ended: list[str] = []
+    lent.before_unmapping(lambda: ended.append("unlocked"))
+    view = lent.slot(0).pixels[1:2]
+    del lent
+    gc.collect()
+    room.turn()
+    assert (room.gone, ended) == ([], []), "somebody still reads"
+    assert not view.any()
+    del view
+    room.turn()
+    assert (room.gone, ended) == ([(77, False)], ["unlocked"])
+
+
+def test_a_fork_of_the_client_cannot_give_its_slots_back(
+    room: Room, memory: SlotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = lend(room, memory)
+    ended: list[str] = []
+    lent.before_unmapping(lambda: ended.append("unlocked"))
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.lent_memory.os.getpid", lambda: -1)
+        del lent
+    room.turn()
+    assert ended == []
+    assert (77, False) not in room.gone, "no farewell"
+
+
+def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
+    room: Room, memory: SlotMemory
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from feeder.lent_memory import SlotClaim\n"
+        "from tests.test_slot_door import LAYOUT\n"
+        "claim = SlotClaim(sys.argv[1], 77)\n"
+        "print('claimed', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "lent = claim.take(LAYOUT)\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, room.path],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert client.stdout.readline() == "claimed\n"
+        room.turn()
+        assert room.door.grant(*room.claims[0], memory)
+        client.stdin.write("\n")
+        client.stdin.flush()
+        assert client.wait(30) == -9
+        wait_until(lambda: room.turn() or room.gone, "the death is seen, once the fork runs")
+        assert room.gone == [(77, True)]
+
+
+def test_discarded_slots_read_as_zeros_and_nobody_gets_a_bus_error(
+    room: Room, memory: SlotMemory
+) -> None:
+    lent = lend(room, memory)
+    memory.chunk(0, 0, 5).pixels[...] = 1
+    view = lent.slot(0).pixels
+    assert view.all()
+    memory.discard()
+    memory.close()
+    assert not view.any()
+
+
+def test_a_refused_claim_says_why(room: Room) -> None:
+    claim = SlotClaim(room.path, 5)
+    room.turn()
+    room.door.refuse(room.claims[0][0], "there is no such session")
+    with pytest.raises(NotSharedError, match="there is no such session"):
+        claim.take(LAYOUT)
+    claim.close()
+    room.turn()
+    assert room.gone == []
+    assert room.door.counters.claims_refused == 1
+
+
+@pytest.mark.parametrize("packet", [b"x", b"FDR\x01", b"FDR\x02" + bytes(8), bytes(64), b"GET / "])
+def test_garbage_is_answered_and_sent_away(room: Room, packet: bytes) -> None:
+    with room.call() as caller:
+        caller.send(packet)
+        room.turn()
+        assert decode_answer(caller.recv(2000))
+        assert caller.recv(2000) == b""
+    assert (room.claims, room.gone) == ([], [])
+
+
+def test_who_speaks_after_the_claim_counts_as_gone(room: Room, memory: SlotMemory) -> None:
+    with room.call() as caller:
+        caller.send(encode_claim(9))
+        room.turn()
+        assert room.door.grant(*room.claims[0], memory)
+        caller.send(encode_claim(9))
+        room.turn()
+        assert room.gone == [(9, False)]
+
+
+def test_who_ends_without_a_farewell_has_died(room: Room, memory: SlotMemory) -> None:
+    with room.call() as caller:
+        caller.send(encode_claim(9))
+        room.turn()
+        assert room.door.grant(*room.claims[0], memory)
+    room.turn()
+    assert room.gone == [(9, True)]
+
+
+def test_who_leaves_before_the_grant_gets_none(room: Room, memory: SlotMemory) -> None:
+    with room.call() as caller:
+        caller.send(encode_claim(9))
+        room.turn()
+    assert not room.door.grant(*room.claims[0], memory)
+    assert room.gone == [], "it held nothing"
+
+
+def test_who_claims_nothing_is_sent_away_in_time(room: Room) -> None:
+    with room.call() as caller:
+        room.turn()
+        assert room.door.deadline_s == 5
+        room.now_s = 5.0
+        room.door.tend(room.now_s)
+        assert caller.recv(10) == b""
+    assert room.door.deadline_s == float("inf")
+
+
+def test_callers_who_wait_are_bounded_and_the_oldest_goes(room: Room) -> None:
+    first = room.call()
+    room.turn()
+    others = []
+    for _ in range(64):
+        others.append(room.call())
+        room.turn()
+    assert first.recv(10) == b""
+    others[-1].send(encode_claim(3))
+    room.turn()
+    assert [session for _, session in room.claims] == [3]
+    for caller in (first, *others):
+        caller.close()
+    room.turn()
+
+
+def test_without_descriptors_the_door_rests_and_opens_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(listener: socket.socket) -> object:
+        raise OSError(24, "Too many open files")
+
+    with room.call() as caller:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", no_descriptor)
+            room.turn()
+        assert not room.calls, "a listener that stays readable would keep the loop busy"
+        assert room.door.deadline_s == pytest.approx(0.1)
+        room.door.tend(0.2)
+        caller.send(encode_claim(3))
+        room.turn()
+        assert [session for _, session in room.claims] == [3]
+    room.turn()
+
+
+def test_a_door_in_use_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+    endpoint = parse_endpoint(f"ipc://{tmp_path}/node")
+    first, second = SlotDoor(), SlotDoor()
+    first.bind([endpoint])
+    with pytest.raises(ResourceError, match="in use by another process"):
+        second.bind([endpoint])
+    second.close()
+    os.link(tmp_path / "node.slots", tmp_path / "kept")
+    first.close()
+    os.rename(tmp_path / "kept", tmp_path / "node.slots")  # as a killed daemon leaves it
+    second.bind([endpoint])
+    second.close()
+    assert os.listdir(tmp_path) == []
+
+
+# What a client does not map
+
+
+def check_refused(fd: int, why: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(NotSharedError, match=why):
+        LentMemory(fd, LAYOUT, ours)
+    os.close(fd)
+
+
+def test_files_that_could_shrink_under_the_reader_are_not_mapped(tmp_path: Path) -> None:
+    fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, LAYOUT.total_bytes)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    check_refused(fd, "not sealed: it could be cut short")
+    plain = tmp_path / "file"
+    plain.write_bytes(bytes(LAYOUT.total_bytes))
+    check_refused(os.open(plain, os.O_RDONLY), "its size is not sealed")
+
+
+def test_a_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
+    larger = SlotLayout(slots=3, batch_size=5, image_size=7)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(NotSharedError, match="8192 bytes came where 12288 were"):
+        LentMemory(memory.fileno(), larger, ours)
+    check_refused(os.open("/dev/zero", os.O_RDONLY), "0 bytes came")
+
+
+def test_nobody_at_the_door(tmp_path: Path) -> None:
+    with pytest.raises(NotSharedError, match=r"node\.slots: No such file"):
+        SlotClaim(f"{tmp_path}/node.slots", 1)
+
+
+def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, room: Room) -> None:
+    for slot in range(LAYOUT.slots):
+        chunk = memory.chunk(slot, 0, 5)
+        chunk.sample_ids[...] = np.arange(5) + 10 * slot
+    lent = lend(room, memory)
+    assert lent.slot(0).sample_ids.tolist() == [0, 1, 2, 3, 4]
+    assert lent.slot(1).sample_ids.tolist() == [10, 11, 12, 13, 14]
