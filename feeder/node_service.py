@@ -14,6 +14,7 @@ from typing import Final
 
 from feeder import __version__
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
+from feeder.decoded_cache import DecodedCache
 from feeder.errors import ProtocolError
 from feeder.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
@@ -71,12 +72,14 @@ class NodeService:
         router: Router,
         pool: WorkerPool,
         placement_warnings: int,
+        cache: DecodedCache | None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` is how often this process did not get its place as planned.
         """
         self._placement_warnings = placement_warnings
+        self._cache = cache
         self._router = router
         self._pool = pool
         self._limits = limits
@@ -165,9 +168,18 @@ class NodeService:
             "sessions": self._table.open_sessions,
             "slots_committed_bytes": self._table.committed_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
+            **self._describe_cache(),
             "workers": len(self._pool.pids),
             "placement_warnings": self._placement_warnings,
             **flatten((self._counters, self._router.counters, self._pool.counters)),
+        }
+
+    def _describe_cache(self) -> Counters:
+        cache = self._cache
+        return {
+            "cache_entries": 0 if cache is None else cache.entries,
+            "cache_used_bytes": 0 if cache is None else cache.used_bytes,
+            "cache_budget_bytes": 0 if cache is None else cache.plan.total_bytes,
         }
 
     def _carry_out(self, instruction: Instruction, now_s: float) -> Event | None:
