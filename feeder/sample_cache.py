@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from feeder.cache_plan import FillAllowance
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
+from feeder.packing import Pixels, pixel_layout_of
 from feeder.plan import LastBatch
 from feeder.recipe import Recipe
 from feeder.resize import SLACK_BYTES
@@ -35,7 +36,7 @@ _DRAW_NOTHING: Final = frozenset(
     {
         *("split", "batch_size", "shuffle", "last_batch"),
         *("image_size", "resize_size", "crop", "scale", "ratio", "flip_probability"),
-        *("dct_scaling", "packing"),
+        *("dct_scaling", "interpolation", "packing"),
     }
 )
 """Fields of a recipe that draw nothing once the crop is central and the flip certain."""
@@ -184,10 +185,8 @@ class PackedRows(_Part):
         )
         super().__init__(cache, f"rows of {dataset_fingerprint} by {rows.fingerprint()}", share)
 
-    def copy_found(
-        self, sample_ids: NDArray[np.int64], pixels: NDArray[np.int8]
-    ) -> NDArray[np.int64]:
-        """Copy what is here into ``pixels`` (n, S, S, 3); return the positions of the others."""
+    def copy_found(self, sample_ids: NDArray[np.int64], pixels: Pixels) -> NDArray[np.int64]:
+        """Copy what is here into ``pixels``, n rows; return the positions of the others."""
         places, _ = self._find(sample_ids)
         left = np.flatnonzero(places < 0)
         row_bytes = pixels[0].nbytes
@@ -199,7 +198,7 @@ class PackedRows(_Part):
         self.misses += len(left)
         return left
 
-    def keep(self, sample_ids: NDArray[np.int64], rows: Sequence[NDArray[np.int8]]) -> None:
+    def keep(self, sample_ids: NDArray[np.int64], rows: Sequence[Pixels]) -> None:
         """Put rows that were just made there for everybody, as far as they are let in."""
         let_in = self._hash(sample_ids) <= self._last_hash
         for at in np.flatnonzero(let_in).tolist():
@@ -230,7 +229,7 @@ def part_of(
     """Return the part of the cache that serves a recipe of the dataset served as ``name``."""
     plan = cache.plan
     if repeats_every_epoch(recipe):
-        row_bytes = 3 * recipe.image_size**2
+        row_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
         share = plan.row_share(name, dataset.layout.samples, row_bytes)
         return PackedRows(cache, dataset.fingerprint, recipe, share)
     return DecodedPictures(cache, dataset.fingerprint, plan.picture_share)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.errors import DatasetError
 from feeder.node_start import measure_pictures
-from feeder.recipe import Recipe
+from feeder.packing import Packing, Pixels, pixel_layout_of
+from feeder.recipe import Interpolation, Recipe
 from feeder.sample import SampleReader
 from feeder.sample_cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
 from tests.jpegs import SAMPLINGS, encode, picture
@@ -61,8 +63,9 @@ def create(dataset: Dataset, budget_bytes: int = 64 << 20) -> DecodedCache:
 
 def fill(
     reader: SampleReader, ids: NDArray[np.int64], size: int, *, seed: int = 0, epoch: int = 0
-) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    pixels = np.full((len(ids), size, size, 3), 99, np.int8)
+) -> tuple[Pixels, NDArray[np.int64]]:
+    layout = pixel_layout_of(reader._recipe.packing)
+    pixels = np.full((len(ids), *layout.image_shape(size)), 99, layout.dtype)
     labels = np.full(len(ids), -7, np.int64)
     reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
     return pixels, labels
@@ -115,13 +118,19 @@ def test_any_history_of_any_cache_leaves_the_bytes_as_they_are(
         total_bytes = int(measure_pictures(dataset).total_bytes)
         cache = create(dataset, data.draw(st.integers(16_384, 2 * total_bytes), "budget"))
         for _ in range(data.draw(st.integers(1, 4), "sessions")):
+            interpolation = data.draw(st.sampled_from(get_args(Interpolation)), "interpolation")
+            averages = interpolation != "bilinear-no-antialias"
             recipe = Recipe.for_split(
                 data.draw(st.sampled_from(["train", "val"]), "split"),
                 batch_size=8,
                 image_size=data.draw(st.integers(8, 48), "size"),
                 resize_size=48,
-                dct_scaling=data.draw(st.booleans(), "scaling"),
+                dct_scaling=averages and data.draw(st.booleans(), "scaling"),
                 flip_probability=data.draw(st.sampled_from([0.0, 0.5, 1.0]), "flips"),
+                packing=data.draw(st.sampled_from(get_args(Packing)), "packing"),
+                interpolation=interpolation,
+                auto_augment=data.draw(st.sampled_from(["none", "rand-augment"]), "augment"),
+                greyscale_probability=data.draw(st.sampled_from([0.0, 0.5]), "greyscale"),
             )
             plain = SampleReader(dataset, recipe)
             cached = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
@@ -216,7 +225,12 @@ def test_rows_are_kept_only_of_recipes_that_repeat() -> None:
     for fields, repeats in (
         ({"split": "val"}, True),
         ({"split": "val", "flip_probability": 1.0}, True),
+        ({"split": "val", "interpolation": "bicubic", "packing": "uint8-chw-rgb"}, True),
         ({"split": "val", "flip_probability": 0.5}, False),
+        ({"split": "val", "greyscale_probability": 0.1}, False),
+        ({"split": "val", "auto_augment": "trivial-augment-wide"}, False),
+        ({"split": "val", "hue": 0.1}, False),
+        ({"split": "val", "erasing_probability": 1.0}, False),
         ({"split": "train"}, False),
         ({"split": "train", "scale": (1.0, 1.0), "flip_probability": 0.0}, False),
     ):
@@ -226,10 +240,10 @@ def test_rows_are_kept_only_of_recipes_that_repeat() -> None:
 
 def test_what_is_not_known_to_draw_nothing_makes_rows_that_are_not_kept() -> None:
     class Newer(Recipe, frozen=True, kw_only=True):
-        greyscale_probability: float = 0.0
+        mixing_probability: float = 0.0
 
     assert repeats_every_epoch(Newer.for_split("val", batch_size=8))
-    assert not repeats_every_epoch(Newer.for_split("val", batch_size=8, greyscale_probability=0.1))
+    assert not repeats_every_epoch(Newer.for_split("val", batch_size=8, mixing_probability=0.1))
 
 
 def test_a_damaged_image_leaves_nothing_behind_in_the_cache(packed: Path, tmp_path: Path) -> None:
