@@ -109,6 +109,23 @@ def test_every_kind_has_the_same_bytes_before_while_and_after_it_is_kept(
     cache.close()
 
 
+@pytest.mark.parametrize("interpolation", get_args(Interpolation))
+def test_every_filter_has_the_same_bytes_from_the_cache(
+    dataset: Dataset, interpolation: Interpolation
+) -> None:
+    recipe = Recipe.for_split(
+        "train", batch_size=8, image_size=16, dct_scaling=False, interpolation=interpolation
+    )
+    cache = create(dataset)
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce())
+    plain, cached = SampleReader(dataset, recipe), SampleReader(dataset, recipe, pictures)
+    ids = np.arange(dataset.layout.samples)
+    for epoch in range(4):
+        assert_equal(plain, cached, ids, 16, epoch=epoch)
+    assert cached.cache_counts == (3 * len(ids), len(ids), len(ids))
+    cache.close()
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_history_of_any_cache_leaves_the_bytes_as_they_are(
