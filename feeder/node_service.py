@@ -72,7 +72,7 @@ class NodeService:
         router: Router,
         pool: WorkerPool,
         placement_warnings: int,
-        cache: DecodedCache | None,
+        cache: DecodedCache | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 

@@ -99,7 +99,7 @@ class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     ticket: int
     stage_seconds: tuple[float, ...]
-    cache_counts: tuple[int, ...]
+    cache_counts: tuple[int, ...] = ()
 
 
 class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
