@@ -27,12 +27,15 @@ from feeder.fetch import BatchFetcher
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
 from feeder.runtime import check_libraries
+from feeder.stats_request import request_counters
 from feeder.topology import format_cpulist, usable_cpus
 
 BATCH_SIZE: Final = 128
 WINDOW: Final = 4
 _LEASE_S: Final = 3600.0
 _TIMEOUT_S: Final = 60.0
+_FULL_AFTER_PASSES: Final = 3
+"""A cache is let fill slowly; it is full when so many passes have added nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +44,12 @@ class DaemonSettings:
 
     workers: int
     pin: str
+    decoded_bytes: str
 
     def options(self) -> list[str]:
         """Return the command line."""
-        return ["--pin", self.pin, "--lease-s", str(_LEASE_S)]
+        settings = ["--pin", self.pin, "--decoded-bytes", self.decoded_bytes]
+        return [*settings, "--lease-s", str(_LEASE_S)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ NOTHING: Final = Setup(
     dct_scaling=False,
     window=1,
     packing="float32-hwc-rgb",
-    daemon=DaemonSettings(workers=1, pin="off"),
+    daemon=DaemonSettings(workers=1, pin="off", decoded_bytes="0"),
     transport="tcp",
 )
 
@@ -76,7 +81,7 @@ def everything(workers: int) -> Setup:
         dct_scaling=True,
         window=WINDOW,
         packing="int8-hwc-rgb",
-        daemon=DaemonSettings(workers=workers, pin="auto"),
+        daemon=DaemonSettings(workers=workers, pin="auto", decoded_bytes="auto"),
         transport="ipc",
     )
 
@@ -84,6 +89,7 @@ def everything(workers: int) -> Setup:
 OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
     "partial-decode": lambda to, source: replace(to, partial_decode=source.partial_decode),
     "dct-scaling": lambda to, source: replace(to, dct_scaling=source.dct_scaling),
+    "decoded-cache": lambda to, source: _with_daemon(to, decoded_bytes=source.daemon.decoded_bytes),
     "prefetch-window": lambda to, source: replace(to, window=source.window),
     "parallel-workers": lambda to, source: _with_daemon(to, workers=source.daemon.workers),
     "numa-pinning": lambda to, source: _with_daemon(to, pin=source.daemon.pin),
@@ -163,27 +169,49 @@ def measure_ablation(path: Path, options: AblateOptions) -> Report:
             stack.enter_context(_open_session(daemons[setup.daemon], setup, batch_size))
             for setup in setups
         ]
-        rates = _run(setups, streams, options, batch_size)
+        contenders: list[Contender] = [functools.partial(_fetch, each) for each in streams]
+        cached = {
+            setup.daemon: fetch
+            for setup, fetch in zip(setups, contenders, strict=True)
+            if setup.daemon.decoded_bytes != "0"
+        }
+        _fill_caches({daemons[each]: fetch for each, fetch in cached.items()}, options.batches)
+        rates = _run(setups, contenders, options, batch_size)
     return Report(bench="ablate", machine=machine, results=_rows(figure, rates))
+
+
+def _fetch(stream: BatchFetcher, first: int, end: int) -> None:
+    """Fetch batches, the same ones in every round and setup: no lucky draw of crops decides."""
+    keys = [divmod(number, stream.welcome.batches) for number in range(first, end)]
+    for _ in stream.fetch(keys):
+        pass
+
+
+def _fill_caches(caches: Mapping[Daemon, Contender], batches: int) -> None:
+    """Fetch over and over what will be measured, until each daemon's cache has what it lets in."""
+    progress = ProgressLine(sys.stderr)
+    progress.begin("filling", "caches", len(caches))
+    for daemon, fetch in caches.items():
+        entries, unchanged = 0, 0
+        while unchanged < _FULL_AFTER_PASSES:
+            fetch(0, batches)
+            before, entries = (
+                entries,
+                int(request_counters(daemon.ipc, _TIMEOUT_S)["cache_entries"]),
+            )
+            unchanged = unchanged + 1 if entries == before else 0
+        progress.add(1)
+    progress.end()
 
 
 def _run(
     setups: Sequence[Setup],
-    streams: Sequence[BatchFetcher],
+    fetches: Sequence[Contender],
     options: AblateOptions,
     batch_size: int,
 ) -> dict[Setup, list[float]]:
     """Return the rates of each setup by round."""
-
-    def fetch(stream: BatchFetcher, first: int, end: int) -> None:
-        # The same batches in every round and for every setup: no lucky draw of crops decides.
-        keys = [divmod(number, stream.welcome.batches) for number in range(first, end)]
-        for _ in stream.fetch(keys):
-            pass
-
-    contenders: dict[str, Contender] = {
-        str(number): functools.partial(fetch, stream) for number, stream in enumerate(streams)
-    }
+    contenders = {str(number): fetch for number, fetch in enumerate(fetches)}
     batches = options.batches
     warm_up(contenders, items=batches, piece=batches)
     rates: dict[Setup, list[float]] = {setup: [] for setup in setups}

@@ -83,6 +83,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         SlotDoor(),  # nobody is let in: what is measured is the messages
         pool,
         0,
+        None,
     )
     service.on_worker(Joined(1))
     poller = zmq.Poller()
@@ -96,7 +97,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
         while (received := router.receive()) is not None:
             service.on_frame(*received)
             while pool.filled:
-                service.on_worker(Filled(pool.filled.popleft(), ()))
+                service.on_worker(Filled(pool.filled.popleft(), (), ()))
         service.tend(time.monotonic())
 
 
