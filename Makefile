@@ -1,6 +1,7 @@
 # make demo   set up, then: synthetic data → pack → serve → ResNet trains → summary and pictures
 # make test   set up, then: lint, format, types and every test
 # make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
+# make peers  other loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-numa     the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd  the unit with its whole sandbox, systemd as process 1, in such a machine
 PYTHON ?= python3
@@ -10,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test lint types check test-numa test-systemd clean
+.PHONY: setup demo test lint types check peers test-numa test-systemd clean
 
 setup: $(VENV)/.project
 
@@ -28,6 +29,9 @@ lint: setup $(VENV)/.test-packages
 
 types: setup
 	@$(BIN)/mypy
+
+peers: setup
+	@$(BIN)/python -m bench.peer_setup
 
 test-numa: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import ablate, compare, decode, plots, soak, stream
+from bench import ablate, compare, decode, peers, plots, soak, stream
 from bench.compare import Comparison
 from bench.report import Report
 from bench.soak import SoakReport
@@ -50,6 +50,13 @@ def build_parser() -> argparse.ArgumentParser:
     add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
     add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
     add.set_defaults(run=compare.run)
+    add = benches.add_parser("peers", help="us and other loaders, doing the same work")
+    _add_dataset(add, images=4096, name="SRC", what="folder of classes with JPEGs")
+    _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_core(add)
+    peers.add_arguments(add)
+    _add_plot(add)
+    add.set_defaults(run=peers.run)
     return parser
 
 
@@ -63,13 +70,15 @@ def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) ->
     _add_core(parser)
 
 
-def _add_dataset(parser: argparse.ArgumentParser, *, images: int) -> None:
+def _add_dataset(
+    parser: argparse.ArgumentParser, *, images: int, name: str = "DST", what: str = "packed dataset"
+) -> None:
     parser.add_argument(
         "dataset",
         type=Path,
         nargs="?",
-        metavar="DST",
-        help="packed dataset (default: synthetic ImageNet, made for the run)",
+        metavar=name,
+        help=f"{what} (default: synthetic ImageNet, made for the run)",
     )
     _add_number(parser, "--images", images, "images to measure with, or to make")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")

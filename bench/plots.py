@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from bench.peers_report import PeersReport
 from bench.plot_style import FAINT_INK, INK
 from bench.report import Report
 from bench.soak import SoakReport
@@ -33,6 +34,7 @@ def write_plot(report: Report, path: Path) -> None:
     import altair as alt
 
     from bench.plot_ablate import draw_ablation
+    from bench.plot_peers import draw_peers
     from bench.plot_soak import draw_soak
     from bench.plot_stream import draw_stream
 
@@ -40,6 +42,8 @@ def write_plot(report: Report, path: Path) -> None:
     if isinstance(report, SoakReport):
         chart = draw_soak(report)
         subtitle += list(report.failures) or ["nothing has grown"]
+    elif isinstance(report, PeersReport):
+        chart = draw_peers(report)
     elif report.bench == "ablate":
         chart = draw_ablation(report)
     elif report.bench == "stream":

@@ -60,7 +60,7 @@ class Report:
 
     def to_text(self) -> str:
         """Return header and table for people, with a newline at its end."""
-        lines = [f"feeder-bench {self.bench}", *_header_lines(self.machine), ""]
+        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine), ""]
         heads = ("", "value", "", "", "min", "max", "ratio", "")
         rows = [heads, *(_table_row(result) for result in self.results)]
         lines += align(rows, left={0, 2, 7})  # names and units
@@ -123,7 +123,8 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
     ]
 
 
-def _header_lines(machine: Mapping[str, object]) -> list[str]:
+def header_lines(machine: Mapping[str, object]) -> list[str]:
+    """Return a line for each entry of the machine's description."""
     lines = []
     for name, value in machine.items():
         if isinstance(value, Mapping):

@@ -1,0 +1,63 @@
+"""Feeder as it is used: ``feeder serve`` with a worker for each core, a client on the same cores.
+
+Each turn asks for its own batches and no more, so the daemon is idle between turns; its patience
+with silent clients is as long as the others' turns may take.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+from protocol import Pixels, Work, serve_turns
+
+from bench.daemon import DATASET_NAME, running_daemon
+from feeder.dataset import Dataset
+from feeder.fetch import BatchFetcher
+from feeder.plan import EpochPlan
+from feeder.recipe import Recipe
+from feeder.runtime import library_versions
+
+_PATIENT = ("--lease-s", "3600")
+
+
+def _keys(work: Work, recipe: Recipe) -> Iterator[tuple[int, int]]:
+    """Yield (epoch, index) of one batch after the other."""
+    with Dataset.open(work.dataset) as dataset:
+        batches = EpochPlan(
+            dataset.layout,
+            batch_size=work.batch,
+            seed=0,
+            epoch=0,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+        ).batches
+    for number in itertools.count():
+        yield divmod(number, batches)
+
+
+def _serve(work: Work) -> None:
+    recipe = Recipe.for_split("train", batch_size=work.batch)
+    cores = frozenset(os.sched_getaffinity(0))
+    coming = _keys(work, recipe)
+    with (
+        running_daemon(work.dataset, workers=work.cores, cores=cores, options=_PATIENT) as daemon,
+        BatchFetcher(
+            daemon.ipc, dataset=DATASET_NAME, recipe=recipe, client="feeder-bench peers"
+        ) as fetcher,
+    ):
+
+        def begin_turn(images: int) -> Iterator[Pixels]:
+            keys = list(itertools.islice(coming, -(-images // work.batch)))
+            return (batch.pixels for batch in fetcher.fetch(keys))
+
+        serve_turns(begin_turn, versions=_versions())
+
+
+def _versions() -> dict[str, str]:
+    """Return what the bench's header says of us too, as far as it decides the speed."""
+    versions = library_versions()
+    return {name: versions[name] for name in ("feeder", "libjpeg-turbo")}
+
+
+if __name__ == "__main__":
+    _serve(Work.from_command_line())

@@ -1,0 +1,138 @@
+"""Makes the peers' virtual environments; ``make peers`` runs it.
+
+    python -m bench.peer_setup [NAME…] [--folder DIR]
+
+Each is made in ``.peers/NAME`` and checked by importing it. One that is there already is left
+alone; one that cannot be made keeps its reason in ``failed.txt`` in its folder, whose last line the
+bench shows, and does not keep the others from being made. System packages come from apt where we
+may use it; without them an environment may still do.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.peer_catalogue import ENVIRONMENTS, Environment, default_folder
+from bench.peer_process import last_line
+
+_STEP_TIMEOUT_S: Final = 1800.0
+MARK: Final = "installed.txt"
+FAILURE: Final = "failed.txt"
+
+
+def make_environment(environment: Environment, folder: Path) -> str | None:
+    """Make ``folder``/NAME unless it is there; return why that failed, or None."""
+    place = folder / environment.name
+    if (place / MARK).exists():
+        return None
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    install_system_packages(environment.system_packages)
+    python = str(place / "bin" / "python")
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "-q")
+    commands = [
+        (sys.executable, "-m", "venv", "--without-pip", str(place)),
+        *((*pip, "install", *step) for step in environment.steps),
+        (python, "-c", f"import {environment.check}"),
+    ]
+    variables = os.environ | dict(environment.variables) | {"CUDA_VISIBLE_DEVICES": ""}
+    for command in commands:
+        try:
+            done = subprocess.run(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_STEP_TIMEOUT_S,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+            said, status = done.stdout, done.returncode
+        except subprocess.TimeoutExpired:
+            said, status = f"not done within {_STEP_TIMEOUT_S:g} s", 1
+        if status:
+            reason = _reason(said) or f"status {status}"
+            shown = " ".join(command[1:])
+            (place / FAILURE).write_text(f"$ python {shown}\n{said}\n\n{reason}\n")
+            return reason
+    (place / MARK).write_text("made by make peers\n")
+    return None
+
+
+def why_missing(name: str, folder: Path) -> str | None:
+    """Return why environment ``name`` cannot be used, or None when it can."""
+    place = folder / name
+    if (place / MARK).exists():
+        return None
+    failure = place / FAILURE
+    if failure.exists():
+        return f"cannot be installed: {last_line(failure.read_text(errors='replace'))}"
+    return "not installed: run `make peers`"
+
+
+def install_system_packages(packages: Sequence[str]) -> None:
+    """Install what is missing with apt where that is possible; say so where it is not."""
+    missing = [package for package in packages if not _is_installed(package)]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(f"peers: these may be needed first: sudo apt-get install {' '.join(missing)}")
+        return
+    print(f"peers: installing system packages: {' '.join(missing)}", flush=True)
+    quietly = {
+        "stdout": subprocess.DEVNULL,
+        "env": os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+    }
+    subprocess.run(("apt-get", "update", "-qq"), check=False, **quietly)  # type: ignore[call-overload]
+    install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing)
+    subprocess.run(install, check=False, **quietly)  # type: ignore[call-overload]
+
+
+def _is_installed(package: str) -> bool:
+    if shutil.which("dpkg-query") is None:
+        return False
+    query = ("dpkg-query", "-W", "-f", "${Status}", package)
+    found = subprocess.run(query, capture_output=True, check=False, text=True)
+    return found.stdout.endswith(" installed")
+
+
+def _reason(said: str) -> str:
+    """Return the line of pip's or Python's output that names the error, or else the last one."""
+    lines = [line.strip() for line in said.splitlines()]
+    errors = [line for line in lines if line.startswith(("ERROR:", "error:")) or "Error: " in line]
+    return last_line("\n".join(errors or lines))
+
+
+def main(argv: Iterable[str] | None = None) -> int:
+    """Make all environments, or those that are named; the status is 0 also when some fail."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peer_setup", description="Make the peers' virtual environments."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}")
+    parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
+    arguments = parser.parse_args(None if argv is None else list(argv))
+    for name in arguments.names:
+        if name not in ENVIRONMENTS:
+            parser.error(
+                f"there is no peer environment {name}: name one of {', '.join(ENVIRONMENTS)}"
+            )
+    failed = 0
+    for name in arguments.names or ENVIRONMENTS:
+        print(f"peers: {name}", end=" … ", flush=True)
+        reason = make_environment(ENVIRONMENTS[name], arguments.folder)
+        print(reason or "installed", flush=True)
+        failed += reason is not None
+    if failed:
+        print(f"peers: {failed} cannot be installed; the table will say why")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

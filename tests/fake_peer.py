@@ -1,0 +1,61 @@
+"""A contender for tests that speaks the real protocol over made-up batches, and misbehaves.
+
+Its variant says what it does: ``fine``, ``chatty`` (prints what is no part of the protocol),
+``black`` (batches of nothing), ``crash`` (while it starts), ``crash-later`` (in its first turn),
+``hang`` (never gets ready), ``wrong`` (batches of another shape), ``ahead`` (counts in a file while
+it runs).
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "peer_scripts"))
+
+from protocol import SIZE_PX, Pixels, Work, serve
+
+
+def _batches(work: Work) -> Iterator[Pixels]:
+    # Like the synthetic images, which are what the tests compare it with.
+    pixels = np.full((work.batch, SIZE_PX, SIZE_PX, 3), 128, np.uint8)
+    if work.variant == "black":
+        pixels[:] = 0
+    if work.variant == "wrong":
+        pixels = pixels[:, :-1]
+    yield pixels
+    if work.variant == "crash-later":
+        raise ValueError("the second batch is too much")
+    while True:
+        yield pixels
+
+
+def _count(path: Path) -> None:
+    number = 0
+    while True:
+        number += 1
+        path.write_text(str(number))
+        time.sleep(0.001)
+
+
+def main() -> None:
+    work = Work.from_command_line()
+    if work.variant == "crash":
+        raise SystemExit("fake: there is no such library")
+    if work.variant == "hang":
+        threading.Event().wait()
+    if work.variant == "chatty":
+        sys.stdout.write("ready for nothing\n")
+        sys.stdout.flush()
+    if work.variant == "ahead":
+        counter = work.folder / "counter"
+        threading.Thread(target=_count, args=(counter,), daemon=True).start()
+    batches = _batches(work)
+    serve(batches, versions={"fake": "1.2", "images": str(len(work.paths))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""``feeder-bench peers`` with our own contenders for real and peers that are made up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from bench import peer_catalogue, peer_setup, peers
+from bench.cli import main
+from bench.machine import choose_core
+from bench.peer_catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
+from bench.peer_material import prepare_material
+from bench.peer_process import PeerFailure, PeerProcess, last_line
+from bench.peers_report import CPU_RATE, ContenderNotes, PeersReport, build_results
+from bench.plots import write_plot
+from bench.synthetic import write_synthetic
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError
+
+FAKE = Path(__file__).parent / "fake_peer.py"
+QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("peers") / "source"
+    write_synthetic(folder, images=7, classes=2, seed=3, jobs=1)
+    return folder
+
+
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files whose path leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def _fake(name: str, variant: str) -> Contender:
+    return Contender(
+        name=f"peers/{name}", script=FAKE, quality=QUALITY, environment="fake", variant=variant
+    )
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> Path:
+    """Of these, ``fake`` is installed (it is our own Python) and ``broken`` could not be."""
+    folder = tmp_path / "environments"
+    (folder / "fake" / "bin").mkdir(parents=True)
+    (folder / "fake" / "installed.txt").touch()
+    launcher = folder / "fake" / "bin" / "python"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    launcher.chmod(0o755)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "failed.txt").write_text("$ pip\nERROR: no wheel for this machine\n\n")
+    return folder
+
+
+def test_everybody_has_a_row_or_a_reason(
+    source: Path,
+    environments: Path,
+    tmp_path: Path,
+    short_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours = [each for each in CONTENDERS if each.environment is None]
+    absent = Contender(
+        name="peers/absent", script=FAKE, quality=QUALITY, environment="nowhere", variant="fine"
+    )
+    broken = Contender(
+        name="peers/broken", script=FAKE, quality=QUALITY, environment="broken", variant="fine"
+    )
+    fakes = ("fine", "chatty", "black", "wrong", "crash", "crash-later")
+    everybody = (*ours, *(_fake(name, name) for name in fakes), absent, broken)
+    monkeypatch.setattr(peers, "CONTENDERS", everybody)
+    monkeypatch.setattr(peers, "_WARM_UP_BATCHES", 1)
+    out = tmp_path / "peers.json"
+    arguments = ["--rounds", "2", "--batches", "1", "--images", "130", "--cores", "one"]
+    arguments += ["--json", str(out), "--environments", str(environments)]
+    before = os.sched_getaffinity(0)
+    assert main(["peers", str(source), *arguments]) == 0
+    assert os.sched_getaffinity(0) == before
+    assert list(short_folder.iterdir()) == []
+
+    report = json.loads(out.read_text())
+    assert report["bench"] == "peers"
+    assert report["machine"]["images"]["read"] == 133  # whole copies of the seven
+    assert report["machine"]["cores_used"] == {"one core": str(choose_core(None))}
+    rows = {row["name"]: row for row in report["results"]}
+    against = {"peers/feeder-against-fastest", "peers/feeder-against-fastest-antialiased"}
+    measured = {"peers/feeder", "peers/feeder-daemon", "peers/fine", "peers/chatty"}
+    cpu = {name.replace("peers/", "cpu/") for name in measured | against}
+    assert set(rows) == measured | against | cpu
+    for name in cpu:
+        assert rows[name]["unit"] == "images/s of CPU time"
+        assert rows[name]["value"] > 0
+    assert rows["cpu/fine"]["baseline"] == "cpu/feeder"
+    for name in measured:
+        assert rows[name]["unit"] == "images/s"
+        assert 0 < rows[name]["min"] <= rows[name]["value"] <= rows[name]["max"]
+        assert rows[name]["baseline"] == (None if name == "peers/feeder" else "peers/feeder")
+    for name in against:
+        assert rows[name]["baseline"] in ("peers/fine", "peers/chatty")
+        assert 0 < rows[name]["ratio"] < 1  # making nothing is faster than making pictures
+
+    missing = {each["name"]: each["missing"] for each in report["contenders"]}
+    assert {name for name, reason in missing.items() if reason is None} == measured
+    assert missing["peers/absent"] == "not installed: run `make peers`"
+    assert missing["peers/broken"] == "cannot be installed: ERROR: no wheel for this machine"
+    assert missing["peers/crash"] == "ended with status 1: fake: there is no such library"
+    assert missing["peers/crash-later"] == (
+        "ended with status 1: ValueError: the second batch is too much"
+    )
+    assert "no batch of bytes: uint8 (128, 223, 224, 3)" in str(missing["peers/wrong"])
+    assert str(missing["peers/black"]).startswith("does not deliver these images: its mean level")
+    notes = {each["name"]: each for each in report["contenders"]}
+    assert notes["peers/fine"]["versions"] == {"fake": "1.2", "images": "133"}
+    assert notes["peers/fine"]["quality"]["resize"] == "bilinear, antialiased"
+    assert "libjpeg-turbo" in " ".join(notes["peers/feeder"]["versions"])
+
+    text = capsys.readouterr().out
+    for name in (*missing, "one core", "what their pixels are made of"):
+        assert name.removeprefix("peers/") in text
+    assert "not installed: run `make peers`" in text
+
+
+def _start(
+    tmp_path: Path, variant: str, *, works_ahead: bool = True, deadline_s: float = 60
+) -> PeerProcess:
+    listing = tmp_path / "list"
+    listing.write_text("a.jpg\t0\t5\t5\n")
+    arguments = [str(listing), str(tmp_path), "4", "1", variant, str(tmp_path)]
+    return PeerProcess(
+        [sys.executable, str(FAKE), *arguments],
+        cores=frozenset({choose_core(None)}),
+        variables=peer_catalogue.variables(1),
+        log=tmp_path / "log",
+        works_ahead=works_ahead,
+        deadline_s=deadline_s,
+    )
+
+
+def test_a_contender_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
+    with _start(tmp_path, "hang", deadline_s=0.2) as peer:
+        process = psutil.Process(peer.pid)
+        with pytest.raises(PeerFailure, match=r"did not say 'ready' within 0\.2 s"):
+            peer.introduce()
+    assert not process.is_running()
+
+
+def test_nobody_works_outside_of_its_turn(tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    with _start(tmp_path, "ahead") as peer:
+        peer.introduce()
+        process = psutil.Process(peer.pid)
+        while process.status() != psutil.STATUS_STOPPED:
+            pass
+        before = counter.read_text()
+        while counter.read_text() == before:
+            peer.take_turn(8)
+            while process.status() != psutil.STATUS_STOPPED:
+                pass
+    assert not process.is_running()
+
+
+_SAY = "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1].encode() + b'\\n')"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("nonsense", "said 'nonsense' where 'ready' was due"),
+        ("ready nonsense", "introduced itself with 'nonsense'"),
+        ('ready {"versions": 3, "mean": 1, "deviation": 2}', "introduced itself with"),
+    ],
+)
+def test_what_does_not_follow_the_protocol_is_reported(
+    tmp_path: Path, said: str, reason: str
+) -> None:
+    peer = PeerProcess(
+        [sys.executable, "-c", _SAY, said],
+        cores=frozenset({choose_core(None)}),
+        variables={},
+        log=tmp_path / "log",
+        works_ahead=False,
+        deadline_s=60,
+    )
+    with peer, pytest.raises(PeerFailure, match=reason):
+        peer.introduce()
+
+
+def test_a_python_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(PeerFailure, match="cannot start /none/python"):
+        PeerProcess(
+            ["/none/python"],
+            cores=frozenset({choose_core(None)}),
+            variables={},
+            log=tmp_path / "log",
+            works_ahead=False,
+            deadline_s=60,
+        )
+
+
+def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a.jpg\t0\t5\t5\n")
+    arguments = [str(tmp_path / "list"), str(tmp_path), "4", "1", "ahead", str(tmp_path)]
+    code = (
+        "import sys; from pathlib import Path; from bench.peer_process import PeerProcess\n"
+        "peer = PeerProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
+        "log=Path('/dev/null'), works_ahead=True, deadline_s=60)\n"
+        "peer.introduce(); print(peer.pid, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(choose_core(None)), sys.executable, str(FAKE)]
+    bench = subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert bench.stdout is not None
+        contender = psutil.Process(int(bench.stdout.readline()))
+        bench.send_signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs([contender], timeout=30)
+    finally:
+        bench.kill()
+        bench.communicate()
+    assert alive == []
+
+
+def test_the_sample_is_repeated_and_what_not_all_can_read_is_left_out(
+    tmp_path: Path, short_folder: Path
+) -> None:
+    folder = tmp_path / "source"
+    write_synthetic(folder, images=3, classes=2, seed=4, jobs=1)
+    odd = next(path for path in folder.iterdir() if path.is_dir())
+    (odd / "broken.jpg").write_bytes(next(odd.glob("*.jpg")).read_bytes()[:900])
+    (odd / "words.txt").write_text("no image")
+    Image.new("CMYK", (40, 30)).save(odd / "cmyk.jpg")
+    Image.new("RGB", (40, 30)).save(odd / "png.jpg", "PNG")
+    with prepare_material(folder, images=10) as material:
+        rows = [line.split("\t") for line in material.listing.read_text().splitlines()]
+        assert (material.images, material.distinct, material.left_out) == (12, 3, 4)
+        assert len(rows) == 12
+        for path, label, width, height in rows:
+            with Image.open(path) as image:
+                assert image.size == (int(width), int(height))
+            assert label in ("0", "1")
+        with Dataset.open(material.dataset) as dataset:
+            assert dataset.layout.samples == 12
+    assert list(short_folder.iterdir()) == []
+
+
+def test_a_folder_without_images_is_one_line(tmp_path: Path, short_folder: Path) -> None:
+    (tmp_path / "class").mkdir()
+    with pytest.raises(DatasetError, match="holds no JPEGs"), prepare_material(tmp_path, images=2):
+        pass
+    with (
+        pytest.raises(DatasetError, match="cannot be listed"),
+        prepare_material(tmp_path / "nowhere", images=2),
+    ):
+        pass
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["peers", "--only", "tfdata,keras"]) == 2
+    assert "--only keras is no contender" in capsys.readouterr().err
+    chosen = [each.name for each in peers.choose_contenders("dali,ffcv")]
+    assert chosen == ["peers/feeder", "peers/feeder-daemon", "peers/ffcv", "peers/dali"]
+
+
+def test_environments_are_made_checked_and_keep_their_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = Environment(name="empty", steps=(), check="json")
+    wrong = Environment(name="wrong", steps=(("--no-index", "no-such-thing"),), check="json")
+    lame = Environment(name="lame", steps=(), check="no_such_module")
+    made = {each.name: each for each in (empty, wrong, lame)}
+    monkeypatch.setattr(peer_setup, "ENVIRONMENTS", made)
+    assert peer_setup.main(["--folder", str(tmp_path)]) == 0
+    assert peer_setup.why_missing("empty", tmp_path) is None
+    reason = peer_setup.why_missing("wrong", tmp_path)
+    assert reason is not None
+    assert reason.startswith("cannot be installed: ERROR: No matching distribution")
+    assert "no_such_module" in str(peer_setup.why_missing("lame", tmp_path))
+    assert peer_setup.why_missing("never", tmp_path) == "not installed: run `make peers`"
+    assert "2 cannot be installed" in capsys.readouterr().out
+    before = (tmp_path / "empty" / "installed.txt").stat()
+    assert peer_setup.make_environment(empty, tmp_path) is None
+    assert (tmp_path / "empty" / "installed.txt").stat() == before
+
+
+def test_every_contender_has_a_script_and_an_environment() -> None:
+    assert len({each.name for each in CONTENDERS}) == len(CONTENDERS)
+    for contender in CONTENDERS:
+        assert contender.script.exists(), contender.name
+        assert contender.environment is None or contender.environment in ENVIRONMENTS
+
+
+def _report() -> PeersReport:
+    rates = {
+        "peers/feeder": [1000.0, 1100.0, 900.0],
+        "peers/quick": [600.0, 500.0, 550.0],
+        "peers/good": [400.0, 450.0, 300.0],
+    }
+    notes = [
+        ContenderNotes(
+            name=name,
+            versions={"lib": "1"},
+            quality={"resize": "a", "decodes": "b", "idct": "c", "chroma": "d", "source": "e"},
+            antialiased=name != "peers/quick",
+            ours=name == "peers/feeder",
+            missing=None,
+        )
+        for name in rates
+    ]
+    results = [*build_results(rates, notes), *build_results(rates, notes, unit=CPU_RATE)]
+    return PeersReport(bench="peers", machine={"cpu": "x"}, results=results, contenders=notes)
+
+
+def test_ratios_are_medians_of_the_rounds() -> None:
+    report = _report()
+    rows = {row.name: row for row in report.results}
+    assert rows["peers/quick"].ratio == pytest.approx(0.6)  # of 0.6, 0.4545, 0.6111
+    fastest = rows["peers/feeder-against-fastest"]
+    assert (fastest.baseline, fastest.ratio) == ("peers/quick", pytest.approx(1000 / 600))
+    antialiased = rows["peers/feeder-against-fastest-antialiased"]
+    assert (antialiased.baseline, antialiased.ratio) == ("peers/good", pytest.approx(2.5))
+    lines = [line.split() for line in report.to_text().splitlines()]
+    shown = [line[0] for line in lines if line and line[0] in ("feeder", "quick", "good")]
+    assert shown[:3] == ["feeder", "quick", "good"]  # fastest first
+    assert any(line[:6] == ["quick", "550", "500", "600", "1.67", "×"] for line in lines)
+
+
+def test_bars_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the extra `plots` is not installed")
+    write_plot(_report(), tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_last_lines_are_short_and_plain() -> None:
+    assert last_line("one\n\x1b[31mtwo\x1b[0m\n\n", before=": ") == ": two"
+    assert last_line(" \n") == ""
+    assert len(last_line("x" * 5000)) == 300
