@@ -67,6 +67,8 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/native/*) $(VENV)/.pillow-sim
 	@$(BIN)/python -c 'from feeder import runtime; runtime.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in runtime.library_versions().items()))'
 	@touch $@
 
-$(VENV)/.test-packages: | $(VENV)/bin/python
+# The pictures of the bench are drawn in tests, too.
+$(VENV)/.test-packages: | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd
+	@$(PIP) install --editable '.[plots]'
 	@touch $@

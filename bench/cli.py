@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import decode, stream
+from bench import ablate, compare, decode, plots, soak, stream
+from bench.compare import Comparison
 from bench.report import Report
+from bench.soak import SoakReport
 from feeder.errors import FeederError
 from feeder.stop_signals import StopSignals
 
@@ -20,23 +22,48 @@ def build_parser() -> argparse.ArgumentParser:
     add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
     _add_shared(add, images=256, rounds=7)
     add.set_defaults(run=decode.run)
-    add = benches.add_parser("stream", help="the daemon and one client, over ipc and tcp")
+    add = benches.add_parser("stream", help="the daemon and its clients, over ipc and tcp")
     _add_shared(add, images=1024, rounds=5)
-    add.add_argument(
-        "--batches",
-        type=_positive,
-        default=5,
-        metavar="N",
-        help="batches of 256 images in a round (default: 5)",
-    )
-    add.add_argument(
-        "--idle", type=_seconds, default=3.0, metavar="S", help="seconds to watch the idle daemon"
-    )
+    _add_number(add, "--batches", 5, "batches of 256 images in a round")
+    _add_number(add, "--idle", 3.0, "seconds to watch the idle daemon")
+    _add_number(add, "--clients", 4, "clients at a time, at most")
+    _add_plot(add)
     add.set_defaults(run=stream.run)
+    add = benches.add_parser("ablate", help="what each optimisation is worth, one by one")
+    _add_dataset(add, images=512)
+    _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_number(add, "--batches", 4, f"batches of {ablate.BATCH_SIZE} images in a round")
+    _add_plot(add)
+    add.set_defaults(run=ablate.run)
+    add = benches.add_parser("soak", help="stream while clients come and go; does anything grow?")
+    _add_dataset(add, images=1024)
+    _add_core(add)
+    _add_number(add, "--minutes", 5.0, "minutes to stream")
+    _add_number(add, "--every", 5.0, "seconds between two samples")
+    _add_number(add, "--restart", 10.0, "seconds between two ends of clients")
+    _add_number(add, "--lease", 5.0, "seconds of silence after which the daemon ends a session")
+    _add_number(add, "--clients", 4, "clients at a time, in turns over ipc and tcp")
+    _add_number(add, "--batch-size", 128, "images in a batch")
+    _add_plot(add)
+    add.set_defaults(run=soak.run)
+    add = benches.add_parser("compare", help="what changed between two runs, with the noise")
+    add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
+    add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
+    add.set_defaults(run=compare.run)
     return parser
 
 
+def _add_plot(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the results there, as PNG")
+
+
 def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) -> None:
+    _add_dataset(parser, images=images)
+    _add_number(parser, "--rounds", rounds, "rounds to take the median of")
+    _add_core(parser)
+
+
+def _add_dataset(parser: argparse.ArgumentParser, *, images: int) -> None:
     parser.add_argument(
         "dataset",
         type=Path,
@@ -44,27 +71,30 @@ def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) ->
         metavar="DST",
         help="packed dataset (default: synthetic ImageNet, made for the run)",
     )
-    parser.add_argument(
-        "--images",
-        type=_positive,
-        default=images,
-        metavar="N",
-        help=f"images to measure with, or to make (default: {images})",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=_positive,
-        default=rounds,
-        metavar="R",
-        help=f"rounds to take the median of (default: {rounds})",
-    )
+    _add_number(parser, "--images", images, "images to measure with, or to make")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+
+
+def _add_core(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--core",
         type=int,
         metavar="C",
         help="core to pin samples' work to (default: the first usable)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+
+
+def _add_number(
+    parser: argparse.ArgumentParser, option: str, default: int | float, what: str
+) -> None:
+    """Add an option that takes whole numbers where its default is one, else times."""
+    parser.add_argument(
+        option,
+        type=_positive if isinstance(default, int) else _time,
+        default=default,
+        metavar="N" if isinstance(default, int) else "T",
+        help=f"{what} (default: {default:g})",
+    )
 
 
 def _positive(text: str) -> int:
@@ -74,23 +104,32 @@ def _positive(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
+def _time(text: str) -> float:
     value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600")
+    if not 0 < value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100000")
     return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one bench and return the exit status (as ``feeder`` has them)."""
     arguments = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], Report] = arguments.run
+    run: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
     with StopSignals() as signals:
         try:
+            plot: Path | None = getattr(arguments, "plot", None)
+            if plot is not None:
+                plots.check_installed()
             report = run(arguments)
             print(report.to_text(), end="")
-            if arguments.json is not None:
+            if isinstance(report, Report) and arguments.json is not None:
                 report.write_json(arguments.json)
+            if isinstance(report, Report) and plot is not None:
+                plots.write_plot(report, plot)
+            if isinstance(report, SoakReport) and report.failures:
+                for reason in report.failures:
+                    sys.stderr.write(f"feeder-bench: failed: {reason}\n")
+                return 1
         except FeederError as error:
             sys.stderr.write(f"feeder-bench: error: {error}\n")
             return error.exit_status

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,11 @@ class WorkerMemory:
 class Daemon:
     """A running daemon that serves one dataset as DATASET_NAME."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", ipc: str, tcp: str) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", ipc: str, tcp: str, log: Path) -> None:
         self.ipc = ipc
         self.tcp = tcp
         self._process = process
+        self._log = log
 
     def processes(self) -> list[psutil.Process]:
         """Return the supervisor and all processes below it."""
@@ -69,6 +70,10 @@ class Daemon:
         times = [process.cpu_times() for process in self.processes()]
         return sum(each.user + each.system for each in times)
 
+    def last_words(self) -> str:
+        """Return the last line of its log."""
+        return _last_line(self._log)
+
     def worker_memory(self) -> list[WorkerMemory]:
         """Return the memory of each worker."""
         return [
@@ -79,17 +84,21 @@ class Daemon:
 
 
 @contextmanager
-def running_daemon(dataset: Path, *, workers: int, cores: frozenset[int]) -> Iterator[Daemon]:
+def running_daemon(
+    dataset: Path, *, workers: int, cores: frozenset[int], options: Sequence[str] = ()
+) -> Iterator[Daemon]:
     """Serve ``dataset`` with ``workers`` on ``cores`` over ipc and tcp; ready when it is given.
+
+    ``options`` are more of the command line; where one is named twice, the later counts.
 
     Raises ResourceError with what the daemon said when it does not get ready in READY_TIMEOUT_S.
     """
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         ipc = f"ipc://{folder}/node"
-        tcp = f"tcp://127.0.0.1:{_free_port()}"
+        tcp = f"tcp://127.0.0.1:{free_port()}"
         command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), "serve"]
         command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
-        command += ["--workers", str(workers), "--pin", "off"]
+        command += ["--workers", str(workers), "--pin", "off", *options]
         log = Path(folder) / "stderr"
         notify_path = Path(folder) / "notify"
         with (
@@ -112,12 +121,13 @@ def running_daemon(dataset: Path, *, workers: int, cores: frozenset[int]) -> Ite
                 _stop(process)
                 raise
         try:
-            yield Daemon(process, ipc, tcp)
+            yield Daemon(process, ipc, tcp, log)
         finally:
             _stop(process)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that nobody has at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -134,11 +144,15 @@ def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log:
         except TimeoutError:
             if process.poll() is not None:
                 break
-    said = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
     state = "still starting" if process.poll() is None else f"gone with status {process.poll()}"
     raise ResourceError(
-        f"`feeder serve` was not ready within {READY_TIMEOUT_S:g} s ({state}); it said: {said[0]}"
+        f"`feeder serve` was not ready within {READY_TIMEOUT_S:g} s ({state}); it said: "
+        f"{_last_line(log)}"
     )
+
+
+def _last_line(log: Path) -> str:
+    return (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

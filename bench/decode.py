@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.cached import CachedReaders
 from bench.classes import measure_classes
 from bench.contenders import PreparedSamples
 from bench.limits import LIMITS, StageLimits
@@ -45,8 +46,12 @@ def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report
     with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
         count = min(images, dataset.layout.samples)
         order = np.random.default_rng(0).permutation(dataset.layout.samples)[:count]
-        with PreparedSamples(dataset, recipe, order.astype(np.int64)) as samples:
-            bench = _DecodeBench(dataset, samples, recipe)
+        ids = order.astype(np.int64)
+        with (
+            PreparedSamples(dataset, recipe, ids) as samples,
+            CachedReaders(dataset, recipe, ids) as cached,
+        ):
+            bench = _DecodeBench(dataset, samples, recipe, cached)
             compared = bench.compare_pixels()
             results = bench.measure(rounds)
         results += measure_classes(dataset, recipe, samples.sample_ids, rounds=rounds)
@@ -58,8 +63,11 @@ def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report
 class _DecodeBench:
     """The contenders over prepared samples, with the buffers that they write to."""
 
-    def __init__(self, dataset: Dataset, samples: PreparedSamples, recipe: Recipe) -> None:
+    def __init__(
+        self, dataset: Dataset, samples: PreparedSamples, recipe: Recipe, cached: CachedReaders
+    ) -> None:
         self._dataset = dataset
+        self._cached = cached
         self._samples = samples
         self._pixels = _pixels(CHUNK_IMAGES, recipe)
         self._labels = np.empty(CHUNK_IMAGES, np.int64)
@@ -79,6 +87,11 @@ class _DecodeBench:
                 self._unscaled_reader, first, end
             ),
             "limits": self._limits.measure,
+            "sample/decoded-cache": lambda first, end: self._fill(cached.full, first, end),
+            "sample/decoded-cache-unscaled": lambda first, end: self._fill(
+                cached.full_unscaled, first, end
+            ),
+            "sample/filling-cache": lambda first, end: self._fill(cached.cold, first, end),
         }
 
     def compare_pixels(self) -> int:
@@ -94,6 +107,9 @@ class _DecodeBench:
                 ("sample/full", everywhere),
                 ("sample/whole-unscaled", everywhere),
                 ("sample/whole", unscaled),
+                ("sample/filling-cache", unscaled),
+                ("sample/decoded-cache", unscaled),
+                ("sample/decoded-cache-unscaled", everywhere),
             ):
                 self._contenders[name](first, end)
                 differs = (self._pixels[: end - first] != expected).any(axis=(1, 2, 3))
@@ -114,10 +130,13 @@ class _DecodeBench:
         stages: dict[str, list[float]] = {name: [] for name in (*_STAGES, "rest")}
         limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
         scaled: list[float] = []
+        fills: list[float] = []
+        filled: list[float] = []
         before = dict(self._reader.seconds)
         limits_before = dict(self._limits.seconds)
         progress = ProgressLine(sys.stderr)
         progress.begin("measuring", "rounds", rounds)
+        self._cached.begin_round()
         for seconds in run_rounds(self._contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds):
             for name, taken_s in seconds.items():
                 rates[name].append(count / taken_s)
@@ -132,6 +151,9 @@ class _DecodeBench:
             for name, taken_s in {**least, "whole": sum(least.values())}.items():
                 limits[name].append(count / taken_s)
             scaled.append(100 * float(np.mean(self._samples.crops.scales > 1)))
+            fills.append(100 * (seconds["sample/filling-cache"] / seconds["sample/whole"] - 1))
+            filled.append(100 * self._cached.cold_entries / count)
+            self._cached.begin_round()
             self._samples.begin_epoch(self._samples.epoch + 1)
             progress.add(1)
         progress.end()
@@ -139,6 +161,11 @@ class _DecodeBench:
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
             *_compare_stages(stages, limits, rates["sample/whole"]),
+            *compare_rates(rates, "sample/whole", ("sample/decoded-cache",))[1:],
+            *compare_rates(rates, "sample/whole-unscaled", ("sample/decoded-cache-unscaled",))[1:],
+            summarise("decoded-cache/fill", "%", fills),
+            summarise("decoded-cache/filled", "%", filled),
+            single("decoded-cache/size", "bytes/image", self._cached.bytes_per_picture),
             summarise("crops/scaled", "%", scaled),
             *self._describe_samples(),
         ]

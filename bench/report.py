@@ -12,12 +12,14 @@ compared to have null in both places. Names and units stay the same from version
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from feeder.errors import ResourceError
+import msgspec
+
+from feeder.errors import DatasetError, ResourceError
 
 RATE: Final = "images/s"
 
@@ -61,15 +63,19 @@ class Report:
         lines = [f"feeder-bench {self.bench}", *_header_lines(self.machine), ""]
         heads = ("", "value", "", "", "min", "max", "ratio", "")
         rows = [heads, *(_table_row(result) for result in self.results)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-        left = {0, 2, 7}  # names and units
-        for row in rows:
-            cells = [
-                cell.ljust(width) if column in left else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells).rstrip())
+        lines += align(rows, left={0, 2, 7})  # names and units
         return "\n".join(lines) + "\n"
+
+
+def read_report(path: Path) -> Report:
+    """Return what ``write_json`` wrote; DatasetError where ``path`` holds nothing of the kind."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"is not what a bench writes ({error})"
+    raise DatasetError(f"{path} {problem}: name a file that `feeder-bench … --json` wrote")
 
 
 def summarise(
@@ -105,6 +111,18 @@ def single(name: str, unit: str, value: float) -> Result:
     return Result(name=name, value=value, unit=unit, min=value, max=value)
 
 
+def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
+    """Return the lines of a table; columns but those in ``left`` are flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def _header_lines(machine: Mapping[str, object]) -> list[str]:
     lines = []
     for name, value in machine.items():
@@ -125,11 +143,12 @@ def _table_row(result: Result) -> tuple[str, ...]:
         compared = (f"{result.ratio:.2f}", f"× {result.baseline}")
     spread = ("", "")
     if result.min != result.max:
-        spread = (_format_number(result.min), _format_number(result.max))
-    return (result.name, _format_number(result.value), result.unit, each, *spread, *compared)
+        spread = (format_number(result.min), format_number(result.max))
+    return (result.name, format_number(result.value), result.unit, each, *spread, *compared)
 
 
-def _format_number(value: float) -> str:
+def format_number(value: float) -> str:
+    """Return the number as tables show it: three digits or all before the point."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 100:

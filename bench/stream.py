@@ -1,17 +1,21 @@
-"""``feeder-bench stream``: a real daemon and one client, by slot, over ipc and over tcp.
+"""``feeder-bench stream``: a real daemon and its clients, by slot, over ipc and over tcp.
 
 The daemon's one worker has one core, the client another where there is one. In each round the same
 batches are made by ``SampleReader`` alone on the worker's core (``sample/whole``), and by the
 daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its
-own from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket.
-What the daemon costs beside the bare work is thus the ratio's distance from 1. A second daemon with
-two workers follows where there are two cores; its client shares their cores.
+own from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket. What the daemon
+costs beside the bare work is the ratio's distance from 1. More clients at once, each a process of
+its own, have their turns in the same rounds; they share the client's core. A second daemon with two
+workers follows where there are two cores; its clients share their cores.
+
+``bench.transport`` adds its rows at the end: what of the way is the messages', not the decoder's.
 """
 
 import argparse
+import functools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +23,16 @@ from typing import Final
 
 import numpy as np
 
-from bench.daemon import DATASET_NAME, Daemon, running_daemon
-from bench.handover import BATCHES, TimedFetcher, measure_handover
+from bench.daemon import Daemon, running_daemon
+from bench.handover import BATCHES, measure_handover
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
-from bench.rounds import run_rounds, warm_up
+from bench.rounds import Contender, run_rounds, warm_up
+from bench.streams import ClientPool, Measured, Stream, StreamHere
+from bench.transport import TransportOptions, measure_transport
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
-from feeder.fetch import BatchFetcher
 from feeder.plan import EpochPlan
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
@@ -37,21 +42,27 @@ from feeder.wire import BatchKey
 
 BATCH_SIZE: Final = 256
 CHUNK_IMAGES: Final = 32
-WINDOW: Final = 4
+LEASE_S: Final = 3600.0
+"""Clients wait for their turn in silence, however long that takes."""
+
 _TRANSPORTS: Final = ("ipc", "ipc-copy", "tcp")
-_TIMEOUT_S: Final = 60.0
+_TRANSPORT_BATCHES: Final = 4
+"""Batches of bare transport for each one that is decoded: they take a tenth of the time."""
+
 _SETTLE_S: Final = 0.5
 """For the daemon to give the sessions' memory back, which is work but not idling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How long to measure, and where."""
+    """How long to measure, with how many clients, and where."""
 
     rounds: int
     batches: int
     """In a round."""
     idle_s: float
+    clients: int
+    """The most at a time."""
     worker_core: int
     client_core: int
 
@@ -74,47 +85,87 @@ def measure_stream(path: Path, options: StreamOptions) -> Report:
                     path,
                     workers=workers,
                     cores=frozenset({options.worker_core}) if workers == 1 else frozenset(cores),
+                    options=["--lease-s", str(LEASE_S)],
                 ) as daemon,
             ):
                 results += bench.measure(daemon)
+        results += measure_transport(
+            TransportOptions(
+                rounds=options.rounds,
+                batches=_TRANSPORT_BATCHES * options.batches,
+                batch_size=bench.batch_size,
+                chunk_images=CHUNK_IMAGES,
+                server_core=options.worker_core,
+                client_core=options.client_core,
+            )
+        )
     return Report(bench="stream", machine=machine, results=results)
 
 
+def client_counts(most: int) -> list[int]:
+    """Return the numbers of clients to measure beside one: 2, 4, 8 … and the most."""
+    return sorted({2**power for power in range(1, most.bit_length()) if 2**power < most} | {most})
+
+
 class _StreamBench:
-    """The three contenders over one daemon."""
+    """The contenders over one daemon."""
 
     def __init__(self, dataset: Dataset, options: StreamOptions, workers: int) -> None:
         self._dataset = dataset
         self._options = options
         self._suffix = "" if workers == 1 else f"-{workers}-workers"
         self._recipe = Recipe.for_split("train", batch_size=min(BATCH_SIZE, dataset.layout.samples))
+        self.batch_size = self._recipe.batch_size
         self._epoch_batches = self._plan_epoch(0).batches
         self._reader = SampleReader(dataset, self._recipe)
         size = self._recipe.image_size
         self._pixels = np.empty((self._recipe.batch_size, size, size, 3), np.int8)
         self._labels = np.empty(self._recipe.batch_size, np.int64)
-        self._gaps_s: dict[str, list[float]] = {name: [] for name in _TRANSPORTS}
         self._rounds_begun = 0  # the warm-up counts as one
 
     def measure(self, daemon: Daemon) -> list[Result]:
         """Return the rows of this daemon."""
         began_s = time.monotonic()
         with ExitStack() as sessions:
-            over_ipc = sessions.enter_context(self._open_session(daemon.ipc))
+            over_ipc = sessions.enter_context(StreamHere(daemon.ipc, self._recipe))
             equal = self._compare_first_batch(over_ipc, began_s)
-            over_tcp = sessions.enter_context(self._open_session(daemon.tcp))
-            copied = sessions.enter_context(self._open_session(daemon.ipc, share_memory=False))
-            results = self._run_rounds({"ipc": over_ipc, "ipc-copy": copied, "tcp": over_tcp})
-            results += measure_handover(over_ipc, copied, self._keys(BATCHES), self._suffix)
+            copied = sessions.enter_context(
+                StreamHere(daemon.ipc, self._recipe, share_memory=False)
+            )
+            streams: dict[str, Stream] = {
+                "ipc": over_ipc,
+                "ipc-copy": copied,
+                "tcp": sessions.enter_context(StreamHere(daemon.tcp, self._recipe)),
+            }
+            streams |= self._open_more(daemon, sessions)
+            results = self._run_rounds(daemon, streams)
+            keys = [divmod(number, self._epoch_batches) for number in range(BATCHES)]
+            results += measure_handover(over_ipc.fetcher, copied.fetcher, keys, self._suffix)
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
         results.append(single(f"worker/own-memory{self._suffix}", "MiB", own_mib))
         results.append(self._watch_idle(daemon))
         return results
 
-    def _compare_first_batch(self, fetcher: BatchFetcher, began_s: float) -> list[Result]:
+    def _open_more(self, daemon: Daemon, sessions: ExitStack) -> dict[str, Stream]:
+        """Return the ways with several clients, by name."""
+        options, more = self._options, dict[str, Stream]()
+        if options.clients > 1:
+            for transport, endpoint in (("ipc", daemon.ipc), ("tcp", daemon.tcp)):
+                pool = ClientPool(
+                    endpoint,
+                    clients=options.clients,
+                    batch_size=self.batch_size,
+                    core=options.client_core,
+                )
+                sessions.enter_context(pool)
+                for count in client_counts(options.clients):
+                    more[f"{transport}-{count}-clients"] = pool.some(count)
+        return more
+
+    def _compare_first_batch(self, stream: StreamHere, began_s: float) -> list[Result]:
         """Fetch the daemon's first batch, timed, and compare it with our own of the same key."""
-        batch = next(fetcher.fetch([(0, 0)]))
+        batch = next(stream.fetcher.fetch([(0, 0)]))
         first_batch_s = time.monotonic() - began_s
         served = batch.pixels.copy()
         self._make_batches([(0, 0)])
@@ -128,65 +179,45 @@ class _StreamBench:
             single(f"check/equal-to-local{self._suffix}", "samples", len(served)),
         ]
 
-    def _run_rounds(self, fetchers: dict[str, BatchFetcher]) -> list[Result]:
-        options = self._options
+    def _run_rounds(self, daemon: Daemon, streams: Mapping[str, Stream]) -> list[Result]:
+        batches, rounds = self._options.batches, self._options.rounds
+        measured = {name: Measured() for name in streams}
+        local_rates: list[float] = []
 
         def make(first: int, end: int) -> None:
-            _ping(fetchers)
-            self._make_batches(self._keys(end - first))
+            self._make_batches(self._keys(batches))
 
-        def fetch_over(name: str) -> None:
-            _ping(fetchers)
-            arrived_s = [
-                time.monotonic() for _ in fetchers[name].fetch(self._keys(options.batches))
-            ]
-            self._gaps_s[name] += np.diff(arrived_s).tolist()
+        def stream(name: str, first: int, end: int) -> None:
+            busy_s, began_s = daemon.busy_s(), time.monotonic()
+            delivered = streams[name].fetch(self._rounds_begun * batches, batches)
+            taken_s = time.monotonic() - began_s
+            measured[name].add(delivered, taken_s, daemon.busy_s() - busy_s)
 
-        contenders = {
-            "sample/whole": make,
-            "ipc": lambda first, end: fetch_over("ipc"),
-            "ipc-copy": lambda first, end: fetch_over("ipc-copy"),
-            "tcp": lambda first, end: fetch_over("tcp"),
-        }
-        warm_up(contenders, items=options.batches, piece=options.batches)
+        contenders: dict[str, Contender] = {"sample/whole": make}
+        contenders |= {name: functools.partial(stream, name) for name in streams}
+        warm_up(contenders, items=batches, piece=batches)
         self._rounds_begun += 1
-        for gaps_s in self._gaps_s.values():
-            gaps_s.clear()
-        images = options.batches * self._recipe.batch_size
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        measured.update((name, Measured()) for name in streams)
         progress = ProgressLine(sys.stderr)
-        progress.begin("streaming", "rounds", options.rounds)
-        for seconds in run_rounds(
-            contenders, items=options.batches, piece=options.batches, rounds=options.rounds
-        ):
+        progress.begin("streaming", "rounds", rounds)
+        for seconds in run_rounds(contenders, items=batches, piece=batches, rounds=rounds):
             self._rounds_begun += 1
-            for name, taken_s in seconds.items():
-                rates[name].append(images / taken_s)
+            local_rates.append(batches * self.batch_size / seconds["sample/whole"])
             progress.add(1)
         progress.end()
-        return self._rows(rates)
+        return self._rows(local_rates, measured)
 
-    def _rows(self, rates: dict[str, list[float]]) -> list[Result]:
+    def _rows(self, local_rates: Sequence[float], measured: Mapping[str, Measured]) -> list[Result]:
         suffix = self._suffix
         # Beside two workers it is measured anew, so that the ratio is one of the same rounds.
         local_name = f"sample/whole{suffix and '-beside' + suffix}"
-        local = summarise(local_name, RATE, rates["sample/whole"])
+        local = summarise(local_name, RATE, local_rates)
+        ways = [(f"stream/{way}", each) for way, each in measured.items()]
+        image_bytes = self._recipe.image_size**2 * 3
         rows = [local]
-        for name in _TRANSPORTS:
-            rows.append(
-                summarise(
-                    f"stream/{name}{suffix}",
-                    RATE,
-                    rates[name],
-                    baseline=local,
-                    baseline_values=rates["sample/whole"],
-                )
-            )
-        for name, gaps_s in self._gaps_s.items():
-            if gaps_s:
-                for percent in (50, 99):
-                    gap_ms = 1e3 * float(np.percentile(gaps_s, percent))
-                    rows.append(single(f"stream/{name}-gap-p{percent}{suffix}", "ms", gap_ms))
+        rows += [each.rate(name + suffix, local, local_rates) for name, each in ways]
+        for name, each in ways:
+            rows += each.details(name, suffix, image_bytes)
         return rows
 
     def _watch_idle(self, daemon: Daemon) -> Result:
@@ -228,22 +259,6 @@ class _StreamBench:
             last_batch=self._recipe.last_batch,
         )
 
-    def _open_session(self, endpoint: str, *, share_memory: bool = True) -> TimedFetcher:
-        return TimedFetcher(
-            endpoint,
-            dataset=DATASET_NAME,
-            recipe=self._recipe,
-            window=WINDOW,
-            timeout_s=_TIMEOUT_S,
-            client="feeder-bench stream",
-            share_memory=share_memory,
-        )
-
-
-def _ping(fetchers: dict[str, BatchFetcher]) -> None:
-    for fetcher in fetchers.values():
-        fetcher.ping()
-
 
 def run(arguments: argparse.Namespace) -> Report:
     """Do what the command line asks."""
@@ -252,6 +267,7 @@ def run(arguments: argparse.Namespace) -> Report:
         rounds=arguments.rounds,
         batches=arguments.batches,
         idle_s=arguments.idle,
+        clients=arguments.clients,
         worker_core=worker_core,
         client_core=choose_other_core(worker_core),
     )

@@ -12,14 +12,20 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset import Dataset
+from feeder.decoded_cache import DecodedCache
 from feeder.packing import pixel_layout_of
 from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
+from feeder.sample import STAGES as SAMPLE_STAGES
 from feeder.sample import SampleReader
+from feeder.sample_cache import part_of
 from feeder.slot_layout import ChunkArrays, SlotLayout
 from feeder.slots import SlotMemory
 from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
 from feeder.worker_messages import Fill, OpenSession
+
+STAGES: Final = (*SAMPLE_STAGES, "fill")
+"""What ``fill`` gives seconds of; the last is filling the decoded cache."""
 
 _MAPPED_BYTES_MAX: Final = 64 << 20
 """Slot memory exists once for all processes, but counts as resident in each that has touched it.
@@ -60,8 +66,10 @@ class _Session:
 class ChunkFiller:
     """Fills chunks into the slots of sessions."""
 
-    def __init__(self, datasets: Mapping[str, Dataset]) -> None:
+    def __init__(self, datasets: Mapping[str, Dataset], cache: DecodedCache | None = None) -> None:
+        """Fill from datasets, by name, and from the decoded cache, where there is one."""
         self._datasets = datasets
+        self._cache = cache
         self._sessions: dict[int, _Session] = {}
         self._readers: dict[tuple[str, str], SampleReader] = {}  # by dataset and recipe
         self._mapped_bytes = 0  # written since pages were last forgotten
@@ -88,7 +96,10 @@ class ChunkFiller:
         key = message.dataset, recipe.fingerprint()
         reader = self._readers.get(key)
         if reader is None:
-            reader = self._readers[key] = SampleReader(dataset, recipe)
+            cached = None
+            if self._cache is not None:
+                cached = part_of(self._cache, message.dataset, dataset, recipe)
+            reader = self._readers[key] = SampleReader(dataset, recipe, cached)
         self._sessions[message.session] = _Session(
             dataset, recipe, message.seed, memory, reader, OrderedDict()
         )
@@ -102,15 +113,16 @@ class ChunkFiller:
             if id(reader) not in in_use:
                 del self._readers[key]
 
-    def fill(self, chunk: Fill) -> tuple[float, ...]:
-        """Write the chunk into its slot; return the seconds spent in each of STAGES.
+    def fill(self, chunk: Fill) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Write the chunk into its slot; return the seconds spent in each of STAGES, and what the
+        decoded cache did (feeder.sample_cache.COUNTS).
 
         Raises DatasetError that names the sample, when one cannot be read or decoded.
         """
         session = self._sessions[chunk.session]
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
-        before = tuple(session.reader.seconds.values())
+        seconds, counts = _spent(session.reader), session.reader.cache_counts
         real = len(ids)
         if real:
             session.reader.fill(
@@ -128,8 +140,17 @@ class ChunkFiller:
             self._mapped_bytes = 0
             for each in self._sessions.values():
                 each.memory.forget_pages()
-        after = session.reader.seconds.values()
-        return tuple(now - then for now, then in zip(after, before, strict=True))
+        return (
+            tuple(now - then for now, then in zip(_spent(session.reader), seconds, strict=True)),
+            tuple(
+                now - then for now, then in zip(session.reader.cache_counts, counts, strict=True)
+            ),
+        )
+
+
+def _spent(reader: SampleReader) -> tuple[float, ...]:
+    """Return the seconds that a reader has spent in each of STAGES."""
+    return (*reader.seconds.values(), reader.fill_seconds)
 
 
 def _pad(arrays: ChunkArrays, real: int, grey: int) -> None:

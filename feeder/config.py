@@ -2,6 +2,7 @@
 
     log_level = "info"
     [serve]                 the keys of ServeConfig
+    [cache]                 the keys of CacheConfig
     [data]                  NAME = "folder of a packed dataset"
 
 The command line wins over the file, and the file over the default; `Config.provenance` keeps for
@@ -79,6 +80,17 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """What is kept of samples that were served. The comment on each key is its default's reason."""
+
+    # A quarter of what cgroup and machine have left, so that the same file fits any host, beside
+    # the half that slots may take: see CACHE_SHARE in feeder/memory_budget.py. 0 is off.
+    decoded_bytes: Annotated[
+        int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All that the daemon is told. `data` maps dataset names to their folders.
 
@@ -87,6 +99,7 @@ class Config:
     """
 
     serve: ServeConfig
+    cache: CacheConfig
     data: Mapping[str, Path]
     # What an operator wants to read by default; "debug" adds one line for each session's event.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
@@ -114,10 +127,12 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
         provenance[key] = COMMAND_LINE
     # Every value has been parsed by its own key's kind, which the type checker cannot see.
     serve: Any = _below("serve.", values)
+    cache: Any = _below("cache.", values)
     data: Any = _below("data.", values)
     top_level: Any = {key: value for key, value in values.items() if key in _TOP_LEVEL}
     return Config(
         serve=ServeConfig(**serve),
+        cache=CacheConfig(**cache),
         data=data,
         provenance=dict.fromkeys(_KINDS, DEFAULT) | provenance,
         **top_level,
@@ -127,10 +142,11 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
 def format_effective(config: Config) -> str:
     """Return the configuration as TOML that loads again, each key with where it came from."""
     lines = [("log_level", config.log_level, "log_level")]
-    lines += [
-        (field.name, getattr(config.serve, field.name), f"serve.{field.name}")
-        for field in dataclasses.fields(config.serve)
-    ]
+    for table, holder in (("serve", config.serve), ("cache", config.cache)):
+        lines += [
+            (field.name, getattr(holder, field.name), f"{table}.{field.name}")
+            for field in dataclasses.fields(holder)
+        ]
     lines += [(_quote_key(name), str(path), f"data.{name}") for name, path in config.data.items()]
     texts = [f"{name} = {_toml_value(value)}" for name, value, _ in lines]
     width = max(map(len, texts))
@@ -138,10 +154,14 @@ def format_effective(config: Config) -> str:
         f"{text.ljust(width)}  # {config.provenance[key]}"
         for text, (_, _, key) in zip(texts, lines, strict=True)
     ]
-    data_from = 1 + len(dataclasses.fields(config.serve))
-    return "\n".join(
-        [shown[0], "", "[serve]", *shown[1:data_from], "", "[data]", *shown[data_from:]]
+    cache_from = 1 + len(dataclasses.fields(config.serve))
+    data_from = cache_from + len(dataclasses.fields(config.cache))
+    tables = (
+        ("[serve]", shown[1:cache_from]),
+        ("[cache]", shown[cache_from:data_from]),
+        ("[data]", shown[data_from:]),
     )
+    return "\n".join([shown[0], *(line for head, rows in tables for line in ("", head, *rows))])
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -167,10 +187,10 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 
 def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, object]]:
-    """Return (key, value) with keys such as "serve.workers"; only [serve] and [data] are tables."""
+    """Return (key, value) with keys such as "serve.workers"; no other tables than these."""
     flat: list[tuple[str, object]] = []
     for name, value in document.items():
-        if name not in ("serve", "data"):
+        if name not in ("serve", "cache", "data"):
             flat.append((name, value))
         elif isinstance(value, Mapping):
             flat.extend((f"{name}.{key}", item) for key, item in value.items())
@@ -223,6 +243,7 @@ def _nearest(key: str) -> str:
     """Say which known key or table was probably meant, by its last word."""
     known = {name.rpartition(".")[2]: name for name in _KINDS} | {
         "serve": "[serve]",
+        "cache": "[cache]",
         "data": "[data]",
     }
     alike = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
@@ -242,7 +263,7 @@ def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
 
 
 _TOP_LEVEL = _kinds(Config, "")
-_KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.")
+_KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache.")
 
 
 def _toml_value(value: object) -> str:

@@ -33,22 +33,24 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeNumber:
-    """An integer within bounds, both included; or, where `auto`, the word "auto"."""
+    """An integer within bounds, both included; where so said, also 0 and the word "auto"."""
 
     minimum: int
     maximum: int
     auto: bool = False
+    zero: bool = False
 
     @property
     def allowed(self) -> str:
-        return f"a whole number {self.minimum} .. {self.maximum}" + ', or "auto"' * self.auto
+        bounds = f"a whole number {self.minimum} .. {self.maximum}"
+        return bounds + ", or 0" * self.zero + ', or "auto"' * self.auto
 
     def parse(self, value: object) -> object:
         if self.auto and value == AUTO:
             return value
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError
-        if not self.minimum <= value <= self.maximum:
+        if not self.minimum <= value <= self.maximum and not (self.zero and value == 0):
             raise ValueError
         return value
 

@@ -4,7 +4,8 @@
     augment     the sample's steps on a Pillow image, then its erasure
     pack        levels into the row, as the recipe's packing has it
 
-Recipes without augmentation have none of this, unless they resize without antialiasing.
+Recipes without augmentation have none of this, unless they resize without antialiasing or pack
+floats.
 """
 
 from time import perf_counter
@@ -33,7 +34,8 @@ class Finisher:
     @classmethod
     def for_recipe(cls, recipe: Recipe) -> Self | None:
         """Return a finisher, or None where ``resize_pack`` alone makes the recipe's rows."""
-        if recipe.interpolation == "bilinear-no-antialias" or is_augmented(recipe):
+        is_float = pixel_layout_of(recipe.packing).is_float
+        if recipe.interpolation == "bilinear-no-antialias" or is_augmented(recipe) or is_float:
             return cls(recipe)
         return None
 

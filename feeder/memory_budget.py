@@ -1,4 +1,6 @@
-"""How much memory slots may take: what the machine has free, or the cgroup allows, if that is less.
+"""How much memory slots and the decoded cache may take.
+
+That is a share of what the machine has free, or the cgroup allows, if that is less.
 
 The page cache of a cgroup counts as free, as far as it is inactive: the kernel drops it under
 pressure. (This is how Kubernetes computes a working set.)
@@ -11,6 +13,11 @@ import psutil
 
 SLOTS_SHARE: Final = 0.5
 """Share of the available memory for slots: the rest is for workers, sockets and the page cache."""
+
+CACHE_SHARE: Final = 0.25
+"""The same for the decoded cache. What it takes it never gives back, so with all slots in use a
+quarter of what was free is still left, for the page cache most of all: what is not decoded yet, or
+is not let in, should at least not come from the disk."""
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -34,6 +41,16 @@ def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: i
     if slots_bytes == "auto":
         return int(available * SLOTS_SHARE) // nodes
     return slots_bytes
+
+
+def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
+    """Return the decoded cache of each of ``nodes`` node processes, in bytes; 0 is none.
+
+    As ``slots_budget``, with CACHE_SHARE.
+    """
+    if decoded_bytes == "auto":
+        return int(available * CACHE_SHARE) // nodes
+    return decoded_bytes
 
 
 def _cgroup_folders(root: Path) -> list[Path]:

@@ -84,6 +84,8 @@ class WorkerCounters:
     """Of those, the ones ended for making no progress."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds of all workers in each stage of the way of a sample."""
+    cache: dict[str, int] = field(default_factory=dict)
+    """Samples that the decoded cache had or lacked, and entries that were filled."""
 
 
 CounterGroup = SessionCounters | SocketCounters | DoorCounters | WorkerCounters

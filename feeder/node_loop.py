@@ -15,6 +15,7 @@ import zmq
 from feeder import __version__
 from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.channel import Channel, ChannelClosedError
+from feeder.decoded_cache import DecodedCache
 from feeder.node_messages import (
     Drain,
     NodeConfig,
@@ -78,8 +79,10 @@ class NodeLoop:
         door: SlotDoor,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         wakeup: SignalWakeup,
+        cache: DecodedCache | None,
     ) -> None:
         """Take what was opened before; ``run`` starts the workers and closes them."""
+        self._cache = cache
         self._config = config
         self._datasets = datasets
         self._router = router
@@ -91,9 +94,15 @@ class NodeLoop:
         self._polls.add(control.fileno(), self._on_control)
         self._pool = WorkerPool(
             config.workers,
-            Configure(datasets=config.datasets, open_shards=config.open_shards, self_test=True),
+            Configure(
+                datasets=config.datasets,
+                open_shards=config.open_shards,
+                self_test=True,
+                cache=None if cache is None else cache.plan,
+            ),
             self._polls,
             self._on_worker,
+            None if cache is None else cache.fileno(),
         )
         self._service: NodeService | None = None  # once all workers are up
         self._drain_by_s: float | None = None
@@ -138,6 +147,7 @@ class NodeLoop:
             self._door,
             self._pool,
             len(warnings),
+            self._cache,
         )
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))

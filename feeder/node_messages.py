@@ -27,6 +27,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     window_max: int
     chunk_images: int
     slots_bytes: int
+    decoded_bytes: int
+    """Budget of the decoded cache; 0 is none."""
+    nodes: int
+    """How many node processes the daemon has."""
     clients_max: int
     lease_s: float
     drain_s: float

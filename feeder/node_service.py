@@ -14,6 +14,7 @@ from typing import Final
 
 from feeder import __version__
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
+from feeder.decoded_cache import DecodedCache
 from feeder.errors import ProtocolError
 from feeder.limit_remedies import lift_limit
 from feeder.memory_budget import available_bytes
@@ -78,12 +79,14 @@ class NodeService:
         door: SlotDoor,
         pool: WorkerPool,
         placement_warnings: int,
+        cache: DecodedCache | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` is how often this process did not get its place as planned.
         """
         self._placement_warnings = placement_warnings
+        self._cache = cache
         self._router = router
         self._door = door
         self._pool = pool
@@ -183,9 +186,18 @@ class NodeService:
             "slots_committed_bytes": self._table.committed_bytes,
             "slots_held_bytes": self._table.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
+            **self._describe_cache(),
             "workers": len(self._pool.pids),
             "placement_warnings": self._placement_warnings,
             **flatten(groups),
+        }
+
+    def _describe_cache(self) -> Counters:
+        cache = self._cache
+        return {
+            "cache_entries": 0 if cache is None else cache.entries,
+            "cache_used_bytes": 0 if cache is None else cache.used_bytes,
+            "cache_budget_bytes": 0 if cache is None else cache.plan.total_bytes,
         }
 
     def _carry_out(self, instruction: Instruction, now_s: float) -> Event | None:

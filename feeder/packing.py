@@ -2,6 +2,8 @@
 
     int8-hwc-rgb                 the default
     int8 | uint8                 level - 128 | level
+    float32                      level - 128 as a float, in four times the bytes: what loaders send
+                                 that convert on the host, to measure what int8 saves
     hwc  | chw                   rows, columns, channels | channels, rows, columns
     rgb  | rgbx                  three channels | and a fourth one whose bytes are 0
 
@@ -24,8 +26,9 @@ Packing = Literal[
     "uint8-hwc-rgbx",
     "uint8-chw-rgb",
     "uint8-chw-rgbx",
+    "float32-hwc-rgb",
 ]
-Pixels = NDArray[np.int8 | np.uint8]
+Pixels = NDArray[np.int8 | np.uint8 | np.float32]
 
 DEFAULT_PACKING: Final[Packing] = "int8-hwc-rgb"
 _TURN: Final = 0x80  # level - 128 as int8 is the level with its top bit turned
@@ -37,14 +40,20 @@ _TURN_OF_WORD: Final = 0x00808080
 class PixelLayout:
     """The parts of a packing's name."""
 
-    is_signed: bool
+    dtype: np.dtype[np.int8 | np.uint8 | np.float32]
+    """The type of one value."""
     channels_first: bool
     channels: int
 
     @property
-    def dtype(self) -> np.dtype[np.int8 | np.uint8]:
-        """The type of one value."""
-        return np.dtype(np.int8 if self.is_signed else np.uint8)
+    def is_signed(self) -> bool:
+        """Whether values are level - 128."""
+        return self.dtype != np.uint8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floats."""
+        return self.dtype == np.float32
 
     @property
     def grey(self) -> int:
@@ -59,16 +68,14 @@ class PixelLayout:
 
     def image_bytes(self, image_size: int) -> int:
         """Return the bytes of one image."""
-        return image_size * image_size * self.channels
+        return image_size * image_size * self.channels * self.dtype.itemsize
 
 
 @cache
 def pixel_layout_of(packing: Packing) -> PixelLayout:
     """Take a packing's name apart."""
     kind, axes, channels = packing.split("-")
-    return PixelLayout(
-        is_signed=kind == "int8", channels_first=axes == "chw", channels=len(channels)
-    )
+    return PixelLayout(dtype=np.dtype(kind), channels_first=axes == "chw", channels=len(channels))
 
 
 def pack_levels(rgb: NDArray[np.uint8], layout: PixelLayout, out: Pixels) -> None:
@@ -76,6 +83,9 @@ def pack_levels(rgb: NDArray[np.uint8], layout: PixelLayout, out: Pixels) -> Non
 
     ``out`` is C-contiguous, of ``layout.image_shape(size)`` and ``layout.dtype``.
     """
+    if layout.is_float:
+        np.subtract(rgb, np.float32(128), out=out)
+        return
     levels = out.view(np.uint8)
     if layout.channels_first:
         np.copyto(levels[:3], rgb.transpose(2, 0, 1))
@@ -92,6 +102,8 @@ def pack_levels(rgb: NDArray[np.uint8], layout: PixelLayout, out: Pixels) -> Non
 
 def unpack_levels(pixels: Pixels, layout: PixelLayout) -> NDArray[np.uint8]:
     """Return the levels of n packed images as uint8 (n, size, size, 3); it may be a view."""
+    if layout.is_float:
+        return (pixels + 128).astype(np.uint8)
     levels = pixels.view(np.uint8)
     rgb = levels[:, :3].transpose(0, 2, 3, 1) if layout.channels_first else levels[..., :3]
     rgb = np.ascontiguousarray(rgb)

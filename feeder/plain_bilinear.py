@@ -28,8 +28,9 @@ def resize_plainly(
 
     Picture and box are as ``feeder.resize.resize_pack`` takes them.
     """
-    words = picture[: stride_bytes * height].view(np.uint32)
-    pixels = words.reshape(height, stride_bytes // 4)
+    # The last row may end with its last pixel: a window of a larger picture has no whole rows.
+    shape, strides = (height, width), (stride_bytes, 4)
+    pixels: NDArray[np.uint32] = np.ndarray(shape, np.uint32, picture, strides=strides)
     levels = out[:, ::-1] if mirrored else out
     size = len(out)
     left, top, right, bottom = box

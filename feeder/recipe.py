@@ -56,6 +56,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ratio: least and greatest width over height of the crop.
     resize_size: short side that centre resizes to, pixels; at least image_size when crop is centre.
     flip_probability: of mirroring left and right.
+    partial_decode: decode only the tiles that the crop touches. False decodes whole images, to the
+        same batches in more time: it is there to measure what partial decoding saves.
     dct_scaling: let the decoder shrink by 2, 4 or 8 where the crop is large enough.
     shuffle: permute the epoch; without it the packed order, lanes taking turns.
     last_batch: drop or pad what does not fill a batch.
@@ -88,6 +90,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     resize_size: int = 256
     flip_probability: float = 0.5
+    partial_decode: bool = True
     dct_scaling: bool
     shuffle: bool
     last_batch: LastBatch
@@ -136,6 +139,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         check_choice("crop", self.crop, get_args(Crop))
         check_choice("packing", self.packing, get_args(Packing))
         check_choice("last_batch", self.last_batch, [str(choice) for choice in LastBatch])
+        check_choice("partial_decode", self.partial_decode, (True, False))
         check_choice("dct_scaling", self.dct_scaling, (True, False))
         check_choice("shuffle", self.shuffle, (True, False))
         check_choice("interpolation", self.interpolation, get_args(Interpolation))

@@ -6,11 +6,16 @@
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
     augment   only where the recipe says so; ``feeder.finish`` then resizes and packs too
 
+The first three are left out for an image that the decoded cache has whole: the crop is resized from
+there. A row that is the same in every epoch may be copied from it as it is.
+
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
 libjpeg-turbo and calling ``Image.resize(size, BILINEAR, box=box)`` on it, bit for bit, at scale 1.
 Nothing is allocated per image; errors are caught once, around a sample.
 """
 
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -27,6 +32,7 @@ from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
 from feeder.recode import SegmentLayout
 from feeder.resize import FILTER_SUPPORT, Filter, resize_pack
+from feeder.sample_cache import DecodedPictures, PackedRows, WholeImage
 from feeder.scratch import Scratch
 from feeder.tiles import (
     DECODER_SLACK_BYTES,
@@ -42,6 +48,8 @@ STAGES = ("read", "join", "decode", "resize", "augment")
 _LAYOUT_FIELDS = list(SegmentLayout._fields)
 _Layout = tuple[int, int, int, int, int]
 _Window = tuple[int, int, int, int, int, int]
+_Box = tuple[float, float, float, float]
+_Finish = tuple[_Box, bool, Augmentation | None, Pixels]
 
 _BOX_ROUNDING_PX = 1 / 64
 """Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
@@ -62,13 +70,16 @@ def plan_decode(
     scales: NDArray[np.int64],
     image_size: int,
     support_steps: float = 1.0,
+    *,
+    whole: bool = False,
 ) -> DecodePlan:
     """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) will look at.
 
     Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
     ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
-    ``support_steps`` is another filter's support.
+    ``support_steps`` is another filter's support. All of each image's tiles where ``whole``: the
+    same pixels, for more work.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
@@ -76,6 +87,8 @@ def plan_decode(
     reach = support_steps * np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
     first = np.floor(start - reach + 1.0).astype(np.int64) * scales[:, None]
     end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
+    if whole:
+        first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
     windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
     # Rounded as Pillow would round the box in the whole picture, so that the weights are the same.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
@@ -90,12 +103,21 @@ class SampleReader:
     """Turns samples of one dataset into rows of a batch of one recipe; not thread-safe.
 
     One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
-    ``seconds`` adds up the time spent in each of STAGES.
+    ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` what it took to decode
+    whole images for the cache and to put them there.
     """
 
-    def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        cached: DecodedPictures | PackedRows | None = None,
+    ) -> None:
+        """``cached`` is the part of the decoded cache that serves this dataset and recipe."""
         self._dataset = dataset
         self._recipe = recipe
+        self._pictures = cached if isinstance(cached, DecodedPictures) else None
+        self._rows = cached if isinstance(cached, PackedRows) else None
         self._finisher = Finisher.for_recipe(recipe)
         self._planar = pixel_layout_of(recipe.packing).channels_first
         self._filter: Filter = "bilinear"
@@ -105,7 +127,14 @@ class SampleReader:
         self._support_steps = max(1.0, FILTER_SUPPORT[self._filter])
         self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
         self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.fill_seconds = 0.0
         self.images = 0
+
+    @property
+    def cache_counts(self) -> tuple[int, ...]:
+        """What the decoded cache did so far: ``feeder.sample_cache.COUNTS``."""
+        cached = self._pictures or self._rows
+        return (0, 0, 0) if cached is None else (cached.hits, cached.misses, cached.fills)
 
     def fill(
         self,
@@ -122,6 +151,26 @@ class SampleReader:
         DatasetError naming the first sample that is damaged.
         """
         records = self._dataset.read_records(sample_ids)
+        labels[:] = records["label"]
+        if self._rows is None:
+            self._make(sample_ids, records, seed, epoch, pixels)
+            return
+        left = self._rows.copy_found(sample_ids, pixels)
+        self.images += len(sample_ids) - len(left)
+        if left.size:
+            rows = [pixels[row] for row in left.tolist()]
+            self._make(sample_ids[left], records[left], seed, epoch, rows)
+            self._rows.keep(sample_ids[left], rows)
+
+    def _make(
+        self,
+        sample_ids: NDArray[np.int64],
+        records: NDArray[np.void],
+        seed: int,
+        epoch: int,
+        rows: Pixels | Sequence[Pixels],
+    ) -> None:
+        """Draw the crops and write the samples into ``rows``, n of the packing's shape."""
         grids = TileGrids.of_records(records)
         crops = plan_crops(
             self._recipe,
@@ -137,25 +186,29 @@ class SampleReader:
             crops.scales,
             self._recipe.image_size,
             self._support_steps,
+            whole=not self._recipe.partial_decode,
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
             augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=sample_ids)
-        labels[:] = records["label"]
-        rows = zip(
-            self._dataset.find_blobs(sample_ids, records),
-            records[_LAYOUT_FIELDS].tolist(),
-            _window_fields(plan.windows),
-            plan.boxes.tolist(),
-            crops.scales.tolist(),
-            crops.flips.tolist(),
-            augmentations,
-            pixels,
-            strict=True,
+        windows, scales = _window_fields(plan.windows), crops.scales.tolist()
+        finishes = list(
+            zip(plan.boxes.tolist(), crops.flips.tolist(), augmentations, rows, strict=True)
         )
-        for place, *row in rows:
+        left: NDArray[np.int64] = np.arange(len(sample_ids))
+        wholes: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
+        if self._pictures is not None:
+            found = self._pictures.find(sample_ids, grids, plan.windows, crops.scales)
+            left, wholes = found.left, found.wholes
+        blobs = self._dataset.find_blobs(sample_ids[left], records[left])
+        if self._pictures is not None:
+            for row, kept, stride_bytes in found.hits:
+                *_, width, height = windows[row]
+                self._finish(kept, stride_bytes, width, height, *finishes[row])
+        layouts = records[_LAYOUT_FIELDS][left].tolist()
+        for row, place, layout, whole in zip(left.tolist(), blobs, layouts, wholes, strict=True):
             try:
-                self._fill_one(place, *row)
+                self._make_one(place, layout, windows[row], scales[row], whole, finishes[row])
             except ValueError as error:
                 name = self._dataset.describe(place.sample_id)
                 raise DatasetError(
@@ -163,34 +216,38 @@ class SampleReader:
                     f"`feeder verify {self._dataset.path}` and pack it again"
                 ) from error
 
-    def _fill_one(
+    def _make_one(
         self,
         place: BlobPlace,
         layout: _Layout,
         window: _Window,
-        box: tuple[float, float, float, float],
         scale: int,
+        whole: WholeImage | None,
+        finish: _Finish,
+    ) -> None:
+        started = perf_counter()
+        blob = self._dataset.read_blob(place, self._blob.take(place.blob_bytes))
+        self.seconds["read"] += perf_counter() - started
+        decoded = None if whole is None else self._fill_cache(place.sample_id, blob, layout, whole)
+        picture, stride_bytes = decoded or self._decode(blob, layout, window, scale)
+
+        *_, source_width, source_height = window
+        width, height = -(-source_width // scale), -(-source_height // scale)
+        self._finish(picture, stride_bytes, width, height, *finish)
+
+    def _finish(
+        self,
+        picture: NDArray[np.uint8],
+        stride_bytes: int,
+        width: int,
+        height: int,
+        box: _Box,
         flip: bool,
         augmentation: Augmentation | None,
         out: Pixels,
     ) -> None:
-        started = perf_counter()
-        *_, source_width, source_height = window
-        blob = self._dataset.read_blob(place, self._blob.take(place.blob_bytes))
-        read = perf_counter()
-
-        joined = self._joined.take(joined_room_bytes(place.blob_bytes, layout[1]))
-        joined_bytes = join_segments(blob, *layout, *window, joined) + DECODER_SLACK_BYTES
-        joined_at = perf_counter()
-
-        width, height = -(-source_width // scale), -(-source_height // scale)
-        picture, stride_bytes = self._rgbx.take_picture(width, height)
-        decode_rgbx(
-            joined[:joined_bytes], source_width, source_height, scale, stride_bytes, picture
-        )
-        decoded = perf_counter()
-
-        augment_s = 0.0
+        """Make the row of a decoded picture."""
+        started, augment_s = perf_counter(), 0.0
         shown = (picture, stride_bytes, width, height, box)
         if self._finisher is None or augmentation is None:
             resize_pack(
@@ -200,13 +257,52 @@ class SampleReader:
             augment_s = self._finisher.finish(
                 *shown, mirrored=flip, augmentation=augmentation, out=out
             )
-        seconds = self.seconds
-        seconds["read"] += read - started
-        seconds["join"] += joined_at - read
-        seconds["decode"] += decoded - joined_at
-        seconds["resize"] += perf_counter() - decoded - augment_s
-        seconds["augment"] += augment_s
+        self.seconds["resize"] += perf_counter() - started - augment_s
+        self.seconds["augment"] += augment_s
         self.images += 1
+
+    def _decode(
+        self, blob: memoryview, layout: _Layout, window: _Window, scale: int
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Join and decode a window's tiles; return the picture, in the scratch, and its stride."""
+        started = perf_counter()
+        *_, source_width, source_height = window
+        joined = self._joined.take(joined_room_bytes(len(blob), layout[1]))
+        joined_bytes = join_segments(blob, *layout, *window, joined) + DECODER_SLACK_BYTES
+        joined_at = perf_counter()
+
+        width, height = -(-source_width // scale), -(-source_height // scale)
+        picture, stride_bytes = self._rgbx.take_picture(width, height)
+        decode_rgbx(
+            joined[:joined_bytes], source_width, source_height, scale, stride_bytes, picture
+        )
+        self.seconds["join"] += joined_at - started
+        self.seconds["decode"] += perf_counter() - joined_at
+        return picture, stride_bytes
+
+    def _fill_cache(
+        self, sample_id: int, blob: memoryview, layout: _Layout, whole: WholeImage
+    ) -> tuple[NDArray[np.uint8], int] | None:
+        """Decode all of an image, for the cache too; return the window in it, and its stride.
+
+        None where the cache has no use for it.
+        """
+        assert self._pictures is not None, "who fills has a cache"
+        entry = self._pictures.claim(sample_id, whole)
+        if entry is None:
+            return None
+        started, before = perf_counter(), dict(self.seconds)
+        columns, tile_rows, *_ = layout
+        everything = (0, columns, 0, tile_rows, whole.width, whole.height)
+        try:
+            picture, stride_bytes = self._decode(blob, layout, everything, 1)
+        except ValueError:
+            self._pictures.abandon(entry)
+            raise
+        self._pictures.keep(entry, picture[: whole.size_bytes])
+        self.seconds.update(before)  # it is filling, and no stage of the sample's way
+        self.fill_seconds += perf_counter() - started
+        return picture[whole.y * stride_bytes + 4 * whole.x :], stride_bytes
 
 
 def _window_fields(windows: TileWindows) -> list[_Window]:

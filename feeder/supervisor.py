@@ -23,7 +23,7 @@ from feeder.config import Config
 from feeder.dataset import Dataset
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
-from feeder.memory_budget import available_bytes, slots_budget
+from feeder.memory_budget import CACHE_SHARE, available_bytes, cache_budget, slots_budget
 from feeder.node_messages import NodeConfig, NodeReady
 from feeder.node_process import START_DEADLINE_S, NodeProcess
 from feeder.notify import Notifier
@@ -75,6 +75,7 @@ class Supervisor:
                 plan_nodes(config, placements), placements, strict=True
             )
         ]
+        self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._wakeup = SignalWakeup(_STOP_SIGNALS)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
@@ -203,6 +204,7 @@ class Supervisor:
         warnings = [warning for _, ready in reports for warning in ready.warnings]
         for line in format_table(placements, self._usable, checks, warnings).splitlines():
             self._say(line)
+        self._say(self._cache_line)
         text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
         self._say(f"ready, {text}")
         self._notifier.ready(text)
@@ -227,7 +229,9 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
     """Return what each node process is told, the first one binding the endpoints as configured."""
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
-    budget = slots_budget(serve.slots_bytes, nodes=len(placements), available=available_bytes())
+    nodes, available = len(placements), available_bytes(Path(serve.topology_root))
+    budget = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
+    decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
     return [
         NodeConfig(
             number=number,
@@ -238,6 +242,8 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
             window_max=serve.window_max,
             chunk_images=serve.chunk_images,
             slots_bytes=budget,
+            decoded_bytes=decoded_bytes,
+            nodes=nodes,
             clients_max=serve.clients_max,
             lease_s=serve.lease_s,
             drain_s=serve.drain_s,
@@ -246,6 +252,20 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
         )
         for number, placement in enumerate(placements)
     ]
+
+
+def describe_cache(config: Config, decoded_bytes: int) -> str:
+    """Return in one line how large a node process's decoded cache is and who said so."""
+    where = config.provenance["cache.decoded_bytes"]
+    if decoded_bytes == 0:
+        return f"decoded cache: off (cache.decoded_bytes: {where})"
+    reason = where
+    if config.cache.decoded_bytes == "auto":
+        reason = f"{CACHE_SHARE:.0%} of the memory that is free; auto: {where}"
+    return (
+        f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
+        f"(cache.decoded_bytes: {reason})"
+    )
 
 
 def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:

@@ -38,23 +38,29 @@ if TYPE_CHECKING:
 
 def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     """Check the libraries, open the datasets, report; FeederError when that is impossible."""
-    configure = channel.receive()
+    configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
-    from feeder.chunk_filler import ChunkFiller
-    from feeder.sample import STAGES
+    from feeder.chunk_filler import STAGES, ChunkFiller
+    from feeder.decoded_cache import DecodedCache
+    from feeder.sample_cache import COUNTS
 
+    cache = None
+    if configure.cache is not None:
+        assert cache_fd is not None, "the cache comes with Configure"
+        cache = DecodedCache(cache_fd, configure.cache)
     filler = ChunkFiller(
         {
             name: Dataset.open(Path(path), open_shards=configure.open_shards)
             for name, path in configure.datasets.items()
-        }
+        },
+        cache,
     )
     if configure.self_test:
         filler.test_decoding()
     gc.collect()
     gc.freeze()
-    channel.send(Started(libraries=library_versions(), stages=STAGES))
+    channel.send(Started(libraries=library_versions(), stages=STAGES, cache_counts=COUNTS))
     return filler
 
 
@@ -95,7 +101,7 @@ def main(channel_fd: int, parent: int) -> int:
 
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
     try:
-        return Filled(chunk.ticket, filler.fill(chunk))
+        return Filled(chunk.ticket, *filler.fill(chunk))
     except DatasetError as error:
         return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(error)))
 

@@ -1,7 +1,7 @@
 """What a node process and its workers say to each other over their channel.
 
 node process                                worker
-Configure            ──────────►            (checks its libraries, opens the datasets)
+Configure + fd       ──────────►            (checks its libraries, opens the datasets)
                      ◄──────────            Started, or CannotStart and it ends
 OpenSession + fd     ──────────►            (maps the session's slots)
 Fill                 ──────────►
@@ -12,6 +12,7 @@ end of channel       ──────────►            (ends)
 
 import msgspec
 
+from feeder.cache_plan import CachePlan
 from feeder.errors import FeederError
 from feeder.recipe import Recipe
 
@@ -22,7 +23,7 @@ def printable(text: str) -> str:
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The first message: what will be served."""
+    """The first message: what will be served. The decoded cache, if there is one, comes as fd."""
 
     datasets: dict[str, str]
     """Folder of each dataset by its name."""
@@ -30,6 +31,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """Most shards of a dataset that the worker holds open."""
     self_test: bool
     """Whether to decode one sample of each dataset before Started."""
+    cache: CachePlan | None = None
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -69,6 +71,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
     libraries: dict[str, str]
     stages: tuple[str, ...]
     """Names of the stages that Filled gives seconds of."""
+    cache_counts: tuple[str, ...]
+    """Names of what it counts of the decoded cache."""
 
 
 class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -90,10 +94,12 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All rows of the chunk are written; seconds spent in each stage since the last Filled."""
+    """All rows of the chunk are written; seconds spent in each stage since the last Filled, and
+    what the decoded cache did for it (feeder.sample_cache.COUNTS)."""
 
     ticket: int
     stage_seconds: tuple[float, ...]
+    cache_counts: tuple[int, ...] = ()
 
 
 class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -91,15 +91,21 @@ class WorkerPool:
         configure: Configure,
         poll_set: PollSet,
         report: Callable[[PoolEvent], None],
+        cache_fd: int | None = None,
     ) -> None:
-        """Remember what to start and to whom to report; nothing runs before ``start``."""
+        """Remember what to start and to whom to report; nothing runs before ``start``.
+
+        ``cache_fd`` is the decoded cache that ``configure`` speaks of; it stays the caller's.
+        """
         self.counters = WorkerCounters()
         self._size = size
         self._configure = configure
         self._poll_set = poll_set
         self._report = report
+        self._cache_fd = cache_fd
         self._workers: dict[int, _Worker] = {}
         self._stages: tuple[str, ...] = ()
+        self._cache_counts: tuple[str, ...] = ()
         self._next_number = 0
         self._failed_starts = 0
         self._young_deaths = 0
@@ -200,7 +206,8 @@ class WorkerPool:
         )
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
-        self.send(worker.number, msgspec.structs.replace(self._configure, self_test=self_test))
+        configure = msgspec.structs.replace(self._configure, self_test=self_test)
+        self.send(worker.number, configure, self._cache_fd)
         self._set_deadline()
 
     def _read(self, worker: _Worker) -> None:
@@ -215,12 +222,15 @@ class WorkerPool:
                 totals = self.counters.stage_seconds
                 for stage, seconds in zip(self._stages, message.stage_seconds, strict=True):
                     totals[stage] = totals.get(stage, 0.0) + seconds
+                counts = self.counters.cache
+                for name, count in zip(self._cache_counts, message.cache_counts, strict=True):
+                    counts[name] = counts.get(name, 0) + count
                 self._report(message)
             case FillFailed():
                 self._report(message)
             case Started():
                 self._failed_starts = 0
-                self._stages = message.stages
+                self._stages, self._cache_counts = message.stages, message.cache_counts
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")
                 worker.started_s = time.monotonic()
                 self._set_deadline()

@@ -38,9 +38,9 @@ def test_rows_names_and_baselines_are_those_promised(
     assert report["bench"] == "decode"
     assert report["machine"]["cores_used"] == {"all contenders": choose_core(None)}
     rows = {row["name"]: row for row in report["results"]}
-    assert {row["unit"] for name, row in rows.items() if name[:6] in ("decode", "sample")} == {
-        "images/s"
-    }
+    assert {
+        row["unit"] for name, row in rows.items() if name.split("/")[0] in ("decode", "sample")
+    } == {"images/s"}
     for name, baseline in (
         ("decode/full", None),
         ("decode/tiled", "decode/full"),
@@ -52,6 +52,8 @@ def test_rows_names_and_baselines_are_those_promised(
         ("sample/whole", "sample/full"),
         ("sample/whole-unscaled", "sample/full"),
         ("sample/whole-against-libraries", "sample/full-libraries"),
+        ("sample/decoded-cache", "sample/whole"),
+        ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
         ("stage/read", "limit/read"),
         ("stage/join", "limit/join"),
         ("stage/decode", "limit/decode"),
@@ -64,6 +66,9 @@ def test_rows_names_and_baselines_are_those_promised(
         assert row["value"] > 0
         assert row["baseline"] == baseline
         assert (row["ratio"] is None) == (baseline is None)
+    assert rows["decoded-cache/fill"]["unit"] == rows["decoded-cache/filled"]["unit"] == "%"
+    assert 0 <= rows["decoded-cache/filled"]["value"] <= 100
+    assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
     assert rows["dataset/images"]["value"] == SAMPLES
     assert rows["check/equal-to-pillow"]["value"] == SAMPLES
     assert 0 <= rows["crops/scaled"]["value"] <= 100
@@ -174,8 +179,9 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(decode.SampleReader, "fill", counted)
     report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
-    first = 2 * (1 + 1 + 3)  # compared, warmed up, measured; scaled and not
-    assert calls[:first] == [7] * first
+    # The cache is filled; then five readers are compared, warmed up and measured.
+    first = 5 * (1 + 1 + 3)
+    assert calls[: 7 + first] == [1] * 7 + [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
 
 

@@ -15,10 +15,14 @@ import psutil
 import pytest
 
 from bench.cli import main
+from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
+from bench.report import RATE, Report, summarise
+from bench.stream import client_counts
+from bench.streams import Measured
 from feeder.cli import main as feeder_main
-from feeder.errors import ResourceError
+from feeder.errors import ConfigError, PeerError, ResourceError
 from tests.synthetic_sets import pack_synthetic
 
 SAMPLES = 41
@@ -43,6 +47,7 @@ def test_rows_names_and_baselines_are_those_promised(
 ) -> None:
     out = tmp_path / "stream.json"
     arguments = ["--rounds", "1", "--batches", "2", "--idle", "0.2", "--json", str(out)]
+    arguments += ["--clients", "2"]
     assert main(["stream", str(dataset), *arguments]) == 0
     assert list(short_folder.iterdir()) == []
     report = json.loads(out.read_text())
@@ -53,13 +58,25 @@ def test_rows_names_and_baselines_are_those_promised(
         suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
     for suffix, baseline in suffixes:
         assert rows[baseline]["baseline"] is None
-        for name in ("stream/ipc", "stream/ipc-copy", "stream/tcp"):
+        ways = [
+            f"stream/{each}"
+            for each in ("ipc", "ipc-copy", "tcp", "ipc-2-clients", "tcp-2-clients")
+        ]
+        for name in ways:
             row = rows[name + suffix]
             assert row["unit"] == "images/s"
             assert row["baseline"] == baseline
             assert row["ratio"] > 0
-            assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
-            assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
+            bytes_row = rows[f"{name}-bytes{suffix}"]
+            assert bytes_row["unit"] == "GB/s"
+            assert bytes_row["value"] == pytest.approx(row["value"] * 224 * 224 * 3 / 1e9)
+            for side in ("daemon", "client"):
+                cpu = rows[f"{name}-{side}-cpu{suffix}"]
+                assert cpu["unit"] == "µs/image"
+                assert cpu["value"] >= 0
+            if "clients" not in name:  # two clients have a batch each, and no gap between
+                assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
+                assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
         assert rows[f"handover/client{suffix}"]["baseline"] == f"handover/memcpy{suffix}"
         assert rows[f"handover/socket-bytes{suffix}"]["value"] < 200
         assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
@@ -67,7 +84,69 @@ def test_rows_names_and_baselines_are_those_promised(
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
         assert rows[f"daemon/idle{suffix}"]["value"] >= 0
         assert 10 < rows[f"worker/own-memory{suffix}"]["value"] < 1000
+    assert rows["memcpy"]["unit"] == "GB/s"
+    for name, baseline in (("zmq/", "memcpy"), ("transport/", "zmq/")):
+        for transport in ("ipc", "tcp"):
+            row = rows[name + transport]
+            assert row["baseline"] == (baseline + transport if "/" in baseline else baseline)
+            assert row["ratio"] == pytest.approx(row["value"] / rows[row["baseline"]]["value"])
+    assert rows["zmq/tcp-copied"]["baseline"] == "zmq/tcp"
     assert "stream/tcp" in capsys.readouterr().out
+
+
+def test_numbers_of_clients_double_up_to_the_most() -> None:
+    assert [client_counts(most) for most in (2, 3, 4, 7, 8)] == [
+        [2],
+        [2, 3],
+        [2, 4],
+        [2, 4, 7],
+        [2, 4, 8],
+    ]
+
+
+def test_a_client_that_gives_up_is_quoted() -> None:
+    client = ClientProcess(
+        "nowhere", batch_size=1, window=1, seed=0, cores=frozenset({choose_core(None)})
+    )
+    with client, pytest.raises(PeerError, match="gave up: endpoint 'nowhere' cannot be dialled"):
+        await_open([client])
+
+
+def test_a_client_that_dies_ends_the_wait() -> None:
+    client = ClientProcess(
+        "ipc:///nowhere", batch_size=1, window=1, seed=0, cores=frozenset({choose_core(None)})
+    )
+    with client:
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(PeerError, match="ended with status -9"):
+            await_open([client])
+
+
+def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("altair", reason="the plots extra is not installed")
+    from bench.plots import write_plot
+
+    local = summarise("sample/whole", RATE, [900.0, 1000.0, 1100.0])
+    rows = [local]
+    for name in ("ipc", "tcp", "ipc-2-clients", "tcp-2-clients"):
+        measured = Measured(
+            rates=[800.0, 900.0, 1000.0],
+            daemon_cpu_us=[900.0] * 3,
+            client_cpu_us=[50.0] * 3,
+            gaps_s=[0.1, 0.2],
+        )
+        rows.append(measured.rate(f"stream/{name}", local, [900.0, 1000.0, 1100.0]))
+        rows += measured.details(f"stream/{name}", "", 150_528)
+    rows += [summarise(name, "GB/s", [1.0, 2.0]) for name in ("memcpy", "zmq/tcp", "transport/tcp")]
+    machine = {"cpu": "Test CPU", "cores": 2}
+    write_plot(Report(bench="stream", machine=machine, results=rows), tmp_path / "stream.png")
+    assert (tmp_path / "stream.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="no picture of `feeder-bench decode`"):
+        write_plot(Report(bench="decode", machine=machine, results=[]), tmp_path / "decode.png")
+    with pytest.raises(ResourceError, match="cannot write the picture"):
+        write_plot(
+            Report(bench="stream", machine=machine, results=rows), tmp_path / "none" / "x.png"
+        )
 
 
 def test_preview_draws_a_batch_that_a_daemon_serves(

@@ -61,6 +61,15 @@ def test_command_line_text_is_read_as_the_keys_kind(key: str, text: str, value: 
     assert getattr(holder, key.rpartition(".")[2]) == value
 
 
+@pytest.mark.parametrize(("text", "value"), [("0", 0), ("auto", "auto"), ("1048576", 1 << 20)])
+def test_the_decoded_cache_is_off_sized_or_automatic(file: Path, text: str, value: object) -> None:
+    assert load_config(None, {"cache.decoded_bytes": text}).cache.decoded_bytes == value
+    toml = text if text.isdigit() else f'"{text}"'
+    config = load(file, f"[cache]\ndecoded_bytes = {toml}")
+    assert config.cache.decoded_bytes == value
+    assert config.provenance["cache.decoded_bytes"] == str(file)
+
+
 def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
     overrides: dict[str, object] = {"data": {"b": "three", "c": Path("/four")}}
     config = load(file, '[data]\na = "one"\nb = "/two"\n"v1.2" = "x"', overrides)
@@ -80,6 +89,18 @@ def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
         ("[serve]\nworker = 2", "there is no key serve.worker: did you mean serve.workers?"),
         ("[serve]\nwindow-max = 2", "did you mean serve.window_max?"),
         ("workers = 2", "there is no key workers: did you mean serve.workers?"),
+        (
+            "[cache]\ndecoded = 2",
+            "there is no key cache.decoded: did you mean cache.decoded_bytes?",
+        ),
+        ("[cache]\nx = 2", "there is no key cache.x: known are log_level, serve.bind"),
+        ("cache = 2", "cache is 2: it must be a table, [cache]"),
+        (
+            "[cache]\ndecoded_bytes = 1000",
+            "cache.decoded_bytes is 1000: allowed is a whole number 1048576 .. "
+            '70368744177664, or 0, or "auto"',
+        ),
+        ("[cache]\ndecoded_bytes = true", "cache.decoded_bytes is true: allowed is"),
         ("[server]\nworkers = 2", "there is no key server: did you mean [serve]?"),
         ("[serve]\nlog_level = 'info'", "did you mean log_level?"),
         ("[serve]\nxyzzy = 2", "there is no key serve.xyzzy: known are log_level, serve.bind"),

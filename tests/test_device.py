@@ -135,14 +135,16 @@ def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
 
 
 def test_every_packing_compiles_to_one_graph() -> None:
-    torch._dynamo.reset()  # it compiles a function only so often
-    compiled = torch.compile(normalise, backend="eager", fullgraph=True)
     for packing in get_args(Packing):
+        torch._dynamo.reset()  # it compiles a function only so often
+        compiled = torch.compile(normalise, backend="eager", fullgraph=True)
         layout = pixel_layout_of(packing)
-        pixels = torch.zeros((2, *layout.image_shape(8)), dtype=torch.int8)
-        pixels = pixels.view(torch.int8 if layout.is_signed else torch.uint8)
+        pixels = torch.from_numpy(np.zeros((2, *layout.image_shape(8)), layout.dtype))
         normaliser = Normaliser(
-            CPU, torch.float16, packing=packing, compiler=lambda function: compiled
+            CPU,
+            torch.float16,
+            packing=packing,
+            compiler=lambda function, compiled=compiled: compiled,
         )
         expected = Normaliser(CPU, torch.float16, packing=packing)(pixels)
         assert torch.equal(normaliser(pixels), expected)

@@ -21,7 +21,7 @@ def random_levels(images: int, size: int, seed: int = 0) -> np.ndarray:
 def packed_by_hand(levels: np.ndarray, packing: str) -> np.ndarray:
     """The packing's words, one after the other, in the plainest numpy."""
     kind, axes, channels = packing.split("-")
-    values = levels.astype(int) - (128 if kind == "int8" else 0)
+    values = levels.astype(int) - (0 if kind == "uint8" else 128)
     if channels == "rgbx":
         values = np.concatenate([values, np.zeros((*levels.shape[:3], 1), int)], axis=3)
     if axes == "chw":
@@ -54,13 +54,14 @@ def test_a_slot_has_room_for_its_packing(packing: Packing) -> None:
     recipe = Recipe.for_split("train", batch_size=5, image_size=9, packing=packing)
     slots = SlotLayout.of_recipe(recipe, slots=2)
     channels = 4 if packing.endswith("x") else 3
-    assert slots.pixel_bytes == 5 * 9 * 9 * channels
+    value_bytes = 4 if packing.startswith("float32") else 1
+    assert slots.pixel_bytes == 5 * 9 * 9 * channels * value_bytes
     memory = np.zeros(slots.total_bytes, np.uint8)
     rows = slots.chunk(memory, 1, 2, 3)
     assert rows.pixels.shape == (3, *((channels, 9, 9) if "chw" in packing else (9, 9, channels)))
     assert rows.pixels.dtype == packing.split("-")[0]
-    rows.pixels[:] = 1
-    assert memory.sum() == 3 * 9 * 9 * channels
+    rows.pixels.view(np.uint8)[:] = 1
+    assert memory.sum() == 3 * 9 * 9 * channels * value_bytes
     assert not rows.labels.any()
 
 

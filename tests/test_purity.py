@@ -19,6 +19,7 @@ PURE = (
     "tiles",
     "packing",
     "augment",
+    "cache_plan",
 )
 IMPURE = {
     "asyncio",

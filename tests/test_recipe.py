@@ -29,6 +29,7 @@ recipes = st.builds(
     ),
     resize_size=st.integers(4096, 8192),
     flip_probability=st.floats(0, 1),
+    partial_decode=st.booleans(),
     dct_scaling=st.booleans(),
     shuffle=st.booleans(),
     last_batch=st.sampled_from(LastBatch),
@@ -57,6 +58,7 @@ def test_train_crops_at_random_shuffles_and_drops() -> None:
         "ratio": (0.75, 4 / 3),
         "resize_size": 256,
         "flip_probability": 0.5,
+        "partial_decode": True,
         "dct_scaling": True,
         "shuffle": True,
         "last_batch": LastBatch.DROP,
@@ -126,6 +128,7 @@ def test_an_unknown_field_names_the_nearest_one() -> None:
         ("last_batch", "keep", "drop or pad"),
         ("last_batch", None, "drop or pad"),
         ("dct_scaling", 1, "true or false"),
+        ("partial_decode", "no", "true or false"),
         ("shuffle", "yes", "true or false"),
         ("batch_size", 0, "a whole number 1 .. 65536"),
         ("batch_size", 65_537, "a whole number 1 .. 65536"),
@@ -177,8 +180,8 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
 
 def test_the_fingerprint_is_pinned() -> None:
     # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
-    assert TRAIN.fingerprint() == "4a40a7447a846671295127f09ddcf4f2"
-    assert VAL.fingerprint() == "98ffda5e90aad1ea221a16c8159f6a86"
+    assert TRAIN.fingerprint() == "6fef7173a8940f2519bca94535fdbe67"
+    assert VAL.fingerprint() == "a1a0e3db357475c65918c3659d657453"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
@@ -191,6 +194,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         "ratio": (0.75, 1.34),
         "resize_size": 257,
         "flip_probability": 0.25,
+        "partial_decode": False,
         "dct_scaling": False,
         "shuffle": False,
         "last_batch": LastBatch.PAD,

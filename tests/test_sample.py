@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,8 +14,9 @@ from feeder.crop import plan_crops
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
 from feeder.recipe import Recipe
-from feeder.sample import STAGES, SampleReader
+from feeder.sample import STAGES, SampleReader, plan_decode
 from feeder.scratch import Scratch
+from feeder.tiles import TileGrids
 from tests.jpegs import SAMPLINGS, class_files, decode, encode, picture
 
 SIZES = [(224, 224), (31, 40), (500, 375), (375, 500), (900, 61), (640, 640), (1, 1), (449, 1100)]
@@ -89,6 +91,28 @@ def test_every_kind_equals_full_decode_and_pillow(
             assert np.array_equal(pixels[row], want), (name, epoch, crops.boxes[0], scale)
             assert dataset.classes[labels[row]] == name.split("/")[0]
     assert (scaled > 0) == dct_scaling
+
+
+def test_decoding_whole_images_gives_the_same_bytes(dataset: Dataset) -> None:
+    """What partial decoding saves can be measured, because it changes nothing else."""
+    recipe = Recipe.for_split("train", batch_size=8, image_size=96)
+    ids = np.arange(dataset.layout.samples)
+    whole, labels = fill(
+        dataset, msgspec.structs.replace(recipe, partial_decode=False), ids, seed=3
+    )
+    pixels, expected_labels = fill(dataset, recipe, ids, seed=3)
+    assert np.array_equal(whole, pixels)
+    assert np.array_equal(labels, expected_labels)
+
+
+def test_whole_images_are_planned_from_edge_to_edge(dataset: Dataset) -> None:
+    grids = TileGrids.of_records(dataset.read_records(np.arange(dataset.layout.samples)))
+    count = len(grids.width)
+    boxes = np.tile([1.0, 1.0, 2.0, 2.0], (count, 1))
+    plan = plan_decode(grids, boxes, np.ones(count, np.int64), 96, whole=True)
+    assert np.array_equal(plan.windows.width, grids.width)
+    assert np.array_equal(plan.windows.height, grids.height)
+    assert np.array_equal(plan.boxes, np.tile([1.0, 1.0, 3.0, 3.0], (count, 1)))
 
 
 def test_every_real_image_equals_full_decode_and_pillow(

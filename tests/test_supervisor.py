@@ -12,10 +12,11 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.node import decode_placement, encode_placement
 from feeder.node_messages import NodeReady
 from feeder.placement import NodePlacement
-from feeder.supervisor import describe_ready, plan_nodes, summarise_datasets
+from feeder.supervisor import describe_cache, describe_ready, plan_nodes, summarise_datasets
 from feeder.topology import UsableCpus
 from feeder.wakeup import SignalWakeup
 from tests.daemon import pack_small
+from tests.machine_tree import write_tree
 
 
 def _config(**overrides: object) -> Config:
@@ -43,6 +44,31 @@ def test_automatic_memory_is_shared_between_node_processes() -> None:
     one = plan_nodes(_config(), [_placement(0, 1)])[0].slots_bytes
     two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)])[0].slots_bytes
     assert two == pytest.approx(one / 2, rel=0.2)
+
+
+def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/pod"
+    files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
+    root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
+    config = _config(**{"serve.topology_root": str(root)})
+    one = plan_nodes(config, [_placement(0, 1)])[0]
+    two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)])[0]
+    assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
+    assert describe_cache(config, one.decoded_bytes) == (
+        "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the memory that is "
+        "free; auto: default)"
+    )
+
+
+def test_a_cache_of_a_given_size_is_for_each_node_process_and_may_be_none() -> None:
+    for size_bytes, said in (
+        (3 << 30, "decoded cache: 3.22 GB a node process (cache.decoded_bytes: command line)"),
+        (0, "decoded cache: off (cache.decoded_bytes: command line)"),
+    ):
+        config = _config(**{"cache.decoded_bytes": size_bytes})
+        nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)])
+        assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
+        assert describe_cache(config, size_bytes) == said
 
 
 def test_placement_survives_the_packet() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.config import ServeConfig, load_config
+from feeder.config import CacheConfig, ServeConfig, load_config
 from feeder.errors import ConfigError, DatasetError
 from feeder.node_process import START_DEADLINE_S
 from feeder.supervisor import HARD_END_S
@@ -95,16 +95,20 @@ def test_filter_leaves_the_calls_that_placement_needs() -> None:
     allowed = {name for group in allow.split() for name in syscalls(group)}
     allowed -= {name for group in deny.removeprefix("~").split() for name in syscalls(group)}
     needed = {"set_mempolicy", "migrate_pages", "sched_setaffinity", "memfd_create", "prctl"}
-    assert needed | {"sendmsg", "ftruncate", "pread64", "epoll_wait", "clone3"} <= allowed
+    assert (
+        needed | {"sendmsg", "ftruncate", "pread64", "pwrite64", "fcntl", "epoll_wait", "clone3"}
+        <= allowed
+    )
 
 
 def test_example_loads_and_lists_every_key_with_its_default() -> None:
     config = load_config(EXAMPLE, {})
-    assert config.serve == ServeConfig()
+    assert (config.serve, config.cache) == (ServeConfig(), CacheConfig())
     assert (config.log_level, config.data) == (load_config(None, {}).log_level, {})
     document = tomllib.loads(EXAMPLE.read_text())
-    assert set(document) == {"log_level", "serve", "data"}
-    assert list(document["serve"]) == [field.name for field in dataclasses.fields(ServeConfig)]
+    assert set(document) == {"log_level", "serve", "cache", "data"}
+    for table, kind in (("serve", ServeConfig), ("cache", CacheConfig)):
+        assert list(document[table]) == [field.name for field in dataclasses.fields(kind)]
 
 
 def test_every_key_of_the_example_has_its_reason() -> None:

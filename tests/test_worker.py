@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
-from feeder.chunk_filler import ChunkFiller
+from feeder.chunk_filler import STAGES, ChunkFiller
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
-from feeder.sample import STAGES
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
 from feeder.worker_messages import (

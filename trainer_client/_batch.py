@@ -87,7 +87,7 @@ class BatchBuffer:
         """Allocate; ``pinned`` memory is page-locked for asynchronous copies to a CUDA device."""
         layout = pixel_layout_of(packing)
         shape = (batch_size, *layout.image_shape(image_size))
-        dtype = torch.int8 if layout.is_signed else torch.uint8
+        dtype = getattr(torch, layout.dtype.name)
         self.pixels = torch.empty(shape, dtype=dtype, pin_memory=pinned)
         self._grey = layout.grey
         self.labels = torch.empty(batch_size, dtype=torch.int64, pin_memory=pinned)

@@ -40,6 +40,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--slots-bytes", metavar="auto|N", help="memory for batches, a node process"
     )
+    parser.add_argument(
+        "--decoded-bytes", metavar="auto|N", help="decoded cache, a node process; 0 is none"
+    )
     parser.add_argument("--clients-max", metavar="N", help="most sessions, a node process")
     parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
     parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
@@ -91,6 +94,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
             "topology_root",
         )
     }
+    overrides["cache.decoded_bytes"] = arguments.decoded_bytes
     overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
     overrides["log_level"] = arguments.log_level
     overrides["data"] = _parse_data(arguments.data)

@@ -15,6 +15,8 @@ static PyMethodDef methods[] = {
     {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.decode.decode_rgbx."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.resize.resize_pack."},
     {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.resize.VERSIONS."},
+    {"find_places", feeder_find_places, METH_VARARGS, "See feeder.decoded_cache.DecodedCache."},
+    {"store_word", feeder_store_word, METH_VARARGS, "See feeder.decoded_cache.DecodedCache."},
     {NULL, NULL, 0, NULL},
 };
 

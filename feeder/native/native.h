@@ -1,6 +1,6 @@
 /* What the parts of feeder._native share. Each file's first comment says what it does; the faces with
  * types, documentation and the reference versions that tests compare these to are feeder/recode.py,
- * tiles.py, decode.py and resize.py. */
+ * tiles.py, decode.py, resize.py and decoded_cache.py. */
 #ifndef FEEDER_NATIVE_H
 #define FEEDER_NATIVE_H
 
@@ -22,5 +22,7 @@ PyObject *feeder_check_segments(PyObject *module, PyObject *args);
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
 PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
 PyObject *feeder_resize_versions(PyObject *module, PyObject *args);
+PyObject *feeder_find_places(PyObject *module, PyObject *args);
+PyObject *feeder_store_word(PyObject *module, PyObject *args);
 
 #endif

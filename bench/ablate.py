@@ -1,0 +1,256 @@
+"""``feeder-bench ablate``: what each optimisation of the way of a batch is worth.
+
+The input-pipeline figure of the TPU-pod paper, for ours: each optimisation added one after the
+other; all of them with one removed; and throughput against the number of workers. Every one is a
+setting that users have, of the recipe, the daemon or the client. All daemons run at once and all
+sessions stay open; only the contender whose turn it is asks for batches, always the same ones.
+"""
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from bench.daemon import DATASET_NAME, Daemon, running_daemon
+from bench.machine import describe_machine, pinned_to
+from bench.material import dataset_or_synthetic
+from bench.report import RATE, Report, Result, summarise
+from bench.rounds import Contender, run_rounds, warm_up
+from feeder.dataset import Dataset
+from feeder.errors import ResourceError
+from feeder.fetch import BatchFetcher
+from feeder.progress import ProgressLine
+from feeder.recipe import Recipe
+from feeder.runtime import check_libraries
+from feeder.topology import format_cpulist, usable_cpus
+
+BATCH_SIZE: Final = 128
+WINDOW: Final = 4
+_LEASE_S: Final = 3600.0
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSettings:
+    """What a daemon is started with; contenders that agree in it share one."""
+
+    workers: int
+    pin: str
+
+    def options(self) -> list[str]:
+        """Return the command line."""
+        return ["--pin", self.pin, "--lease-s", str(_LEASE_S)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A contender: every setting that an optimisation turns on."""
+
+    partial_decode: bool
+    dct_scaling: bool
+    window: int
+    packing: str
+    daemon: DaemonSettings
+    transport: str
+
+
+NOTHING: Final = Setup(
+    partial_decode=False,
+    dct_scaling=False,
+    window=1,
+    packing="float32-hwc-rgb",
+    daemon=DaemonSettings(workers=1, pin="off"),
+    transport="tcp",
+)
+
+
+def everything(workers: int) -> Setup:
+    """Return the setup with all optimisations on."""
+    return Setup(
+        partial_decode=True,
+        dct_scaling=True,
+        window=WINDOW,
+        packing="int8-hwc-rgb",
+        daemon=DaemonSettings(workers=workers, pin="auto"),
+        transport="ipc",
+    )
+
+
+OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
+    "partial-decode": lambda to, source: replace(to, partial_decode=source.partial_decode),
+    "dct-scaling": lambda to, source: replace(to, dct_scaling=source.dct_scaling),
+    "prefetch-window": lambda to, source: replace(to, window=source.window),
+    "parallel-workers": lambda to, source: _with_daemon(to, workers=source.daemon.workers),
+    "numa-pinning": lambda to, source: _with_daemon(to, pin=source.daemon.pin),
+    "int8": lambda to, source: replace(to, packing=source.packing),
+    "ipc": lambda to, source: replace(to, transport=source.transport),
+}
+"""In the order in which they are added: each takes its settings over from another setup."""
+
+
+def plan_figure(workers: int) -> dict[str, Setup]:
+    """Return the setup of every row, by name; rows may share one.
+
+    ``added/X`` has X and all before it, ``removed/X`` all but X, ``workers/N`` all, but N workers.
+    """
+    every = everything(workers)
+    rows = {"added/nothing": NOTHING}
+    setup = NOTHING
+    for name, take in OPTIMISATIONS.items():
+        rows[f"added/{name}"] = setup = take(setup, every)
+    rows["removed/nothing"] = every
+    for name, take in OPTIMISATIONS.items():
+        rows[f"removed/{name}"] = take(every, NOTHING)
+    for count in worker_counts(workers):
+        rows[f"workers/{count}"] = _with_daemon(every, workers=count)
+    return rows
+
+
+def _with_daemon(setup: Setup, **changes: Any) -> Setup:
+    return replace(setup, daemon=replace(setup.daemon, **changes))
+
+
+def worker_counts(most: int) -> list[int]:
+    """Return 1, 2, 4, 8 … and the most."""
+    return sorted({2**power for power in range(most.bit_length())} | {most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblateOptions:
+    """How long to measure, and where."""
+
+    rounds: int
+    batches: int
+    """In a round, for each contender."""
+    cores: frozenset[int]
+    """Of the daemons; the client has the last of them to itself only while they leave it."""
+
+    @property
+    def client_core(self) -> int:
+        """The core of the client."""
+        return max(self.cores)
+
+
+def measure_ablation(path: Path, options: AblateOptions) -> Report:
+    """Measure the dataset at ``path``."""
+    machine = describe_machine()
+    cores = format_cpulist(options.cores)
+    machine["cores_used"] = {"daemon": cores, "client": options.client_core}
+    check_libraries()
+    with Dataset.open(path) as dataset:
+        batch_size = min(BATCH_SIZE, dataset.layout.samples)
+    figure = plan_figure(min(len(options.cores), usable_cpus().count))
+    setups = list(dict.fromkeys(figure.values()))
+    with ExitStack() as stack:
+        stack.enter_context(pinned_to(frozenset({options.client_core})))
+        daemons = {
+            settings: stack.enter_context(
+                running_daemon(
+                    path,
+                    workers=settings.workers,
+                    cores=options.cores,
+                    options=settings.options(),
+                )
+            )
+            for settings in dict.fromkeys(setup.daemon for setup in setups)
+        }
+        streams = [
+            stack.enter_context(_open_session(daemons[setup.daemon], setup, batch_size))
+            for setup in setups
+        ]
+        rates = _run(setups, streams, options, batch_size)
+    return Report(bench="ablate", machine=machine, results=_rows(figure, rates))
+
+
+def _run(
+    setups: Sequence[Setup],
+    streams: Sequence[BatchFetcher],
+    options: AblateOptions,
+    batch_size: int,
+) -> dict[Setup, list[float]]:
+    """Return the rates of each setup by round."""
+
+    def fetch(stream: BatchFetcher, first: int, end: int) -> None:
+        # The same batches in every round and for every setup: no lucky draw of crops decides.
+        keys = [divmod(number, stream.welcome.batches) for number in range(first, end)]
+        for _ in stream.fetch(keys):
+            pass
+
+    contenders: dict[str, Contender] = {
+        str(number): functools.partial(fetch, stream) for number, stream in enumerate(streams)
+    }
+    batches = options.batches
+    warm_up(contenders, items=batches, piece=batches)
+    rates: dict[Setup, list[float]] = {setup: [] for setup in setups}
+    progress = ProgressLine(sys.stderr)
+    progress.begin("measuring", "rounds", options.rounds)
+    for seconds in run_rounds(contenders, items=batches, piece=batches, rounds=options.rounds):
+        for setup, taken_s in zip(setups, seconds.values(), strict=True):
+            rates[setup].append(batches * batch_size / taken_s)
+        progress.add(1)
+    progress.end()
+    return rates
+
+
+def _rows(figure: Mapping[str, Setup], rates: Mapping[Setup, list[float]]) -> list[Result]:
+    """Return the rows; what is added is compared with what was there before."""
+    rows: dict[str, Result] = {}
+    before = None
+    for name, setup in figure.items():
+        kind = name.partition("/")[0]
+        baseline = {"added": before, "removed": "removed/nothing", "workers": "workers/1"}[kind]
+        if baseline == name:
+            baseline = None
+        if baseline is None:
+            rows[name] = summarise(name, RATE, rates[setup])
+        else:
+            rows[name] = summarise(
+                name,
+                RATE,
+                rates[setup],
+                baseline=rows[baseline],
+                baseline_values=rates[figure[baseline]],
+            )
+        before = name
+    return list(rows.values())
+
+
+def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher:
+    """Open the session of a setup; ResourceError where memory is short for its window."""
+    fetcher = BatchFetcher(
+        {"ipc": daemon.ipc, "tcp": daemon.tcp}[setup.transport],
+        dataset=DATASET_NAME,
+        recipe=Recipe.for_split(
+            "train",
+            batch_size=batch_size,
+            partial_decode=setup.partial_decode,
+            dct_scaling=setup.dct_scaling,
+            packing=setup.packing,
+        ),
+        window=setup.window,
+        timeout_s=_TIMEOUT_S,
+        client="feeder-bench ablate",
+    )
+    if fetcher.welcome.window < setup.window:
+        fetcher.close()
+        raise ResourceError(
+            f"the daemon granted a window of {fetcher.welcome.window} batches where "
+            f"{setup.window} belong to the figure: free some memory"
+        )
+    return fetcher
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """Do what the command line asks."""
+    options = AblateOptions(
+        rounds=arguments.rounds,
+        batches=arguments.batches,
+        cores=frozenset(os.sched_getaffinity(0)),
+    )
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        return measure_ablation(path, options)

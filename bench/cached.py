@@ -1,0 +1,107 @@
+"""The decoded cache in the decode bench: one that holds everything, and one that is being filled.
+
+The full one serves ``sample/decoded-cache``. The other begins each round empty, as an epoch begins
+in which everything may be let in: what it adds to the time of the same samples without a cache is
+``decoded-cache/fill``, in per cent.
+"""
+
+from typing import Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.cache_plan import (
+    CachePlan,
+    DecodedSize,
+    FillAllowance,
+    place_bytes,
+    plan_cache,
+)
+from feeder.dataset import Dataset
+from feeder.decoded_cache import DecodedCache
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from feeder.sample_cache import DecodedPictures
+
+_NAME = "bench"
+_SPARE = 1.2
+"""Decoded pictures may be padded to whole tiles; the directory and its page come on top."""
+
+
+class _AtOnce(FillAllowance):
+    """Fills the cache with every image that it meets."""
+
+    def spend(self, whole_px: int, needed_px: int) -> bool:
+        return True
+
+
+class CachedReaders:
+    """Readers of ``samples`` (n,) with a full cache and with one that ``begin_round`` empties."""
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, samples: NDArray[np.int64]) -> None:
+        self._dataset, self._recipe = dataset, recipe
+        records = dataset.read_records(samples)
+        pictures_bytes = [
+            place_bytes(4 * width * height)
+            for width, height in records[["width", "height"]].tolist()
+        ]
+        self._size = DecodedSize(samples=len(samples), picture_bytes=float(np.mean(pictures_bytes)))
+        self._full_cache, self._cold_cache = self._create(), self._create()
+        self.full = self._reader(self._full_cache)
+        unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
+        pictures = DecodedPictures(self._full_cache, dataset.fingerprint, 1.0)
+        self.full_unscaled = SampleReader(dataset, unscaled, pictures)
+        self.cold = self._reader(self._cold_cache)
+        self._fill(samples)
+
+    def begin_round(self) -> None:
+        """Give the cold reader an empty cache."""
+        self._cold_cache.close()
+        self._cold_cache = self._create()
+        self.cold = self._reader(self._cold_cache)
+
+    @property
+    def full_entries(self) -> int:
+        """How many pictures the full cache holds."""
+        return self._full_cache.entries
+
+    @property
+    def cold_entries(self) -> int:
+        """How many pictures the other one holds by now."""
+        return self._cold_cache.entries
+
+    @property
+    def bytes_per_picture(self) -> float:
+        """What a picture takes in the full cache."""
+        return (self._full_cache.used_bytes - self._full_cache.plan.pixels_at) / self.full_entries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._full_cache.close()
+        self._cold_cache.close()
+
+    def _create(self) -> DecodedCache:
+        return DecodedCache.create(self._plan())
+
+    def _plan(self) -> CachePlan:
+        budget_bytes = int(_SPARE * self._size.total_bytes) + (1 << 20)
+        plan = plan_cache(budget_bytes, {_NAME: self._size})
+        assert plan is not None, "a budget for all of it has room for something"
+        return plan
+
+    def _reader(self, cache: DecodedCache) -> SampleReader:
+        share = cache.plan.picture_share
+        pictures = DecodedPictures(cache, self._dataset.fingerprint, share)
+        return SampleReader(self._dataset, self._recipe, pictures)
+
+    def _fill(self, samples: NDArray[np.int64]) -> None:
+        """Fill the full cache, which takes one pass where no crop has another scale."""
+        recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
+        pictures = DecodedPictures(self._full_cache, self._dataset.fingerprint, 1.0, _AtOnce())
+        reader = SampleReader(self._dataset, recipe, pictures)
+        pixels, labels = np.empty((1, 8, 8, 3), np.int8), np.empty(1, np.int64)
+        for row in range(len(samples)):
+            reader.fill(samples[row : row + 1], seed=0, epoch=0, pixels=pixels, labels=labels)

@@ -1,0 +1,63 @@
+"""Whether something that was watched for a while has grown: pure arithmetic on a series.
+
+The first fifth of the time is warm-up and left out: buffers reach the size of the largest image,
+every session has been opened once. What is left is cut into thirds, and the median of the last is
+compared with the median of the first. Medians, because sessions come and go meanwhile: a moment
+with one more of them must not look like growth, and does not as long as such moments are as usual
+in the end as in the beginning.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.errors import ConfigError
+
+WARM_UP_SHARE: Final = 0.2
+SAMPLES_MIN: Final = 9
+"""After the warm-up: three for each median."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How much larger the last third may be: ``absolute``, or ``relative`` to the first."""
+
+    absolute: float
+    relative: float
+
+    def allowed(self, first: float) -> float:
+        """Return the growth that counts as none."""
+        return max(self.absolute, self.relative * first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The medians of the first and the last third."""
+
+    first: float
+    last: float
+
+    @property
+    def growth(self) -> float:
+        """How much larger the last is; negative when it has shrunk."""
+        return self.last - self.first
+
+    def exceeds(self, tolerance: Tolerance) -> bool:
+        """Return whether this is growth."""
+        return self.growth > tolerance.allowed(self.first)
+
+
+def find_trend(values: Sequence[float]) -> Trend:
+    """Return the trend of values that were taken at even intervals, warm-up included.
+
+    ConfigError when there are too few to tell.
+    """
+    kept = values[int(len(values) * WARM_UP_SHARE) :]
+    if len(kept) < SAMPLES_MIN:
+        raise ConfigError(
+            f"{len(values)} samples are too few to tell growth from noise: soak for longer or "
+            f"sample more often, so that {SAMPLES_MIN} are left after the warm-up"
+        )
+    third = len(kept) // 3
+    return Trend(first=statistics.median(kept[:third]), last=statistics.median(kept[-third:]))

@@ -1,0 +1,98 @@
+"""Pictures of what a bench found, as PNG: drawn from the report alone, its machine as subtitle.
+
+Altair and vl-convert are an optional extra; whoever only measures does not need them. Neither needs
+Pillow, which in the daemon's environment would overwrite pillow-simd.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from bench.plot_style import FAINT_INK, INK
+from bench.report import Report
+from bench.soak import SoakReport
+from feeder.errors import ConfigError, ResourceError
+
+_PIXELS_A_POINT: Final = 2
+
+
+def check_installed() -> None:
+    """Raise ResourceError with the way out when the extra is missing."""
+    try:
+        import altair  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise ResourceError(
+            f"--plot draws with {error.name}, which is not installed: "
+            "run `.venv/bin/python -m pip install -e '.[plots]'`"
+        ) from None
+
+
+def write_plot(report: Report, path: Path) -> None:
+    """Draw ``report`` to the PNG ``path``; ConfigError when there is no picture of that bench."""
+    import altair as alt
+
+    from bench.plot_ablate import draw_ablation
+    from bench.plot_soak import draw_soak
+    from bench.plot_stream import draw_stream
+
+    subtitle = describe(report.machine)
+    if isinstance(report, SoakReport):
+        chart = draw_soak(report)
+        subtitle += list(report.failures) or ["nothing has grown"]
+    elif report.bench == "ablate":
+        chart = draw_ablation(report)
+    elif report.bench == "stream":
+        chart = draw_stream(report)
+    else:
+        raise ConfigError(f"there is no picture of `feeder-bench {report.bench}`: omit --plot")
+    chart = chart.properties(
+        title=alt.TitleParams(
+            f"feeder-bench {report.bench}",
+            subtitle=subtitle,
+            anchor="start",
+            fontSize=17,
+            subtitleFontSize=11,
+            subtitleColor=FAINT_INK,
+            color=INK,
+            offset=14,
+        ),
+        padding=18,
+        background="white",
+    )
+    chart = (
+        chart.configure(font="Liberation Sans")
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=INK,
+            titleColor=INK,
+            titleFontWeight="normal",
+            gridColor="#e8ebee",
+            domainColor="#b8bfc7",
+            tickColor="#b8bfc7",
+            labelFontSize=11,
+            titleFontSize=12,
+        )
+        .configure_legend(labelFontSize=11, titleFontSize=11, labelColor=INK, titleColor=INK)
+    )
+    try:
+        chart.save(str(path), format="png", scale_factor=_PIXELS_A_POINT)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write the picture to {path} ({error.strerror}): name another --plot file"
+        ) from error
+
+
+def describe(machine: Mapping[str, object]) -> list[str]:
+    """Return machine, cores and libraries as the lines under a title."""
+    cores = machine.get("cores_used")
+    libraries = machine.get("libraries")
+    lines = [f"{machine.get('cpu')}, {machine.get('cores')} cores"]
+    if isinstance(cores, Mapping):
+        lines[0] += "; " + ", ".join(f"{part} on core {core}" for part, core in cores.items())
+    if "load_before" in machine:
+        lines[0] += f"; load before: {machine['load_before']}"
+    if isinstance(libraries, Mapping):
+        shown = ("feeder", "libjpeg-turbo", "pillow", "libzmq")
+        lines.append(", ".join(f"{name} {libraries[name]}" for name in shown if name in libraries))
+    return lines

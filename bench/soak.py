@@ -1,0 +1,298 @@
+"""``feeder-bench soak``: streams for minutes or hours while clients come and go, and watches.
+
+Clients stream as fast as they are served, in turns over ipc and over tcp. Every few seconds one of
+them ends, in turns cleanly and by SIGKILL, and another takes its place. Meanwhile the daemon's
+processes are sampled. Growth of a process's own memory or descriptors, or of the slots of all
+(``bench.growth`` says what counts), slots that are left when all clients are gone, and a process
+that had to be replaced end the bench with status 1 and the reason.
+"""
+
+import argparse
+import selectors
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from bench.client_process import Arrived, ClientProcess, await_open, read_clients
+from bench.daemon import Daemon, running_daemon
+from bench.footprint import Footprint
+from bench.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.machine import choose_core, choose_other_core, describe_machine
+from bench.material import dataset_or_synthetic
+from bench.report import RATE, Report, Result, single, summarise
+from feeder.dataset import Dataset
+from feeder.errors import ConfigError, PeerError
+from feeder.progress import ProgressLine
+
+WINDOW: Final = 4
+_FOR_EVER: Final = 10**9
+"""Batches that a client is told to fetch: more than anybody waits for."""
+
+_MIB: Final = 2**20
+_TOLERANCES: Final = {
+    "memory": Tolerance(absolute=4.0, relative=0.05),  # MiB: what an allocator keeps comes and goes
+    "fds": Tolerance(absolute=2.0, relative=0.0),  # a session's memory and its connection
+    "shared-memory/slots": Tolerance(
+        absolute=1.0, relative=0.25
+    ),  # a killed client's slots and lease
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakOptions:
+    """How long, how often, and where."""
+
+    minutes: float
+    every_s: float
+    """Between two samples."""
+    restart_s: float
+    """Between two ends of clients."""
+    lease_s: float
+    clients: int
+    batch_size: int
+    worker_core: int
+    client_core: int
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be judged; ConfigError says what could."""
+        wanted_s = SAMPLES_MIN * self.every_s / (1 - WARM_UP_SHARE)
+        if self.minutes * 60 < wanted_s + 2 * self.every_s:
+            raise ConfigError(
+                f"--minutes {self.minutes:g} with a sample every {self.every_s:g} s is too short "
+                f"to tell growth from noise: soak for {wanted_s / 60 + self.every_s / 30:.1f} "
+                "minutes or more, or lower --every"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakReport(Report):
+    """A report with what was sampled, and with the reasons for which the soak has failed."""
+
+    at_s: Sequence[float]
+    """When each sample was taken."""
+    series: Mapping[str, Sequence[float]]
+    """By name, such as "memory/node-1" in MiB: one value a sample."""
+    restarts: Sequence[tuple[float, str]]
+    """When clients ended, and how: "clean" or "killed"."""
+    failures: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What has been seen so far."""
+
+    at_s: list[float] = field(default_factory=list)
+    series: dict[str, list[float]] = field(default_factory=dict)
+    restarts: list[tuple[float, str]] = field(default_factory=list)
+
+    def add(self, at_s: float, values: Mapping[str, float]) -> None:
+        """Add a sample; a name that is new or missing now has 0 where it is not known."""
+        for name in values:
+            self.series.setdefault(name, [0.0] * len(self.at_s))
+        self.at_s.append(at_s)
+        for name, column in self.series.items():
+            column.append(values.get(name, 0.0))
+
+
+def soak(path: Path, options: SoakOptions) -> SoakReport:
+    """Soak the dataset at ``path``; what was wrong is in the report's ``failures``."""
+    machine = describe_machine({"daemon": options.worker_core, "clients": options.client_core})
+    with Dataset.open(path) as dataset:
+        samples = dataset.layout.samples
+    with running_daemon(
+        path,
+        workers=1,
+        cores=frozenset({options.worker_core}),
+        options=["--lease-s", str(options.lease_s)],
+    ) as daemon:
+        before = {process.pid for process in daemon.processes()}
+        record = _Record()
+        with ExitStack() as stack:
+            clients = _Clients(daemon, options, min(options.batch_size, samples))
+            stack.callback(clients.close)
+            _stream(daemon, clients, options, record)
+        left_bytes = _await_slots(daemon, options.lease_s)
+        replaced = before != {process.pid for process in daemon.processes()}
+    results, failures = judge(record.series)
+    results.append(single("shared-memory/slots/left", "MiB", left_bytes / _MIB))
+    for how in ("clean", "killed"):
+        count = sum(each == how for _, each in record.restarts)
+        results.append(single(f"restarts/{how}", "clients", count))
+    if left_bytes:
+        failures.append(
+            f"slots: {left_bytes / _MIB:.1f} MiB were not given back within "
+            f"{2 * options.lease_s:g} s of the last client's end"
+        )
+    if replaced:
+        failures.append(
+            f"a process of the daemon was replaced; its last words: {daemon.last_words()}"
+        )
+    return SoakReport(
+        bench="soak",
+        machine=machine,
+        results=results,
+        at_s=record.at_s,
+        series=record.series,
+        restarts=record.restarts,
+        failures=failures,
+    )
+
+
+def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str]]:
+    """Return the rows of what was sampled, and a line for each series that has grown."""
+    rows: list[Result] = []
+    failures: list[str] = []
+    for name, values in series.items():
+        kind, _, _ = name.partition("/")
+        unit = {"fds": "fds", "throughput": RATE}.get(kind, "MiB")
+        rows.append(summarise(name, unit, values[int(len(values) * WARM_UP_SHARE) :]))
+        tolerance = _TOLERANCES.get(name, _TOLERANCES.get(kind))
+        if tolerance is None:
+            continue
+        trend = find_trend(values)
+        rows.append(single(f"{name}/growth", unit, trend.growth))
+        if trend.exceeds(tolerance):
+            failures.append(
+                f"{name} grew by {trend.growth:.1f} {unit}, from {trend.first:.1f} to "
+                f"{trend.last:.1f} (medians of the first and the last third after the warm-up; "
+                f"allowed are {tolerance.allowed(trend.first):.1f})"
+            )
+    return rows, failures
+
+
+class _Clients:
+    """The clients that stream, and which of them is to end next."""
+
+    def __init__(self, daemon: Daemon, options: SoakOptions, batch_size: int) -> None:
+        self._endpoints = (daemon.ipc, daemon.tcp)
+        self._options = options
+        self._batch_size = batch_size
+        self._selector = selectors.DefaultSelector()
+        self._running: list[ClientProcess] = []
+        self._started = 0
+        self.images = 0
+        """Delivered to all clients so far."""
+
+    def start(self) -> None:
+        """Start all clients and have them stream."""
+        for place in range(self._options.clients):
+            self._running.append(self._start(place))
+        await_open(self._running)
+
+    def restart(self, turn: int) -> str:
+        """End the client whose turn it is, start another, and return how it ended."""
+        place = turn % len(self._running)
+        old = self._running[place]
+        self._selector.unregister(old)
+        # In turns, but shifted by one each time round, so that every client meets both ends.
+        how = "killed" if (turn + turn // len(self._running)) % 2 else "clean"
+        (old.kill if how == "killed" else old.terminate)()
+        self._running[place] = self._start(place)
+        return how
+
+    def read(self, until_s: float) -> None:
+        """Take in what clients say, waiting until then at most."""
+        for events in read_clients(self._selector, until_s).values():
+            self.images += sum(event.images for event in events if isinstance(event, Arrived))
+
+    def close(self) -> None:
+        """End all clients."""
+        self._selector.close()
+        for client in self._running:
+            client.terminate()
+
+    def _start(self, place: int) -> ClientProcess:
+        client = ClientProcess(
+            self._endpoints[place % 2],
+            batch_size=self._batch_size,
+            window=WINDOW,
+            seed=self._started,
+            cores=frozenset({self._options.client_core}),
+        )
+        self._started += 1
+        client.fetch(0, _FOR_EVER)
+        self._selector.register(client, selectors.EVENT_READ)
+        return client
+
+
+def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Record) -> None:
+    """Stream, restart and sample until there are as many samples as the time has room for."""
+    clients.start()
+    began_s = time.monotonic()
+    images, sampled_s = clients.images, began_s
+    next_sample_s, next_restart_s = began_s + options.every_s, began_s + options.restart_s
+    wanted = int(options.minutes * 60 / options.every_s)
+    progress = ProgressLine(sys.stderr)
+    progress.begin("soaking", "samples", wanted)
+    while len(record.at_s) < wanted:
+        clients.read(min(next_sample_s, next_restart_s))
+        now_s = time.monotonic()
+        if now_s >= next_restart_s:
+            how = clients.restart(len(record.restarts))
+            record.restarts.append((round(now_s - began_s, 3), how))
+            next_restart_s = now_s + options.restart_s
+        if now_s >= next_sample_s:
+            rate = (clients.images - images) / (now_s - sampled_s)
+            images, sampled_s = clients.images, now_s
+            values = _values(_look_at(daemon)) | {"throughput": rate}
+            record.add(round(now_s - began_s, 3), values)
+            next_sample_s = now_s + options.every_s
+            progress.add(1)
+    progress.end()
+
+
+def _look_at(daemon: Daemon) -> Footprint:
+    """Return what it holds now; PeerError with its last words when it has lost a process."""
+    try:
+        return Footprint.of_processes(daemon.processes())
+    except (OSError, psutil.Error) as error:
+        raise PeerError(
+            f"a process of the daemon ended while it was watched ({error}); its last words: "
+            f"{daemon.last_words()}"
+        ) from None
+
+
+def _values(footprint: Footprint) -> dict[str, float]:
+    values: dict[str, float] = {
+        f"shared-memory/{purpose}": size_bytes / _MIB
+        for purpose, size_bytes in footprint.shared_bytes.items()
+    }
+    for role, each in footprint.processes.items():
+        values[f"memory/{role}"] = each.own_bytes / _MIB
+        values[f"pss/{role}"] = each.pss_bytes / _MIB
+        values[f"rss/{role}"] = each.rss_bytes / _MIB
+        values[f"fds/{role}"] = each.fds
+    return values
+
+
+def _await_slots(daemon: Daemon, lease_s: float) -> int:
+    """Wait for leases of killed clients to end; return the bytes of slots that are still held."""
+    until_s = time.monotonic() + 2 * lease_s
+    while True:
+        left = _look_at(daemon).shared_bytes["slots"]
+        if not left or time.monotonic() > until_s:
+            return left
+        time.sleep(0.05)  # nothing tells when another process frees memory
+
+
+def run(arguments: argparse.Namespace) -> SoakReport:
+    """Do what the command line asks."""
+    worker_core = choose_core(arguments.core)
+    options = SoakOptions(
+        minutes=arguments.minutes,
+        every_s=arguments.every,
+        restart_s=arguments.restart,
+        lease_s=arguments.lease,
+        clients=arguments.clients,
+        batch_size=arguments.batch_size,
+        worker_core=worker_core,
+        client_core=choose_other_core(worker_core),
+    )
+    with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
+        return soak(path, options)

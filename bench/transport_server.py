@@ -1,0 +1,141 @@
+"""The other sides of ``bench.transport``: processes that send batches which nobody decodes.
+
+    python -m bench.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
+    python -m bench.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
+
+``raw`` answers each message with the chunks of a batch and does nothing else: what ZeroMQ can do
+with these messages. ``node`` is the daemon's own node process (sessions, slots, router), but its
+worker says of every chunk at once that it is filled. Both bind an ipc and a tcp endpoint.
+"""
+
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import numpy as np
+import zmq
+
+from bench.daemon import DATASET_NAME
+from feeder import __version__
+from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.endpoint import parse_endpoint
+from feeder.node_service import NodeService
+from feeder.parent_death import die_with_parent
+from feeder.plan import ShardLayout
+from feeder.router import Router
+from feeder.slot_door import SlotDoor
+from feeder.slot_layout import SlotLayout
+from feeder.slots import SlotMemory
+from feeder.wire import Chunk, encode
+from feeder.worker_messages import Configure, Fill, Filled, NodeToWorker
+from feeder.worker_pool import Joined, PoolEvent, WorkerPool
+
+IMAGE_SIZE: Final = 224
+WINDOW: Final = 4
+_EPOCH_BATCHES: Final = 64
+
+
+class _InstantPool(WorkerPool):
+    """One worker that has filled a chunk as soon as it is told to."""
+
+    def __init__(self, report: Callable[[PoolEvent], None]) -> None:
+        configure = Configure(datasets={}, open_shards=1, self_test=False)
+        super().__init__(1, configure, _NoPolls(), report)
+        self.filled: deque[int] = deque()
+
+    def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
+        """Take a chunk; sessions need no memory of ours."""
+        if isinstance(message, Fill):
+            self.filled.append(message.ticket)
+
+
+class _NoPolls:
+    """Where nothing has to be polled: there are no worker processes."""
+
+    def add(self, source: int, call: Callable[[], None], /) -> None:
+        """Never called."""
+
+    def remove(self, source: int, /) -> None:
+        """Never called."""
+
+
+def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
+    """Serve as the daemon's node process does, but for decoding."""
+    router = Router()
+    router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
+    layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1, lanes=1)
+    pool = _InstantPool(lambda event: service.on_worker(event))
+    service = NodeService(
+        {DATASET_NAME: ServedDataset(fingerprint="bench", classes=("all",), layout=layout)},
+        SessionLimits(
+            sessions_max=8,
+            window_max=2 * WINDOW,
+            chunk_images=chunk_images,
+            slots_bytes=1 << 40,
+            lease_s=600.0,
+            chunk_deadline_s=600.0,
+        ),
+        NodeIdentity(node="bench", feeder_version=__version__, libraries={}),
+        router,
+        SlotDoor(),  # nobody is let in: what is measured is the messages
+        pool,
+        0,
+    )
+    service.on_worker(Joined(1))
+    poller = zmq.Poller()
+    poller.register(router.socket, zmq.POLLIN)
+    poller.register(router.monitor, zmq.POLLIN)
+    while True:
+        wait_s = min(service.deadline_s - time.monotonic(), 60.0)
+        ready = dict(poller.poll(max(0, int(1000 * wait_s) + 1)))
+        if router.monitor in ready and router.read_monitor():
+            service.recheck_slots(time.monotonic())
+        while (received := router.receive()) is not None:
+            service.on_frame(*received)
+            while pool.filled:
+                service.on_worker(Filled(pool.filled.popleft(), ()))
+        service.tend(time.monotonic())
+
+
+def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
+    """Answer each message with the frames of one batch, from as many slots as a session has."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    socket = context.socket(zmq.ROUTER)
+    socket.sndhwm = 0
+    socket.bind(ipc)
+    socket.bind(tcp)
+    layout = SlotLayout(slots=WINDOW, batch_size=batch_size, image_size=IMAGE_SIZE)
+    memory = SlotMemory.create(layout)
+    for slot in range(WINDOW):
+        memory.chunk(slot, 0, batch_size).pixels[:] = np.int8(slot)
+    firsts = range(0, batch_size, chunk_images)
+    counts = [min(chunk_images, batch_size - first) for first in firsts]
+    send = functools.partial(socket.send, flags=zmq.SNDMORE)
+    answered = 0
+    while True:
+        peer, _ = socket.recv_multipart()
+        slot = answered % WINDOW
+        answered += 1
+        for first, count in zip(firsts, counts, strict=True):
+            arrays = memory.chunk(slot, first, count)
+            header = Chunk(session=1, epoch=0, index=0, first=first, images=count, valid=batch_size)
+            send(peer)
+            send(encode(header))
+            send(arrays.pixels.data, copy=False)
+            send(arrays.labels.data)
+            socket.send(arrays.sample_ids.data)
+
+
+def main(parent: int, kind: str, *arguments: str) -> NoReturn:
+    """Serve until the parent ends us."""
+    die_with_parent(parent)
+    ipc, tcp, batch_size, chunk_images = arguments
+    serve = {"raw": serve_raw, "node": serve_node}[kind]
+    serve(ipc, tcp, int(batch_size), int(chunk_images))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

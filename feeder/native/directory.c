@@ -1,0 +1,68 @@
+/* find_places and store_word: the directory of the decoded cache, read without a lock.
+ *
+ * Its entries are four words of 64 bits: source, sample id + 1, bytes, place. The last is written
+ * last, with release, so whoever loads it with acquire and sees PUBLISHED sees the pixels too. */
+#include "native.h"
+
+#include <stdint.h>
+
+enum { SOURCE, SAMPLE, BYTES, PLACE, ENTRY_WORDS };
+#define PUBLISHED 1 /* lowest bit of the place, which is a multiple of 64 otherwise */
+
+PyObject *feeder_find_places(PyObject *module, PyObject *args) {
+  (void)module;
+  Py_buffer directory, hashes, samples, places;
+  unsigned long long source;
+  int probes;
+  if (!PyArg_ParseTuple(args, "y*Ky*y*iw*", &directory, &source, &hashes, &samples, &probes, &places))
+    return NULL;
+  PyObject *result = NULL;
+  size_t entries = (size_t)directory.len / (ENTRY_WORDS * 8), count = (size_t)samples.len / 8;
+  if (entries == 0 || (entries & (entries - 1)) != 0 || (uintptr_t)directory.buf % 8 != 0 ||
+      hashes.len != samples.len || places.len != samples.len) {
+    PyErr_SetString(PyExc_ValueError,
+                    "the directory must have 2**k aligned entries, the others one word a sample");
+  } else {
+    const uint64_t *words = directory.buf, *hash = hashes.buf, *sample = samples.buf;
+    int64_t *place = places.buf;
+    for (size_t i = 0; i < count; i++) {
+      place[i] = -1;
+      for (size_t probe = 0; probe < (size_t)probes; probe++) {
+        const uint64_t *entry = words + ENTRY_WORDS * ((hash[i] + probe) & (entries - 1));
+        uint64_t key = __atomic_load_n(entry + SAMPLE, __ATOMIC_ACQUIRE);
+        if (key == 0)
+          break;
+        if (key == sample[i] + 1 && entry[SOURCE] == source) {
+          uint64_t found = __atomic_load_n(entry + PLACE, __ATOMIC_ACQUIRE);
+          if (found & PUBLISHED)
+            place[i] = (int64_t)(found - PUBLISHED);
+          break;
+        }
+      }
+    }
+    result = Py_NewRef(Py_None);
+  }
+  PyBuffer_Release(&directory);
+  PyBuffer_Release(&hashes);
+  PyBuffer_Release(&samples);
+  PyBuffer_Release(&places);
+  return result;
+}
+
+PyObject *feeder_store_word(PyObject *module, PyObject *args) {
+  (void)module;
+  Py_buffer words;
+  Py_ssize_t index;
+  unsigned long long value;
+  if (!PyArg_ParseTuple(args, "w*nK", &words, &index, &value))
+    return NULL;
+  PyObject *result = NULL;
+  if (index < 0 || index >= words.len / 8 || (uintptr_t)words.buf % 8 != 0) {
+    PyErr_SetString(PyExc_ValueError, "there is no such word");
+  } else {
+    __atomic_store_n((uint64_t *)words.buf + index, (uint64_t)value, __ATOMIC_RELEASE);
+    result = Py_NewRef(Py_None);
+  }
+  PyBuffer_Release(&words);
+  return result;
+}

@@ -1,0 +1,213 @@
+"""``feeder-bench soak``: what counts as growth, and a few seconds of it for real."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import plots, soak
+from bench.cli import main
+from bench.footprint import ProcessFootprint
+from bench.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.soak import SoakReport, judge
+from feeder.errors import ConfigError
+from feeder.slot_layout import SlotLayout
+from feeder.slots import SlotMemory
+from tests.synthetic_sets import pack_synthetic
+
+TOLERANCE = Tolerance(absolute=4.0, relative=0.05)
+
+
+def test_a_slow_leak_is_growth() -> None:
+    trend = find_trend([100 + 0.2 * minute for minute in range(100)])
+    assert trend.growth == pytest.approx(0.2 * 54, abs=0.2)
+    assert trend.exceeds(TOLERANCE)
+
+
+def test_growth_during_the_warm_up_is_none() -> None:
+    assert find_trend([*range(20), *[20.0] * 80]).growth == 0
+
+
+def test_a_large_thing_may_grow_by_its_share() -> None:
+    values = [1000.0] * 50 + [1040.0] * 50
+    assert not find_trend(values).exceeds(TOLERANCE)
+    assert find_trend(values).exceeds(Tolerance(absolute=4.0, relative=0.0))
+
+
+levels = st.floats(0, 1e4)
+moments = st.lists(st.floats(0, 1e4), min_size=40, max_size=60)
+
+
+@given(levels, st.lists(st.booleans(), min_size=40, max_size=60))
+def test_peaks_now_and_then_are_no_growth(level: float, peaks: list[bool]) -> None:
+    """Any tenth of the samples may be anything: medians do not see them."""
+    values = [level] * len(peaks)
+    allowed = len(peaks) // 10
+    for place, is_peak in enumerate(peaks):
+        if is_peak and allowed:
+            values[place] += 1e6
+            allowed -= 1
+    assert find_trend(values).growth == 0
+
+
+@given(moments, levels)
+def test_a_constant_more_changes_no_growth(values: list[float], more: float) -> None:
+    there, back = find_trend(values), find_trend([value + more for value in values])
+    assert back.growth == pytest.approx(there.growth, abs=1e-6)
+
+
+@given(moments)
+def test_turned_round_growth_is_shrinking(values: list[float]) -> None:
+    kept = values[int(len(values) * WARM_UP_SHARE) :]
+    warm_up = [0.0] * (len(values) - len(kept))
+    assert find_trend(warm_up + kept).growth == -find_trend(warm_up + kept[::-1]).growth
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(ConfigError, match="too few to tell growth from noise"):
+        find_trend([1.0] * (SAMPLES_MIN - 1))
+
+
+def test_each_kind_has_its_tolerance_and_throughput_none() -> None:
+    steady = [50.0] * 30
+    rows, failures = judge({"memory/node-1": steady, "fds/node-1": steady, "throughput": steady})
+    assert failures == []
+    assert {row.name: row.value for row in rows}["memory/node-1/growth"] == 0
+    leaking = [float(value) for value in range(50, 80)]
+    _, failures = judge({"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking})
+    assert [failure.split(" grew by ")[0] for failure in failures] == [
+        "memory/worker-1",
+        "fds/node-1",
+    ]
+    assert "MiB, from 59.5 to 75.5" in failures[0]
+
+
+def test_shared_memory_is_counted_by_the_pages_that_exist() -> None:
+    before = ProcessFootprint.of_process(os.getpid())
+    memory = SlotMemory.create(SlotLayout(slots=2, batch_size=4, image_size=64))
+    try:
+        memory.chunk(0, 0, 4).pixels[:] = 7
+        during = ProcessFootprint.of_process(os.getpid())
+        (file,) = set(during.shared_files) - set(before.shared_files)
+        assert 4 * 64 * 64 * 3 <= during.shared_files[file] < 2 * 4 * 64 * 64 * 3
+        assert file.purpose == "slots"
+        assert during.fds > before.fds
+        assert 0 < during.own_bytes <= during.pss_bytes <= during.rss_bytes
+    finally:
+        memory.close()
+    assert ProcessFootprint.of_process(os.getpid()).shared_files == before.shared_files
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_synthetic(tmp_path_factory.mktemp("soak"), images=13)
+
+
+SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease", "2")]
+SMALL = ["--clients", "2", "--batch-size", "8"]
+
+
+def test_a_short_soak_samples_everything_and_gives_all_back(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, drawn = tmp_path / "soak.json", []
+    monkeypatch.setattr(plots, "check_installed", lambda: None)
+    monkeypatch.setattr(plots, "write_plot", lambda report, path: drawn.append((report, path)))
+    # Three seconds are too short to tell: only what does not depend on time is asserted.
+    monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], []))
+    plot = ["--plot", str(tmp_path / "soak.png")]
+    assert main(["soak", str(dataset), *SHORT, *SMALL, "--json", str(out), *plot]) == 0
+    document = json.loads(out.read_text())
+    assert document["failures"] == []
+    rows = {row["name"]: row["value"] for row in document["results"]}
+    assert rows["shared-memory/slots/left"] == 0
+    assert rows["restarts/clean"] >= 1
+    assert rows["restarts/killed"] >= 1
+    assert max(document["series"]["throughput"]) > 0
+    for role in ("supervisor", "node-1", "worker-1"):
+        assert rows[f"memory/{role}"] > 1
+        assert rows[f"fds/{role}"] > 3
+        assert f"memory/{role}/growth" in rows
+    assert len(document["at_s"]) >= SAMPLES_MIN
+    assert {len(values) for values in document["series"].values()} == {len(document["at_s"])}
+    ((report, path),) = drawn
+    assert isinstance(report, SoakReport)
+    assert path == tmp_path / "soak.png"
+
+
+def test_growth_is_status_1_and_the_reason(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(path: Path, options: soak.SoakOptions) -> SoakReport:
+        return SoakReport(
+            bench="soak",
+            machine={},
+            results=[],
+            at_s=[],
+            series={},
+            restarts=[],
+            failures=["fds/node-1 grew by 40"],
+        )
+
+    monkeypatch.setattr(soak, "soak", failing)
+    assert main(["soak", str(dataset)]) == 1
+    assert capsys.readouterr().err == "feeder-bench: failed: fds/node-1 grew by 40\n"
+
+
+def test_a_soak_that_could_not_be_judged_is_refused_at_once(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["soak", str(dataset), "--minutes", "0.1", "--every", "5"]) == 2
+    assert "soak for 1.1 minutes or more, or lower --every" in capsys.readouterr().err
+
+
+def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("altair", reason="the plots extra is not installed")
+    report = SoakReport(
+        bench="soak",
+        machine={"cpu": "Test CPU", "cores": 2},
+        results=[],
+        at_s=[float(at_s) for at_s in range(12)],
+        series={
+            "memory/node-1": [1.0] * 12,
+            "shared-memory/slots": [2.0] * 12,
+            "throughput": [3.0] * 12,
+        },
+        restarts=[(3.0, "clean"), (6.0, "killed")],
+        failures=[],
+    )
+    plots.write_plot(report, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_the_extra_plot_says_how_to_install_it(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert main(["soak", str(dataset), "--plot", "x.png"]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install -e '.[plots]'" in line
+
+
+def test_a_daemon_that_dies_is_reported_with_its_last_words(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = soak._Clients.start
+
+    def start_and_kill_the_daemon(clients: soak._Clients) -> None:
+        start(clients)
+        for process in psutil.Process().children():
+            if "serve" in process.cmdline():
+                process.kill()
+                process.wait()
+
+    monkeypatch.setattr(soak._Clients, "start", start_and_kill_the_daemon)
+    assert main(["soak", str(dataset), *SHORT, *SMALL]) == 5
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "a process of the daemon ended while it was watched" in error
+    assert "its last words: feeder: " in error

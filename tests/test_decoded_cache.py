@@ -1,0 +1,338 @@
+"""The decoded cache's memory: one place for each key, whoever fills it and whoever dies."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.cache_plan import (
+    ENTRY_BYTES,
+    PAGE_BYTES,
+    CachePlan,
+    DecodedSize,
+    FillAllowance,
+    place_bytes,
+    plan_cache,
+)
+from feeder.decoded_cache import DecodedCache
+from feeder.errors import ResourceError
+from tests.cache_process import SOURCE, content_of, fill, find, hash_of, process, read, size_of
+
+ROOM = 4 << 20
+
+
+def plan_of(total_bytes: int = ROOM, entries: int = 512) -> CachePlan:
+    return CachePlan(
+        total_bytes=total_bytes, entries=entries, picture_share=1.0, dataset_bytes={"d": 1}
+    )
+
+
+@pytest.fixture
+def cache() -> Iterator[DecodedCache]:
+    made = DecodedCache.create(plan_of())
+    yield made
+    made.close()
+
+
+def check(cache: DecodedCache, *keys: int) -> None:
+    """Each key is published with its content."""
+    for key, place in zip(keys, find(cache, *keys), strict=True):
+        assert place >= 0, f"key {key} is not there"
+        assert np.array_equal(read(cache, place, size_of(key)), content_of(key))
+
+
+def decoded_bytes(sizes: list[DecodedSize]) -> float:
+    return sum(size.total_bytes for size in sizes)
+
+
+@given(
+    budget=st.integers(0, 1 << 44),
+    sizes=st.lists(
+        st.builds(
+            DecodedSize,
+            samples=st.integers(1, 20_000_000),
+            picture_bytes=st.floats(64, 1e9),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_plan_takes_no_byte_more_than_its_budget(budget: int, sizes: list[DecodedSize]) -> None:
+    named = {str(number): size for number, size in enumerate(sizes)}
+    plan, of_two = plan_cache(budget, named), plan_cache(budget, named, nodes=2)
+    if plan is None:
+        return
+    assert of_two is not None
+    assert of_two.total_bytes == plan.total_bytes
+    assert of_two.picture_share == pytest.approx(min(1.0, 2 * budget / decoded_bytes(sizes)))
+    assert plan.total_bytes <= budget
+    assert plan.pixels_at >= PAGE_BYTES + plan.entries * ENTRY_BYTES
+    assert plan.pixels_at % PAGE_BYTES == 0
+    assert 0 < plan.pixel_bytes == plan.total_bytes - plan.pixels_at
+    assert plan.entries & (plan.entries - 1) == 0
+    assert 0 < plan.picture_share <= 1
+    assert sum(plan.dataset_bytes.values()) <= budget
+    assert 0 < plan.row_share("0", sizes[0].samples, 100) <= 1 or plan.dataset_bytes["0"] == 0
+
+
+def test_imagenet_is_planned_as_expected() -> None:
+    size = DecodedSize(samples=1_281_167, picture_bytes=800_000)
+    plan = plan_cache(100 << 30, {"train": size, "val": DecodedSize(samples=1, picture_bytes=8)})
+    assert plan is not None
+    assert plan.picture_share == pytest.approx((100 << 30) / 1.025e12, rel=0.01)
+    assert plan.entries * ENTRY_BYTES < 0.001 * (100 << 30)
+    assert plan.row_share("train", size.samples, 150_528) == pytest.approx(0.557, rel=0.01)
+    assert plan_cache(0, {"train": size}) is None
+    assert plan_cache(5000, {"train": size}) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    shown=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=4),
+    share=st.floats(0.01, 1.0),
+    images=st.integers(50, 150),
+)
+def test_filling_costs_an_epoch_little_and_comes_to_its_end(
+    shown: list[float], share: float, images: int
+) -> None:
+    """Whatever crops show of their images, none of which may ever be all of one."""
+    allowance, whole_px, filled, let_in = FillAllowance(), 1000, set(), max(1, int(share * images))
+    spent: list[float] = []
+    for epoch in range(60):
+        spent.append(0.0)
+        for image in range(images):
+            needed_px = int(whole_px * shown[(7 * image + epoch) % len(shown)])
+            if image in filled:
+                allowance.earn(0.0, needed_px)
+                continue
+            spent[-1] += needed_px
+            allowance.earn(needed_px, 0.0)
+            if image < let_in and allowance.spend(whole_px, needed_px):
+                spent[-1] += whole_px - needed_px
+                filled.add(image)
+        without_px = sum(
+            int(whole_px * shown[(7 * image + epoch) % len(shown)]) for image in range(images)
+        )
+        saved_up_px = 0 if epoch == 0 else 8 * 1.2 * whole_px
+        assert spent[-1] <= 1.08 * without_px + saved_up_px
+    if min(shown) > 0.3:
+        assert len(filled) == let_in
+
+
+def test_crops_that_need_most_of_an_image_fill_first() -> None:
+    allowance, rng = FillAllowance(), np.random.default_rng(0)
+    filled = []
+    for needed_px in (1000 * rng.uniform(0.1, 0.9, 20_000)).astype(int).tolist():
+        allowance.earn(needed_px, 0.0)
+        if allowance.spend(1000, needed_px):
+            filled.append(needed_px)
+    assert len(filled) > 0.1 * 20_000
+    assert np.mean(filled) > 700
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    operations=st.lists(
+        st.tuples(st.sampled_from(["fill", "abandon", "find"]), st.integers(0, 60)), max_size=60
+    ),
+    room=st.integers(1, 60_000),
+)
+def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], room: int) -> None:
+    plan = plan_of(2 * PAGE_BYTES + 64 * ENTRY_BYTES // PAGE_BYTES * PAGE_BYTES + room, entries=64)
+    cache, published, reserved = DecodedCache.create(plan), set(), {}
+    try:
+        for what, key in operations:
+            if what == "find":
+                assert (find(cache, key)[0] >= 0) == (key in published)
+                continue
+            left = plan.pixel_bytes - sum(reserved.values())
+            has_room = key in reserved or place_bytes(size_of(key)) <= left
+            entry = cache.claim(SOURCE, hash_of(key), key, size_of(key))
+            # A size that was once refused is refused for good: room only ever shrinks.
+            assert entry is None or (has_room and key not in published)
+            if entry is None:
+                continue
+            reserved[key] = place_bytes(size_of(key))
+            assert cache.claim(SOURCE, hash_of(key), key, size_of(key)) == entry, "still ours"
+            if what == "abandon":
+                cache.abandon(entry)
+            else:
+                assert cache.write(entry, content_of(key))
+                cache.publish(entry)
+                published.add(key)
+        check(cache, *published)
+        assert cache.entries == len(published)
+        assert cache.used_bytes == plan.pixels_at + sum(reserved.values()) <= plan.total_bytes
+        assert os.fstat(cache.fileno()).st_size == plan.total_bytes
+        other = cache.find(
+            SOURCE + 1, np.arange(61, dtype=np.uint64) // 3 * 3, np.arange(61, dtype=np.int64)
+        )
+        assert (other == -1).all(), "another source's"
+    finally:
+        cache.close()
+
+
+def test_it_fills_to_the_last_place_and_not_further() -> None:
+    sizes = [place_bytes(size_of(key)) for key in range(20)]
+    directory_bytes = PAGE_BYTES + 64 * ENTRY_BYTES  # 2 KB, so its page has room after it
+    total_bytes = -(-directory_bytes // PAGE_BYTES) * PAGE_BYTES + sum(sizes)
+    cache = DecodedCache.create(plan_of(total_bytes, entries=64))
+    assert all(fill(cache, key) for key in range(20))
+    assert cache.used_bytes == total_bytes
+    assert not fill(cache, 20)
+    check(cache, *range(20))
+    cache.close()
+
+
+def test_a_full_directory_refuses_and_still_finds() -> None:
+    cache = DecodedCache.create(plan_of(entries=64))
+    filled = [key for key in range(80) if fill(cache, key)]
+    assert len(filled) == 64
+    check(cache, *filled)
+    assert find(cache, 1000) == [-1]
+    cache.close()
+
+
+def test_processes_that_race_fill_every_key_once(cache: DecodedCache) -> None:
+    keys = 150
+    with (
+        process(cache, "race", 1, keys) as one,
+        process(cache, "race", 2, keys) as two,
+        process(cache, "race", 3, keys) as three,
+    ):
+        fills = 0
+        for child in (one, two, three):
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        for child in (one, two, three):
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        for child in (one, two, three):
+            assert child.stdout is not None
+            fills += int(child.stdout.readline())
+            assert child.wait(30) == 0
+    # One that saw another filling went on to the next key; nobody came back to that one then.
+    missing = [key for key, place in enumerate(find(cache, *range(keys))) if place < 0]
+    assert not missing
+    assert fills == keys == cache.entries
+    assert cache.used_bytes - cache.plan.pixels_at == sum(
+        place_bytes(size_of(key)) for key in range(keys)
+    )
+    check(cache, *range(keys))
+
+
+def test_an_entry_whose_filler_was_killed_is_filled_by_the_next(cache: DecodedCache) -> None:
+    with process(cache, "hold", 7) as holder:
+        assert holder.stdout is not None
+        entry = int(holder.stdout.readline())
+        assert not fill(cache, 7), "another process fills it"
+        assert find(cache, 7) == [-1]
+        assert fill(cache, 8)
+        used_bytes = cache.used_bytes
+        holder.send_signal(signal.SIGKILL)
+        assert holder.wait(30) == -signal.SIGKILL
+        assert find(cache, 7) == [-1], "half of it is there"
+        assert cache.claim(SOURCE, hash_of(7), 7, size_of(7)) == entry
+        cache.abandon(entry)
+        assert fill(cache, 7)
+        assert cache.used_bytes == used_bytes, "in the same place"
+    check(cache, 7, 8)
+
+
+@pytest.mark.parametrize("store", range(10))
+def test_whichever_store_a_process_dies_at_nothing_is_lost(cache: DecodedCache, store: int) -> None:
+    assert fill(cache, 1)
+    with process(cache, "die", 2, store) as child:
+        output, _ = child.communicate(timeout=30)
+    assert (child.returncode == -signal.SIGKILL) == (store < 9), output
+    assert fill(cache, 3), "the directory's lock went with the process"
+    was_published = find(cache, 2)[0] >= 0
+    assert was_published == (store >= 8)
+    assert fill(cache, 2) != was_published
+    check(cache, 1, 2, 3)
+    assert cache.used_bytes - cache.plan.pixels_at == sum(
+        place_bytes(size_of(key)) for key in (1, 2, 3)
+    )
+
+
+def test_no_memory_is_no_entry_and_the_end_of_filling(
+    cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    entry = cache.claim(SOURCE, 0, 5, 1000)
+    assert entry is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", refuse)
+        assert not cache.write(entry, np.zeros(1000, np.uint8))
+    cache.abandon(entry)
+    assert cache.find(SOURCE, np.zeros(1, np.uint64), np.array([5])).tolist() == [-1]
+    assert not fill(cache, 6)
+
+
+def test_more_than_was_claimed_is_not_written(cache: DecodedCache) -> None:
+    entry = cache.claim(SOURCE, 0, 5, 1000)
+    assert entry is not None
+    with pytest.raises(ValueError, match="smaller place"):
+        cache.write(entry, np.zeros(1025, np.uint8))
+
+
+def test_readers_cannot_write_and_nobody_can_resize(cache: DecodedCache) -> None:
+    assert fill(cache, 1)
+    view = read(cache, find(cache, 1)[0], 10)
+    assert not view.flags.writeable
+    with pytest.raises(PermissionError):
+        os.ftruncate(cache.fileno(), 0)
+
+
+def test_what_was_read_is_forgotten_now_and_then_and_still_there(
+    cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.decoded_cache._MAPPED_BYTES_MAX", 10_000)
+    assert all(fill(cache, key) for key in range(20))
+    for _ in range(3):
+        check(cache, *range(20))
+
+
+def test_closing_gives_everything_back_and_is_idempotent() -> None:
+    before = psutil.Process().num_fds()
+    maps = len(psutil.Process().memory_maps(grouped=False))
+    cache = DecodedCache.create(plan_of())
+    assert fill(cache, 1)
+    cache.close()
+    cache.close()
+    assert cache.fileno() == -1
+    assert psutil.Process().num_fds() == before
+    assert len(psutil.Process().memory_maps(grouped=False)) <= maps + 1  # an arena of malloc's
+    with pytest.raises(ValueError, match="closed"):
+        cache.pixels(1)
+
+
+def test_memory_of_another_size_is_refused_and_its_descriptor_closed(cache: DecodedCache) -> None:
+    fd = os.dup(cache.fileno())
+    with pytest.raises(ResourceError, match="announced"):
+        DecodedCache(fd, plan_of(ROOM + PAGE_BYTES))
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+
+
+def test_a_directory_that_is_none_is_refused(cache: DecodedCache) -> None:
+    from feeder import _native
+
+    words, places = np.zeros(5, np.uint64), np.zeros(1, np.int64)
+    one = np.zeros(1, np.int64)
+    for directory in (np.zeros(96, np.uint8), np.zeros(0, np.uint8), np.zeros(65, np.uint8)[1:]):
+        with pytest.raises(ValueError, match="aligned entries"):
+            _native.find_places(directory, 1, one, one, 4, places)
+    with pytest.raises(ValueError, match="one word a sample"):
+        _native.find_places(np.zeros(64, np.uint8), 1, words, one, 4, places)
+    for index in (-1, 5):
+        with pytest.raises(ValueError, match="no such word"):
+            _native.store_word(words, index, 1)

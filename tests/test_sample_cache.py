@@ -1,0 +1,328 @@
+"""A batch's bytes are the same whether a sample was in the decoded cache, filled it, or neither."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from feeder import cli
+from feeder.cache_plan import DecodedSize, FillAllowance, place_bytes, plan_cache
+from feeder.dataset import Dataset
+from feeder.decoded_cache import DecodedCache
+from feeder.errors import DatasetError
+from feeder.node_start import measure_pictures
+from feeder.packing import Packing, Pixels, pixel_layout_of
+from feeder.recipe import Interpolation, Recipe
+from feeder.sample import SampleReader
+from feeder.sample_cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
+from tests.jpegs import SAMPLINGS, encode, picture
+
+SIZES = [(224, 224), (31, 40), (150, 97), (97, 150), (300, 61), (1, 1), (5, 3), (223, 299)]
+
+
+class AtOnce(FillAllowance):
+    """Fills the cache with every image that it meets."""
+
+    def spend(self, whole_px: int, needed_px: int) -> bool:
+        return True
+
+
+def pack(source: Path, packed: Path) -> Path:
+    assert cli.main(["pack", str(source), str(packed), "--jobs", "1"]) == 0
+    return packed
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every subsampling in every size."""
+    folder = tmp_path_factory.mktemp("cached")
+    for kind in [*SAMPLINGS, "grey"]:
+        (folder / "images" / kind.replace(":", "")).mkdir(parents=True)
+        for width, height in SIZES:
+            name = folder / "images" / kind.replace(":", "") / f"{width}x{height}.jpg"
+            name.write_bytes(encode(picture(width, height), kind))
+    return pack(folder / "images", folder / "packed")
+
+
+@pytest.fixture
+def dataset(packed: Path) -> Iterator[Dataset]:
+    with Dataset.open(packed) as opened:
+        yield opened
+
+
+def create(dataset: Dataset, budget_bytes: int = 64 << 20) -> DecodedCache:
+    plan = plan_cache(budget_bytes, {"d": measure_pictures(dataset)})
+    assert plan is not None
+    return DecodedCache.create(plan)
+
+
+def fill(
+    reader: SampleReader, ids: NDArray[np.int64], size: int, *, seed: int = 0, epoch: int = 0
+) -> tuple[Pixels, NDArray[np.int64]]:
+    layout = pixel_layout_of(reader._recipe.packing)
+    pixels = np.full((len(ids), *layout.image_shape(size)), 99, layout.dtype)
+    labels = np.full(len(ids), -7, np.int64)
+    reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+    return pixels, labels
+
+
+def assert_equal(
+    plain: SampleReader,
+    cached: SampleReader,
+    ids: NDArray[np.int64],
+    size: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+) -> None:
+    want, want_labels = fill(plain, ids, size, seed=seed, epoch=epoch)
+    pixels, labels = fill(cached, ids, size, seed=seed, epoch=epoch)
+    wrong = np.flatnonzero((pixels != want).any(axis=(1, 2, 3)))
+    assert not wrong.size, f"samples {ids[wrong]} differ in epoch {epoch}"
+    assert labels.tolist() == want_labels.tolist()
+
+
+@pytest.mark.parametrize("image_size", [16, 64])
+@pytest.mark.parametrize("dct_scaling", [False, True])
+def test_every_kind_has_the_same_bytes_before_while_and_after_it_is_kept(
+    dataset: Dataset, image_size: int, dct_scaling: bool
+) -> None:
+    recipe = Recipe.for_split("train", batch_size=8, image_size=image_size, dct_scaling=dct_scaling)
+    cache = create(dataset)
+    ids = np.arange(dataset.layout.samples)
+    plain = SampleReader(dataset, recipe)
+    cached = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
+    for epoch in range(15):
+        assert_equal(plain, cached, ids, image_size, seed=5, epoch=epoch)
+    hits, misses, fills = cached.cache_counts
+    assert hits + misses == 15 * len(ids)
+    assert fills == cache.entries
+    assert cached.fill_seconds > 0
+    assert fills > 0.9 * len(ids) or dct_scaling
+    assert hits > 5 * len(ids) or dct_scaling, "large images are shown at other scales"
+    assert hits > 0
+    cache.close()
+
+
+@pytest.mark.parametrize("interpolation", get_args(Interpolation))
+def test_every_filter_has_the_same_bytes_from_the_cache(
+    dataset: Dataset, interpolation: Interpolation
+) -> None:
+    recipe = Recipe.for_split(
+        "train", batch_size=8, image_size=16, dct_scaling=False, interpolation=interpolation
+    )
+    cache = create(dataset)
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce())
+    plain, cached = SampleReader(dataset, recipe), SampleReader(dataset, recipe, pictures)
+    ids = np.arange(dataset.layout.samples)
+    for epoch in range(4):
+        assert_equal(plain, cached, ids, 16, epoch=epoch)
+    assert cached.cache_counts == (3 * len(ids), len(ids), len(ids))
+    cache.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_history_of_any_cache_leaves_the_bytes_as_they_are(
+    packed: Path, data: st.DataObject
+) -> None:
+    with Dataset.open(packed) as dataset:
+        total_bytes = int(measure_pictures(dataset).total_bytes)
+        cache = create(dataset, data.draw(st.integers(16_384, 2 * total_bytes), "budget"))
+        for _ in range(data.draw(st.integers(1, 4), "sessions")):
+            interpolation = data.draw(st.sampled_from(get_args(Interpolation)), "interpolation")
+            averages = interpolation != "bilinear-no-antialias"
+            recipe = Recipe.for_split(
+                data.draw(st.sampled_from(["train", "val"]), "split"),
+                batch_size=8,
+                image_size=data.draw(st.integers(8, 48), "size"),
+                resize_size=48,
+                dct_scaling=averages and data.draw(st.booleans(), "scaling"),
+                flip_probability=data.draw(st.sampled_from([0.0, 0.5, 1.0]), "flips"),
+                packing=data.draw(st.sampled_from(get_args(Packing)), "packing"),
+                interpolation=interpolation,
+                auto_augment=data.draw(st.sampled_from(["none", "rand-augment"]), "augment"),
+                greyscale_probability=data.draw(st.sampled_from([0.0, 0.5]), "greyscale"),
+            )
+            plain = SampleReader(dataset, recipe)
+            cached = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
+            seed = data.draw(st.integers(0, 3), "seed")
+            for _ in range(2):
+                samples = st.integers(0, dataset.layout.samples - 1)
+                ids = data.draw(st.lists(samples, min_size=1, max_size=12), "ids")
+                epoch = data.draw(st.integers(0, 9), "epoch")
+                size = recipe.image_size
+                assert_equal(plain, cached, np.array(ids), size, seed=seed, epoch=epoch)
+        assert cache.used_bytes <= cache.plan.total_bytes
+        cache.close()
+
+
+def test_every_real_image_has_the_same_bytes_from_the_cache(
+    imagenet_sample: Path, tmp_path: Path
+) -> None:
+    with Dataset.open(pack(imagenet_sample, tmp_path / "packed")) as real:
+        cache = create(real, 400 << 20)
+        ids = np.arange(real.layout.samples)
+        for split, epochs in (("train", 3), ("val", 2)):
+            recipe = Recipe.for_split(split, batch_size=8)  # type: ignore[arg-type]
+            plain = SampleReader(real, recipe)
+            part = part_of(cache, "d", real, recipe)
+            if isinstance(part, DecodedPictures):
+                _fill_all(cache, real)
+            cached = SampleReader(real, recipe, part)
+            for epoch in range(epochs):
+                assert_equal(plain, cached, ids, 224, seed=1, epoch=epoch)
+            hits, misses, fills = cached.cache_counts
+            if split == "train":
+                assert (hits > 0.9 * epochs * len(ids), fills) == (True, 0)
+            else:
+                assert hits == misses == fills == len(ids)
+        assert cache.entries == 2 * len(ids)
+        cache.close()
+
+
+def _fill_all(cache: DecodedCache, dataset: Dataset) -> None:
+    fill(_eager_reader(cache, dataset), np.arange(dataset.layout.samples), 8)
+    assert cache.entries == dataset.layout.samples
+
+
+def _eager_reader(cache: DecodedCache, dataset: Dataset) -> SampleReader:
+    """A reader that puts every image into the cache that it meets, to images of 8 pixels."""
+    recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce())
+    return SampleReader(dataset, recipe, pictures)
+
+
+def test_the_same_share_is_let_in_whatever_the_order_and_never_thrown_out(
+    dataset: Dataset,
+) -> None:
+    recipe = Recipe.for_split("train", batch_size=8, image_size=16, dct_scaling=False)
+    ids = np.arange(dataset.layout.samples)
+    total_bytes = measure_pictures(dataset).total_bytes
+    kept = []
+    for order in (ids, ids[::-1].copy(), np.roll(ids, 17)):
+        plan = plan_cache(1 << 23, {"d": measure_pictures(dataset)})
+        assert plan is not None
+        cache = DecodedCache.create(plan)  # room for all; but only a third is let in
+        pictures = DecodedPictures(cache, dataset.fingerprint, 1 / 3, AtOnce())
+        reader = SampleReader(dataset, recipe, pictures)
+        for epoch in range(2):
+            before = set(np.flatnonzero(pictures._find(ids)[0] >= 0))
+            fill(reader, order, 16, epoch=epoch)
+            after = set(np.flatnonzero(pictures._find(ids)[0] >= 0))
+            assert before <= after
+        kept.append(after)
+        assert cache.used_bytes - cache.plan.pixels_at < total_bytes
+        cache.close()
+    assert kept[0] == kept[1] == kept[2]
+    assert 5 < len(kept[0]) < 30  # of 48, a third
+
+
+def test_two_names_for_a_dataset_and_batch_sizes_share_entries(dataset: Dataset) -> None:
+    cache = create(dataset)
+    ids = np.arange(dataset.layout.samples)
+    for batch_size, expected_fills in ((8, len(ids)), (16, 0)):
+        recipe = Recipe.for_split("val", batch_size=batch_size, image_size=16, resize_size=20)
+        reader = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
+        fill(reader, ids, 16)
+        assert reader.cache_counts[2] == expected_fills
+    other = Recipe.for_split("val", batch_size=8, image_size=16, resize_size=21)
+    reader = SampleReader(dataset, other, part_of(cache, "d", dataset, other))
+    assert_equal(SampleReader(dataset, other), reader, ids, 16)
+    assert reader.cache_counts[0] == 0, "another recipe's rows are not its own"
+    cache.close()
+
+
+def test_rows_are_kept_only_of_recipes_that_repeat() -> None:
+    for fields, repeats in (
+        ({"split": "val"}, True),
+        ({"split": "val", "flip_probability": 1.0}, True),
+        ({"split": "val", "interpolation": "bicubic", "packing": "uint8-chw-rgb"}, True),
+        ({"split": "val", "flip_probability": 0.5}, False),
+        ({"split": "val", "greyscale_probability": 0.1}, False),
+        ({"split": "val", "auto_augment": "trivial-augment-wide"}, False),
+        ({"split": "val", "hue": 0.1}, False),
+        ({"split": "val", "erasing_probability": 1.0}, False),
+        ({"split": "train"}, False),
+        ({"split": "train", "scale": (1.0, 1.0), "flip_probability": 0.0}, False),
+    ):
+        recipe = Recipe.for_split(batch_size=8, **fields)  # type: ignore[arg-type]
+        assert repeats_every_epoch(recipe) == repeats
+
+
+def test_what_is_not_known_to_draw_nothing_makes_rows_that_are_not_kept() -> None:
+    class Newer(Recipe, frozen=True, kw_only=True):
+        mixing_probability: float = 0.0
+
+    assert repeats_every_epoch(Newer.for_split("val", batch_size=8))
+    assert not repeats_every_epoch(Newer.for_split("val", batch_size=8, mixing_probability=0.1))
+
+
+def test_a_damaged_image_leaves_nothing_behind_in_the_cache(packed: Path, tmp_path: Path) -> None:
+    for path in packed.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with Dataset.open(tmp_path) as copy:
+        record = copy.read_records(np.array([3]))[0]
+        shard = tmp_path / copy.describe(3).rsplit(" ", 1)[1]
+        content = bytearray(shard.read_bytes())
+        content[int(record["offset"]) + int(record["blob_bytes"]) // 2] ^= 1
+        shard.write_bytes(content)
+        cache = create(copy)
+        recipe = Recipe.for_split("train", batch_size=8, image_size=8, scale=(1, 1))
+        for made in (recipe, Recipe.for_split("val", batch_size=8, image_size=8, resize_size=8)):
+            reader = SampleReader(copy, made, part_of(cache, "d", copy, made))
+            for _ in range(2):
+                with pytest.raises(DatasetError, match="sample 3 "):
+                    fill(reader, np.array([3]), 8)
+        assert cache.entries == 0
+        cache.close()
+
+
+def test_an_image_that_does_not_decode_gives_its_claim_back(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("corrupt")
+
+    cache = create(dataset)
+    reader = _eager_reader(cache, dataset)
+    with monkeypatch.context() as patched:
+        patched.setattr("feeder.sample.decode_rgbx", refuse)
+        with pytest.raises(DatasetError, match="does not decode"):
+            fill(reader, np.array([0]), 8)
+    assert cache.entries == 0
+    assert cache.used_bytes > cache.plan.pixels_at, "its place stays reserved"
+    fill(reader, np.array([0]), 8)
+    assert cache.entries == 1
+    cache.close()
+
+
+def test_a_datasets_decoded_size_is_that_of_its_records(dataset: Dataset, tmp_path: Path) -> None:
+    ids = np.arange(dataset.layout.samples)
+    records = dataset.read_records(ids)
+    sizes = [place_bytes(4 * int(record["width"]) * int(record["height"])) for record in records]
+    assert measure_pictures(dataset) == DecodedSize(
+        samples=len(ids), picture_bytes=sum(sizes) / len(ids)
+    )
+
+
+def test_packed_rows_are_copied_and_not_decoded(dataset: Dataset) -> None:
+    recipe = Recipe.for_split("val", batch_size=8, image_size=16, resize_size=20)
+    cache = create(dataset)
+    ids = np.arange(dataset.layout.samples)
+    part = part_of(cache, "d", dataset, recipe)
+    assert isinstance(part, PackedRows)
+    reader, plain = SampleReader(dataset, recipe, part), SampleReader(dataset, recipe)
+    assert_equal(plain, reader, ids[::2].copy(), 16)
+    decoded = dict(reader.seconds)
+    assert_equal(plain, reader, ids[::2].copy(), 16, epoch=1)
+    assert reader.seconds == decoded
+    assert_equal(plain, reader, ids, 16, epoch=2)  # every other one is there
+    assert reader.cache_counts == (len(ids[::2]) + len(ids[::2]), len(ids), len(ids))
+    assert reader.images == 2 * len(ids[::2]) + len(ids)
+    cache.close()
