@@ -136,7 +136,7 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
         layout = pixel_layout_of(packing)
         last = len(batches) - 1
         for index, fetched in zip((0, last), fetcher.fetch([(0, 0), (0, last)]), strict=True):
-            levels = torch.from_numpy(unpack_levels(fetched.pixels, layout))
+            levels = torch.from_numpy(unpack_levels(fetched.pixels, layout).copy())
             turned = (levels ^ 128).view(torch.int8)
             expected = Normaliser(torch.device("cpu"), torch.float16)(turned)
             assert torch.equal(batches[index].images, expected)
