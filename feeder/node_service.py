@@ -96,11 +96,14 @@ class NodeService:
         self._table = SessionTable(datasets, limits, identity, self._counters)
         self._slots = SlotStore()
         self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
+        self._unreachable: dict[bytes, bool] = {}  # whether ``tend`` has seen it before
         self._started_s = time.monotonic()
 
     @property
     def deadline_s(self) -> float:
         """When ``tend`` is due, if nothing arrives before."""
+        if self._unreachable:
+            return 0.0
         return min(self._table.check_at_s, self._slots.recheck_at_s)
 
     @property
@@ -165,10 +168,24 @@ class NodeService:
 
     def tend(self, now_s: float) -> None:
         """Do what is due by now: slots that have come back, leases, deadlines of workers."""
+        self._report_unreachable()
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
         if self._table.check_at_s <= now_s:
             self.apply(ClockAdvanced())
+
+    def _report_unreachable(self) -> None:
+        """Tell of peers whose connection is over, once what they said before it was read.
+
+        Otherwise a client that says Bye and leaves would be taken for lost by whoever was just
+        about to send it something.
+        """
+        for peer, was_seen in list(self._unreachable.items()):
+            if was_seen:
+                del self._unreachable[peer]
+                self.apply(PeerGone(peer))
+            else:
+                self._unreachable[peer] = True
 
     def recheck_slots(self, now_s: float) -> None:
         """Look whether slots that are wanted back have come back."""
@@ -204,14 +221,14 @@ class NodeService:
         """Do what the state machine says; return what it is to be told of that."""
         match instruction:
             case SendChunk():
-                return self._send_chunk(instruction)
+                self._send_chunk(instruction)
             case FillChunk(worker, ticket, session, slot, epoch, index, first, count):
                 fill = Fill(ticket, session, slot, epoch, index, first, count)
                 self._pool.send(worker, fill)
             case ReturnSlot(session, slot):
                 return self._slots.want_back(session, slot, now_s)
             case Send(peer, message):
-                return self._send(peer, message)
+                self._send(peer, message)
             case OpenSlots():
                 return self._open_slots(instruction)
             case ShareSlots(session, connection):
@@ -228,7 +245,7 @@ class NodeService:
                 self._pool.kill(worker)
         return None
 
-    def _send_chunk(self, chunk: SendChunk) -> PeerGone | None:
+    def _send_chunk(self, chunk: SendChunk) -> None:
         header = Chunk(
             session=chunk.session,
             epoch=chunk.epoch,
@@ -241,17 +258,16 @@ class NodeService:
         try:
             tracker = self._router.send_chunk(chunk.peer, header, arrays)
         except PeerUnreachableError:
-            return PeerGone(chunk.peer)
-        self._slots.lend(chunk.session, chunk.slot, tracker)
-        return None
+            self._unreachable.setdefault(chunk.peer, False)
+        else:
+            self._slots.lend(chunk.session, chunk.slot, tracker)
 
-    def _send(self, peer: bytes, message: NodeMessage) -> PeerGone | None:
+    def _send(self, peer: bytes, message: NodeMessage) -> None:
         try:
             self._router.send(peer, message)
         except PeerUnreachableError:
             self._router.counters.sends_dropped += 1
-            return PeerGone(peer)
-        return None
+            self._unreachable.setdefault(peer, False)
 
     def _open_slots(self, wanted: OpenSlots) -> SlotsOpened | SlotsRefused:
         try:
