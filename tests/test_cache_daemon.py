@@ -69,7 +69,10 @@ def test_training_fills_it_within_a_few_epochs_though_a_worker_is_killed(
     packed: Path, dataset: Dataset
 ) -> None:
     recipe = small_recipe(image_size=48, dct_scaling=False)
-    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
+    with (
+        serve(packed, "--decoded-bytes", "auto") as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
         client.hello(recipe)
         take_epoch(client, dataset, recipe, 0)
         daemon.workers()[0].send_signal(signal.SIGKILL)

@@ -50,13 +50,13 @@ def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Pa
     group = "sys/fs/cgroup/pod"
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
     root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
-    config = _config(**{"serve.topology_root": str(root)})
+    config = _config(**{"serve.topology_root": str(root), "cache.decoded_bytes": "auto"})
     one = plan_nodes(config, [_placement(0, 1)])[0]
     two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)])[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
     assert describe_cache(config, one.decoded_bytes) == (
         "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the memory that is "
-        "free; auto: default)"
+        "free; auto: command line)"
     )
 
 
