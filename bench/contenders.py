@@ -35,7 +35,7 @@ from feeder.tiles import (
     whole_jpeg,
 )
 
-_Join = tuple[int, int, int, int, int, int, int, int, int, int, int]
+_Join = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 class _Resize(Protocol):
@@ -203,8 +203,8 @@ class PreparedSamples:
             grids.columns,
             grids.rows,
             *(records[name].astype(np.int64) for name in SegmentLayout._fields[2:]),
-            windows.first_column,
-            windows.end_column,
+            windows.first_mcu,
+            windows.end_mcu,
             windows.first_row,
             windows.end_row,
             windows.width,

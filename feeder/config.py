@@ -84,8 +84,8 @@ class CacheConfig:
     """What is kept of samples that were served. The comment on each key is its default's reason."""
 
     # Off: decoded, images take seven times the bytes that they take packed, so unless most of a
-    # dataset fits, the page cache makes more of the memory. "auto" is CACHE_SHARE of what cgroup and
-    # machine have left (feeder/memory_budget.py), so that the same file fits any host.
+    # dataset fits, the page cache makes more of the memory. "auto" is CACHE_SHARE of what cgroup
+    # and machine have left (feeder/memory_budget.py), so that the same file fits any host.
     decoded_bytes: Annotated[
         int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0

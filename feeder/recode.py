@@ -50,6 +50,8 @@ class SegmentLayout(NamedTuple):
 
     tile_columns: int
     tile_rows: int
+    tile_mcus: int
+    """MCUs in a tile; the last of a row may have fewer."""
     header_bytes: int
     """Of the JPEG: SOI up to and including the SOS header."""
     sof_offset: int
@@ -77,8 +79,6 @@ class TiledJpeg:
     height: int
     mcu_width_px: int
     mcu_height_px: int
-    tile_mcus: int
-    """MCUs in a tile; the last of a row may have fewer."""
     subsampling: Subsampling
     was_progressive: bool
     was_arithmetic: bool
@@ -101,12 +101,11 @@ def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
     (tile_mcus, columns, rows, subsampling, progressive, arithmetic, warnings) = parts[8:]
     return TiledJpeg(
         blob=blob,
-        layout=SegmentLayout(columns, rows, header_bytes, sof_offset, table_bits),
+        layout=SegmentLayout(columns, rows, tile_mcus, header_bytes, sof_offset, table_bits),
         width=width,
         height=height,
         mcu_width_px=mcu_width,
         mcu_height_px=mcu_height,
-        tile_mcus=tile_mcus,
         subsampling=Subsampling(subsampling),
         was_progressive=progressive,
         was_arithmetic=arithmetic,

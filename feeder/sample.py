@@ -46,7 +46,7 @@ from feeder.tiles import (
 STAGES = ("read", "join", "decode", "resize", "augment")
 
 _LAYOUT_FIELDS = list(SegmentLayout._fields)
-_Layout = tuple[int, int, int, int, int]
+_Layout = tuple[int, int, int, int, int, int]
 _Window = tuple[int, int, int, int, int, int]
 _Box = tuple[float, float, float, float]
 _Finish = tuple[_Box, bool, Augmentation | None, Pixels]
@@ -292,8 +292,8 @@ class SampleReader:
         if entry is None:
             return None
         started, before = perf_counter(), dict(self.seconds)
-        columns, tile_rows, *_ = layout
-        everything = (0, columns, 0, tile_rows, whole.width, whole.height)
+        columns, tile_rows, tile_mcus, *_ = layout
+        everything = (0, columns * tile_mcus, 0, tile_rows, whole.width, whole.height)
         try:
             picture, stride_bytes = self._decode(blob, layout, everything, 1)
         except ValueError:
@@ -307,5 +307,5 @@ class SampleReader:
 
 def _window_fields(windows: TileWindows) -> list[_Window]:
     """Return for each sample what ``join_segments`` takes of its window, as plain integers."""
-    fields = ("first_column", "end_column", "first_row", "end_row", "width", "height")
+    fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
     return list(zip(*(getattr(windows, field).tolist() for field in fields), strict=True))

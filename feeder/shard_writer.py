@@ -64,7 +64,7 @@ class ShardWriter:
             sof_offset=layout.sof_offset,
             tile_columns=layout.tile_columns,
             tile_rows=layout.tile_rows,
-            tile_mcus=tiled.tile_mcus,
+            tile_mcus=layout.tile_mcus,
             mcu_width_px=tiled.mcu_width_px,
             mcu_height_px=tiled.mcu_height_px,
             subsampling=int(tiled.subsampling),

@@ -41,8 +41,9 @@ class TileGrids:
 
     width: NDArray[np.int64]
     height: NDArray[np.int64]
-    tile_width_px: NDArray[np.int64]
-    tile_height_px: NDArray[np.int64]
+    mcu_width_px: NDArray[np.int64]
+    mcu_height_px: NDArray[np.int64]
+    tile_mcus: NDArray[np.int64]
     columns: NDArray[np.int64]
     rows: NDArray[np.int64]
     chroma_reach_px: NDArray[np.int64]
@@ -54,8 +55,9 @@ class TileGrids:
         return cls(
             width=field["width"],
             height=field["height"],
-            tile_width_px=field["tile_mcus"] * field["mcu_width_px"],
-            tile_height_px=field["mcu_height_px"],
+            mcu_width_px=field["mcu_width_px"],
+            mcu_height_px=field["mcu_height_px"],
+            tile_mcus=field["tile_mcus"],
             columns=field["tile_columns"],
             rows=field["tile_rows"],
             chroma_reach_px=_CHROMA_REACH_PX[records["subsampling"]],
@@ -75,14 +77,15 @@ _RECORD_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileWindows:
-    """Rectangles of tiles of n samples, and the pixels that decoding them gives; int64 (n,) all."""
+    """Rectangles of MCUs of n samples, and the pixels that decoding them gives; int64 (n,) all."""
 
-    first_column: NDArray[np.int64]
-    end_column: NDArray[np.int64]
+    first_mcu: NDArray[np.int64]
+    end_mcu: NDArray[np.int64]
+    """At a tile's edge where cutting the tile would take longer than decoding all of it."""
     first_row: NDArray[np.int64]
     end_row: NDArray[np.int64]
     x: NDArray[np.int64]
-    """Left edge in source pixels; a multiple of the tile's width."""
+    """Left edge in source pixels; a multiple of an MCU's width."""
     y: NDArray[np.int64]
     width: NDArray[np.int64]
     """Of the joined JPEG, in source pixels, cut to the image's edge; so is the height."""
@@ -97,35 +100,39 @@ def cover_boxes(
     end_y: NDArray[np.int64],
     scales: NDArray[np.int64],
 ) -> TileWindows:
-    """Return the tiles that decode to the exact pixels of [first_x, end_x) × [first_y, end_y).
+    """Return the MCUs that decode to the exact pixels of [first_x, end_x) × [first_y, end_y).
 
     All are (n,) and in source pixels; a box may reach past its image and is cut to it. ``scales``
     are the DCT denominators, 1, 2, 4 or 8.
     """
     reach = grids.chroma_reach_px * scales
-    tile_w, tile_h = grids.tile_width_px, grids.tile_height_px
-    first_column = np.maximum(first_x - reach, 0) // tile_w
-    first_row = np.maximum(first_y - reach, 0) // tile_h
-    end_column = np.minimum(-(-(end_x + reach) // tile_w), grids.columns)
-    end_row = np.minimum(-(-(end_y + reach) // tile_h), grids.rows)
+    mcu_w, mcu_h, tile_mcus = grids.mcu_width_px, grids.mcu_height_px, grids.tile_mcus
+    mcus = -(-grids.width // mcu_w)
+    first_mcu = np.maximum(first_x - reach, 0) // mcu_w
+    first_row = np.maximum(first_y - reach, 0) // mcu_h
+    end_mcu = np.minimum(-(-(end_x + reach) // mcu_w), mcus)
+    end_row = np.minimum(-(-(end_y + reach) // mcu_h), grids.rows)
 
-    right = np.minimum(end_column * tile_w, grids.width)
-    missing = _MIN_DECODED_PX * scales - (right - first_column * tile_w)
-    more_left = np.minimum(np.maximum(-(-missing // tile_w), 0), first_column)
-    more_right = np.maximum(-(-(missing - more_left * tile_w) // tile_w), 0)
-    first_column -= more_left
-    end_column = np.minimum(end_column + more_right, grids.columns)
+    right = np.minimum(end_mcu * mcu_w, grids.width)
+    missing = _MIN_DECODED_PX * scales - (right - first_mcu * mcu_w)
+    more_left = np.minimum(np.maximum(-(-missing // mcu_w), 0), first_mcu)
+    more_right = np.maximum(-(-(missing - more_left * mcu_w) // mcu_w), 0)
+    first_mcu -= more_left
+    end_mcu = np.minimum(end_mcu + more_right, mcus)
+    # Up to a cut within a tile its codes are read one more time.
+    is_whole = (2 * (end_mcu % tile_mcus) > tile_mcus) | (end_mcu == mcus)
+    end_mcu = np.where(is_whole, -(-end_mcu // tile_mcus) * tile_mcus, end_mcu)
 
-    x, y = first_column * tile_w, first_row * tile_h
+    x, y = first_mcu * mcu_w, first_row * mcu_h
     return TileWindows(
-        first_column=first_column,
-        end_column=end_column,
+        first_mcu=first_mcu,
+        end_mcu=end_mcu,
         first_row=first_row,
         end_row=end_row,
         x=x,
         y=y,
-        width=np.minimum(end_column * tile_w, grids.width) - x,
-        height=np.minimum(end_row * tile_h, grids.height) - y,
+        width=np.minimum(end_mcu * mcu_w, grids.width) - x,
+        height=np.minimum(end_row * mcu_h, grids.height) - y,
     )
 
 
@@ -137,8 +144,8 @@ def joined_room_bytes(blob_bytes: int, tile_rows: int) -> int:
 join_segments = _native.join_segments
 """Write a window's tiles as one valid baseline JPEG into ``out``; return its length in bytes.
 
-Takes the sample's blob, the five fields of its SegmentLayout, the window (first_column, end_column,
-first_row, end_row, width, height; the size of the JPEG in pixels) and ``out``, of which
+Takes the sample's blob, the fields of its SegmentLayout, the window (first_mcu, end_mcu, first_row,
+end_row, width, height; the size of the JPEG in pixels) and ``out``, of which
 ``joined_room_bytes`` are enough. DECODER_SLACK_BYTES zero bytes follow the JPEG. Raises ValueError
 where the blob does not hold what its layout says; nothing outside of either buffer is touched.
 """
@@ -151,17 +158,17 @@ def whole_jpeg(
 
     Raises ValueError where the blob does not hold what its layout says.
     """
-    columns, rows = layout.tile_columns, layout.tile_rows
+    mcus, rows = layout.tile_columns * layout.tile_mcus, layout.tile_rows
     out = np.empty(joined_room_bytes(len(blob), rows), np.uint8)
-    size_bytes = join_segments(blob, *layout, 0, columns, 0, rows, width, height, out)
+    size_bytes = join_segments(blob, *layout, 0, mcus, 0, rows, width, height, out)
     return out[:size_bytes].tobytes()
 
 
 check_segments = _native.check_segments
 """Read every code of a blob's scan and compare what the tables say of each segment.
 
-Takes the blob, the five fields of its SegmentLayout, the MCUs of a row and those of a tile. Raises
-ValueError that names the first segment that is not as its tables say.
+Takes the blob, the fields of its SegmentLayout and the MCUs of a row. Raises ValueError
+that names the first segment that is not as its tables say.
 """
 
 

@@ -230,7 +230,7 @@ def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> 
     layout = layout_of(record)
     mcus = -(-fields["width"] // mcu_px[0])
     try:
-        check_segments(blob, *layout, mcus, fields["tile_mcus"])
+        check_segments(blob, *layout, mcus)
     except ValueError as error:
         return str(error)
     jpeg = np.frombuffer(blob, np.uint8)[layout.tables_bytes :]

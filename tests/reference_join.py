@@ -126,22 +126,41 @@ def code_difference(codes: Codes, difference: int) -> str:
     return code + (f"{low:0{size}b}" if size else "")
 
 
+def read_mcus(parts: Blob, count: int, at: int, dc: list[int]) -> tuple[int, list[int]]:
+    """Return where ``count`` MCUs from bit ``at`` on end, and what prediction has reached then."""
+    dc = list(dc)
+    for _ in range(count):
+        for component, blocks in enumerate(parts.blocks):
+            for _ in range(blocks):
+                difference, _, at = read_block(parts, component, at)
+                dc[component] += difference
+    return at, dc
+
+
 def join_reference(
     blob: bytes,
     layout: SegmentLayout,
-    columns: tuple[int, int],
+    mcus: tuple[int, int],
     rows: tuple[int, int],
     size: tuple[int, int],
 ) -> bytes:
-    """Return the JPEG of ``size`` (width, height) of the tiles [columns) x [rows)."""
+    """Return the JPEG of ``size`` (width, height) of the MCUs [mcus) x [rows)."""
     parts = take_apart(blob, layout)
     starts = [sum(parts.lengths[:segment]) for segment in range(len(parts.lengths) + 1)]
+
+    def find(row: int, mcu: int) -> tuple[int, list[int]]:
+        """Return the bit at which an MCU begins, and the prediction before it."""
+        column, within = divmod(mcu, layout.tile_mcus)
+        segment = row * layout.tile_columns + column
+        dc = parts.predictions[segment - 1] if column else [0, 0, 0]
+        if column == layout.tile_columns:
+            return starts[segment], dc
+        return read_mcus(parts, within, starts[segment], dc)
+
     joined = []
     reached = [0, 0, 0]
     for row in range(*rows):
-        first, end = (row * layout.tile_columns + column for column in columns)
-        before = parts.predictions[first - 1] if columns[0] > 0 else [0, 0, 0]
-        at = starts[first]
+        (at, before), (end, after) = (find(row, mcu) for mcu in mcus)
         for component, blocks in enumerate(parts.blocks):
             for block in range(blocks):
                 difference, dc_end, block_end = read_block(parts, component, at)
@@ -151,8 +170,8 @@ def join_reference(
                     at = dc_end
                 joined.append(parts.scan[at:block_end])
                 at = block_end
-        joined.append(parts.scan[at : starts[end]])
-        reached = parts.predictions[end - 1]
+        joined.append(parts.scan[at:end])
+        reached = after
     bits = "".join(joined)
     bits += "1" * (-len(bits) % 8)
     coded = int(bits, 2).to_bytes(len(bits) // 8).replace(b"\xff", b"\xff\x00")

@@ -24,9 +24,9 @@ from tests.jpegs import SAMPLINGS, cjpeg, class_files, decode, encode, jpegtran,
 def check_geometry(tiled: TiledJpeg) -> None:
     """The tables describe exactly the scan, and the header is where the layout says."""
     mcus = -(-tiled.width // tiled.mcu_width_px)
-    assert tiled.layout.tile_columns == -(-mcus // tiled.tile_mcus)
+    assert tiled.layout.tile_columns == -(-mcus // tiled.layout.tile_mcus)
     assert tiled.layout.tile_rows == -(-tiled.height // tiled.mcu_height_px)
-    check_segments(tiled.blob, *tiled.layout, mcus, tiled.tile_mcus)
+    check_segments(tiled.blob, *tiled.layout, mcus)
     header = tiled.blob[tiled.layout.tables_bytes :]
     sof = header[tiled.layout.sof_offset :]
     assert sof[0] == 0xFF

@@ -28,8 +28,8 @@ KINDS = [*SAMPLINGS, "grey"]
 class Window:
     """One sample's tile window, as plain integers."""
 
-    first_column: int
-    end_column: int
+    first_mcu: int
+    end_mcu: int
     first_row: int
     end_row: int
     x: int
@@ -63,21 +63,22 @@ def check_crop(
     grid = grids(
         width=tiled.width,
         height=tiled.height,
-        tile_width_px=tiled.tile_mcus * tiled.mcu_width_px,
-        tile_height_px=tiled.mcu_height_px,
+        mcu_width_px=tiled.mcu_width_px,
+        mcu_height_px=tiled.mcu_height_px,
+        tile_mcus=tiled.layout.tile_mcus,
         columns=tiled.layout.tile_columns,
         rows=tiled.layout.tile_rows,
         chroma_reach_px=int(tiled.subsampling.name in ("S422", "S420", "S440")),
     )
     window = cover(grid, x, y, x + w, y + h, scale)
     joined = np.full(joined_room_bytes(len(tiled.blob), tiled.layout.tile_rows), 171, np.uint8)
-    columns = window.first_column, window.end_column
+    mcus = window.first_mcu, window.end_mcu
     rows = window.first_row, window.end_row
     size = window.width, window.height
-    length = join_segments(tiled.blob, *tiled.layout, *columns, *rows, *size, joined)
+    length = join_segments(tiled.blob, *tiled.layout, *mcus, *rows, *size, joined)
     assert not joined[length : length + DECODER_SLACK_BYTES].any()
     if compare:
-        expected_bytes = join_reference(tiled.blob, tiled.layout, columns, rows, size)
+        expected_bytes = join_reference(tiled.blob, tiled.layout, mcus, rows, size)
         assert joined[:length].tobytes() == expected_bytes
 
     part = decode(joined[:length], scale)
@@ -147,23 +148,27 @@ def test_window_covers_the_box_and_stays_inside() -> None:
     grid = grids(
         width=500,
         height=375,
-        tile_width_px=32,
-        tile_height_px=8,
+        mcu_width_px=8,
+        mcu_height_px=8,
+        tile_mcus=4,
         columns=16,
         rows=47,
         chroma_reach_px=0,
     )
     window = cover(grid, -5, -5, 9999, 9999)
-    assert (window.first_column, window.end_column) == (0, 16)
+    assert (window.first_mcu, window.end_mcu) == (0, 64)
     assert (window.first_row, window.end_row) == (0, 47)
     assert (window.width, window.height) == (500, 375)
     inner = cover(grid, 32, 16, 64, 24)
     assert (inner.x, inner.y, inner.width, inner.height) == (32, 16, 32, 8)
+    within = cover(grid, 41, 17, 73, 23)  # from the second MCU of a tile to the second of the next
+    assert (within.x, within.y, within.width, within.height) == (40, 16, 40, 8)
+    assert cover(grid, 41, 17, 81, 23).width == 56, "the third MCU of four: the tile is not cut"
     chroma = replace(grid, chroma_reach_px=np.array([1]))
     inner = cover(chroma, 33, 17, 63, 23)
     assert (inner.x, inner.y, inner.width, inner.height) == (32, 16, 32, 8)
     touching = cover(chroma, 32, 16, 64, 24)
-    assert (touching.x, touching.y, touching.width, touching.height) == (0, 8, 96, 24)
+    assert (touching.x, touching.y, touching.width, touching.height) == (24, 8, 48, 24)
 
 
 @settings(max_examples=400, deadline=None)
@@ -180,8 +185,9 @@ def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> No
     room = out[:-guard]
     any_32_bits = st.integers(0, 9) | st.integers(0, 2**32 - 1)
     layout = [data.draw(st.just(value) | any_32_bits) for value in tiled.layout]
-    columns, rows, *_ = tiled.layout
-    window = [data.draw(st.just(value) | any_32_bits) for value in (0, columns, 0, rows, 99, 17)]
+    columns, rows, tile_mcus, *_ = tiled.layout
+    end = columns * tile_mcus
+    window = [data.draw(st.just(value) | any_32_bits) for value in (0, end, 0, rows, 99, 17)]
     try:
         length = join_segments(cut, *layout, *window, room)
     except ValueError:
@@ -191,7 +197,7 @@ def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> No
     assert (out[-guard:] == 0xAA).all()
     mcus = data.draw(st.just(25) | any_32_bits)
     try:
-        check_segments(cut, *layout, mcus, data.draw(st.just(tiled.tile_mcus) | any_32_bits))
+        check_segments(cut, *layout, mcus)
     except ValueError:
         pass
     else:
@@ -202,17 +208,17 @@ def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> No
 def test_the_check_finds_a_wrong_length_and_a_wrong_prediction(kind: str) -> None:
     tiled = tile_jpeg(encode(picture(200, 60), kind), 32)
     mcus = -(-tiled.width // tiled.mcu_width_px)
-    check_segments(tiled.blob, *tiled.layout, mcus, tiled.tile_mcus)
+    check_segments(tiled.blob, *tiled.layout, mcus)
     for byte in range(0, tiled.layout.tables_bytes, 3):
         wrong = bytearray(tiled.blob)
         wrong[byte] ^= 1
         with pytest.raises(ValueError, match=r"segment|no sense"):
-            check_segments(wrong, *tiled.layout, mcus, tiled.tile_mcus)
+            check_segments(wrong, *tiled.layout, mcus)
     for at in (-1, -8):
         wrong = bytearray(tiled.blob)
         wrong[at] = 1
         with pytest.raises(ValueError, match="segment"):
-            check_segments(wrong, *tiled.layout, mcus, tiled.tile_mcus)
+            check_segments(wrong, *tiled.layout, mcus)
 
 
 _TILED = [tile_jpeg(encode(picture(200, 60), kind), 32) for kind in ("4:4:4", "4:2:0", "grey")]

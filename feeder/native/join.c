@@ -4,7 +4,8 @@
  * touches are neighbouring bits. What ties a run to its surroundings is that each MCU's first DC
  * coefficients are coded as differences from those before; the blob says for each segment what they
  * have reached after it. So joining is, for each row: code the DC differences of the first MCU anew,
- * then shift the other bits into place. The result has no restart markers, which would make
+ * then shift the other bits into place. Reading codes without decoding them takes half of what
+ * decoding does, so the MCUs of the outer tiles that a crop does not touch are left out as well. The result has no restart markers, which would make
  * libjpeg-turbo take the slower of its two Huffman decoders (decode_mcu_slow in jdhuff.c).
  *
  * Whatever the bytes are, nothing outside of the blob is read or outside of the output written. */
@@ -97,6 +98,7 @@ static inline unsigned symbol_at(const huffman_table *table, uint64_t bits, unsi
 
 typedef struct {
   size_t columns, rows;
+  unsigned tile_mcus; /* the last tile of a row may have fewer */
   unsigned length_bits, dc_bits[COMPONENTS_MAX], entry_bits;
   const unsigned char *lengths, *predictions, *header, *scan;
   size_t header_bytes, scan_bits;
@@ -164,9 +166,11 @@ static int read_header(segmented *s) {
 
 /* `table_bits` holds the bits of a length and of each component's prediction, a byte each. */
 static int open_blob(segmented *s, const unsigned char *blob, size_t bytes, unsigned columns,
-                     unsigned rows, unsigned header_bytes, unsigned table_bits) {
+                     unsigned rows, unsigned tile_mcus, unsigned header_bytes,
+                     unsigned table_bits) {
   s->columns = columns;
   s->rows = rows;
+  s->tile_mcus = tile_mcus;
   s->length_bits = table_bits & 255;
   s->entry_bits = 0;
   s->components = 0;
@@ -177,7 +181,7 @@ static int open_blob(segmented *s, const unsigned char *blob, size_t bytes, unsi
       return 0;
   }
   if (columns < 1 || columns > JPEG_SIDE_MAX || rows < 1 || rows > JPEG_SIDE_MAX ||
-      s->length_bits < 1 || s->length_bits > 24)
+      tile_mcus < 1 || tile_mcus > JPEG_SIDE_MAX || s->length_bits < 1 || s->length_bits > 24)
     return 0;
   size_t segments = s->columns * s->rows;
   size_t lengths_bytes = (segments * s->length_bits + 7) / 8;
@@ -244,6 +248,19 @@ static inline int skip_ac(const segmented *s, int c, size_t *at, size_t end) {
   }
   *at = place;
   return place <= end;
+}
+
+/* Passes whole MCUs and brings the DC prediction along; 0 where they are none or go past `end`. */
+static int pass_mcus(const segmented *s, unsigned count, size_t *at, size_t end, int *dc) {
+  for (; count > 0; count--)
+    for (int c = 0; c < s->components; c++)
+      for (int block = 0; block < s->blocks[c]; block++) {
+        int difference;
+        if (!read_difference(s, c, at, end, &difference) || !skip_ac(s, c, at, end))
+          return 0;
+        dc[c] += difference;
+      }
+  return 1;
 }
 
 /* ---- writing bits -------------------------------------------------------------------------- */
@@ -324,7 +341,7 @@ static void copy_bits(stuffed_writer *w, const unsigned char *data, size_t at, s
 /* ---- joining ------------------------------------------------------------------------------- */
 
 typedef struct {
-  unsigned sof_offset, first_column, end_column, first_row, end_row, width, height;
+  unsigned sof_offset, first_mcu, end_mcu, first_row, end_row, width, height;
 } window;
 
 static inline int put_difference(const segmented *s, int c, stuffed_writer *w, int difference) {
@@ -359,9 +376,41 @@ static int join_run(const segmented *s, stuffed_writer *w, size_t at, size_t end
   return 1;
 }
 
+/* One row's run of bits, and the DC prediction before and after it. */
+typedef struct {
+  size_t at, end;
+  int before[COMPONENTS_MAX], after[COMPONENTS_MAX];
+} row_run;
+
+/* Finds the run of the MCUs [first_mcu, end_mcu) in a row whose first segment has the number
+ * `segment` and begins at `at`. The tables lead to a tile's edge, its own codes further. */
+static int find_run(const segmented *s, const window *q, size_t segment, size_t at, row_run *run) {
+  size_t first = q->first_mcu / s->tile_mcus, last = (q->end_mcu - 1) / s->tile_mcus, column = 0;
+  unsigned skip = q->first_mcu % s->tile_mcus, cut = q->end_mcu % s->tile_mcus;
+  memset(run->before, 0, sizeof run->before);
+  memset(run->after, 0, sizeof run->after);
+  for (; column < first; column++)
+    at += length_of(s, segment + column);
+  if (first > 0)
+    prediction_after(s, segment + first - 1, run->before);
+  run->at = run->end = at;
+  for (; column < last; column++)
+    run->end += length_of(s, segment + column);
+  if (last > 0)
+    prediction_after(s, segment + last - 1, run->after);
+  size_t end = run->end + length_of(s, segment + last);
+  if (end > s->scan_bits || !pass_mcus(s, skip, &run->at, end, run->before))
+    return 0;
+  if (cut > 0)
+    return pass_mcus(s, cut, &run->end, end, run->after);
+  run->end = end;
+  prediction_after(s, segment + last, run->after);
+  return 1;
+}
+
 /* Returns the bytes written, or 0 where the blob does not hold what its record says. */
 static size_t join(const segmented *s, const window *q, unsigned char *out, size_t room) {
-  if (q->first_column >= q->end_column || q->end_column > s->columns ||
+  if (q->first_mcu >= q->end_mcu || q->end_mcu > s->columns * s->tile_mcus ||
       q->first_row >= q->end_row || q->end_row > s->rows || q->width > JPEG_SIDE_MAX ||
       q->height > JPEG_SIDE_MAX || s->header_bytes > room ||
       (size_t)q->sof_offset + 9 > s->header_bytes)
@@ -378,24 +427,19 @@ static size_t join(const segmented *s, const window *q, unsigned char *out, size
   for (; segment < q->first_row * s->columns; segment++)
     at += length_of(s, segment);
   for (unsigned row = q->first_row; row < q->end_row; row++) {
-    size_t column = 0;
-    for (; column < q->first_column; column++)
-      at += length_of(s, segment++);
-    int shift[COMPONENTS_MAX] = {0, 0, 0};
-    if (column > 0)
-      prediction_after(s, segment - 1, shift);
-    for (int c = 0; c < s->components; c++)
-      shift[c] -= reached[c];
-    size_t end = at;
-    for (; column < q->end_column; column++)
-      end += length_of(s, segment++);
-    prediction_after(s, segment - 1, reached);
-    size_t used = (size_t)(writer.out - out);
-    if (end > s->scan_bits || room - used < (end - at) / 4 + ROW_ROOM_BYTES ||
-        !join_run(s, &writer, at, end, shift))
+    row_run run;
+    if (!find_run(s, q, segment, at, &run))
       return 0;
-    for (at = end; column < s->columns; column++)
-      at += length_of(s, segment++);
+    size_t used = (size_t)(writer.out - out);
+    int shift[COMPONENTS_MAX];
+    for (int c = 0; c < COMPONENTS_MAX; c++)
+      shift[c] = run.before[c] - reached[c];
+    if (run.end < run.at || room - used < (run.end - run.at) / 4 + ROW_ROOM_BYTES ||
+        !join_run(s, &writer, run.at, run.end, shift))
+      return 0;
+    memcpy(reached, run.after, sizeof reached);
+    for (size_t next = segment + s->columns; segment < next; segment++)
+      at += length_of(s, segment);
   }
   if (writer.count > 0)
     put_bits(&writer, 0xFFu >> writer.count, 8 - writer.count);
@@ -407,16 +451,17 @@ static size_t join(const segmented *s, const window *q, unsigned char *out, size
 PyObject *feeder_join_segments(PyObject *module, PyObject *args) {
   (void)module;
   Py_buffer blob, out;
-  unsigned columns, rows, header_bytes, table_bits;
+  unsigned columns, rows, tile_mcus, header_bytes, table_bits;
   window q;
-  if (!PyArg_ParseTuple(args, "y*IIIIIIIIIIIw*", &blob, &columns, &rows, &header_bytes,
-                        &q.sof_offset, &table_bits, &q.first_column, &q.end_column, &q.first_row,
+  if (!PyArg_ParseTuple(args, "y*IIIIIIIIIIIIw*", &blob, &columns, &rows, &tile_mcus, &header_bytes,
+                        &q.sof_offset, &table_bits, &q.first_mcu, &q.end_mcu, &q.first_row,
                         &q.end_row, &q.width, &q.height, &out))
     return NULL;
   segmented s;
   size_t room = (size_t)out.len, written = 0;
   if (room >= DECODER_SLACK_BYTES &&
-      open_blob(&s, blob.buf, (size_t)blob.len, columns, rows, header_bytes, table_bits))
+      open_blob(&s, blob.buf, (size_t)blob.len, columns, rows, tile_mcus, header_bytes,
+                table_bits))
     written = join(&s, &q, out.buf, room - DECODER_SLACK_BYTES);
   if (written != 0)
     memset((unsigned char *)out.buf + written, 0, DECODER_SLACK_BYTES);
@@ -433,25 +478,17 @@ PyObject *feeder_join_segments(PyObject *module, PyObject *args) {
 
 /* Reads every code of the scan. Returns the number of the first segment that is not as long as its
  * table says or does not leave DC prediction where it says, or -1. */
-static Py_ssize_t find_bad_segment(const segmented *s, unsigned mcus, unsigned tile_mcus) {
+static Py_ssize_t find_bad_segment(const segmented *s, unsigned mcus) {
   size_t at = 0, segment = 0;
   for (size_t row = 0; row < s->rows; row++) {
     int dc[COMPONENTS_MAX] = {0, 0, 0};
-    for (unsigned mcu = 0; mcu < mcus && segment < (row + 1) * s->columns; segment++) {
+    for (unsigned mcu = 0; mcu < mcus; mcu += s->tile_mcus, segment++) {
       size_t end = at + length_of(s, segment);
-      if (end > s->scan_bits)
-        return (Py_ssize_t)segment;
-      for (unsigned stop = mcu + tile_mcus; mcu < stop && mcu < mcus; mcu++)
-        for (int c = 0; c < s->components; c++)
-          for (int block = 0; block < s->blocks[c]; block++) {
-            int difference;
-            if (!read_difference(s, c, &at, end, &difference) || !skip_ac(s, c, &at, end))
-              return (Py_ssize_t)segment;
-            dc[c] += difference;
-          }
+      unsigned count = mcus - mcu < s->tile_mcus ? mcus - mcu : s->tile_mcus;
       int after[COMPONENTS_MAX] = {0, 0, 0};
       prediction_after(s, segment, after);
-      if (at != end || memcmp(after, dc, sizeof dc) != 0)
+      if (end > s->scan_bits || !pass_mcus(s, count, &at, end, dc) || at != end ||
+          memcmp(after, dc, sizeof dc) != 0)
         return (Py_ssize_t)segment;
     }
   }
@@ -467,16 +504,17 @@ static Py_ssize_t find_bad_segment(const segmented *s, unsigned mcus, unsigned t
 PyObject *feeder_check_segments(PyObject *module, PyObject *args) {
   (void)module;
   Py_buffer blob;
-  unsigned columns, rows, header_bytes, sof_offset, table_bits, mcus, tile_mcus;
-  if (!PyArg_ParseTuple(args, "y*IIIIIII", &blob, &columns, &rows, &header_bytes, &sof_offset,
-                        &table_bits, &mcus, &tile_mcus))
+  unsigned columns, rows, tile_mcus, header_bytes, sof_offset, table_bits, mcus;
+  if (!PyArg_ParseTuple(args, "y*IIIIIII", &blob, &columns, &rows, &tile_mcus, &header_bytes,
+                        &sof_offset, &table_bits, &mcus))
     return NULL;
   segmented s;
   Py_ssize_t bad = -2;
-  if (tile_mcus > 0 && mcus > 0 && mcus <= JPEG_SIDE_MAX && tile_mcus <= JPEG_SIDE_MAX &&
-      ((size_t)mcus + tile_mcus - 1) / tile_mcus == columns &&
-      open_blob(&s, blob.buf, (size_t)blob.len, columns, rows, header_bytes, table_bits))
-    bad = find_bad_segment(&s, mcus, tile_mcus);
+  if (mcus > 0 && mcus <= JPEG_SIDE_MAX &&
+      open_blob(&s, blob.buf, (size_t)blob.len, columns, rows, tile_mcus, header_bytes,
+                table_bits) &&
+      ((size_t)mcus + tile_mcus - 1) / tile_mcus == columns)
+    bad = find_bad_segment(&s, mcus);
   PyBuffer_Release(&blob);
   if (bad == -2)
     PyErr_SetString(PyExc_ValueError, "its tables or its JPEG header make no sense");
