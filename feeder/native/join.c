@@ -46,6 +46,7 @@ static inline uint64_t get_field(const unsigned char *table, size_t at, unsigned
 
 typedef struct {
   uint16_t quick[256]; /* by the next 8 bits: length << 8 | symbol; 0 where the code is longer */
+  uint16_t steps[256]; /* likewise, for AC: what step_of says */
   uint32_t end[17];    /* by length: codes of it, followed by any bits, are below this 16-bit value */
   int32_t offset[17];  /* by length: what makes such a code a place in `symbols` */
   const unsigned char *symbols;
@@ -53,9 +54,16 @@ typedef struct {
   uint8_t code_bits[DC_CATEGORIES];
 } huffman_table;
 
+/* The bits of an AC symbol's code and magnitude, and << 8 how many coefficients it stands for. */
+static inline unsigned step_of(unsigned symbol, unsigned length) {
+  unsigned size = symbol & 15, coefficients = (symbol >> 4) + 1;
+  return (length + size) | (size == 0 && symbol != 0xF0 ? 64 : coefficients) << 8;
+}
+
 /* From the 16 counts and the symbols of a DHT segment (T.81 B.2.4.2); 0 where they are no code. */
 static int read_table(huffman_table *table, const unsigned char *counts, size_t symbols) {
   memset(table->quick, 0, sizeof table->quick);
+  memset(table->steps, 0, sizeof table->steps);
   memset(table->code_bits, 0, sizeof table->code_bits);
   table->symbols = counts + 16;
   uint32_t code = 0, place = 0;
@@ -66,8 +74,10 @@ static int read_table(huffman_table *table, const unsigned char *counts, size_t 
         return 0;
       unsigned symbol = table->symbols[place];
       if (bits <= 8)
-        for (unsigned fill = 0; fill < 1u << (8 - bits); fill++)
+        for (unsigned fill = 0; fill < 1u << (8 - bits); fill++) {
           table->quick[(code << (8 - bits)) + fill] = (uint16_t)(bits << 8 | symbol);
+          table->steps[(code << (8 - bits)) + fill] = (uint16_t)step_of(symbol, bits);
+        }
       if (symbol < DC_CATEGORIES) {
         table->code[symbol] = (uint16_t)code;
         table->code_bits[symbol] = (uint8_t)bits;
@@ -224,27 +234,36 @@ static inline int read_difference(const segmented *s, int c, size_t *at, size_t 
   return *at <= end;
 }
 
+/* How far the symbol at the top of `bits` leads: bits | coefficients << 8, 0 where there is none. */
+static inline unsigned step_at(const huffman_table *table, uint64_t bits) {
+  unsigned step = table->steps[bits >> 56];
+  if (__builtin_expect(step == 0, 0)) {
+    unsigned length, symbol = symbol_at(table, bits, &length);
+    step = length == 0 ? 0 : step_of(symbol, length);
+  }
+  return step;
+}
+
 /* Passes the 63 AC coefficients of a block; 0 where they are no such thing or go past `end`. */
 static inline int skip_ac(const segmented *s, int c, size_t *at, size_t end) {
   const huffman_table *table = &s->ac[c];
   size_t place = *at;
-  uint64_t bits = 0;
-  int left = 0; /* of the bits, before the longest code and magnitude might not be whole */
-  for (int k = 1; k < 64;) {
-    if (left <= 0) {
-      if (place > end)
-        return 0;
-      bits = peek(s->scan, place);
-      left = 57 - 31;
-    }
-    unsigned length, symbol = symbol_at(table, bits, &length), size = symbol & 15;
-    if (length == 0)
+  for (unsigned k = 1; k < 64;) {
+    if (place > end)
       return 0;
-    length += size;
-    bits <<= length;
-    left -= (int)length;
-    place += length;
-    k = size == 0 && symbol != 0xF0 ? 64 : k + (int)(symbol >> 4) + 1;
+    uint64_t bits = peek(s->scan, place); /* enough for two symbols of up to 16 + 15 and 16 bits */
+    unsigned step = step_at(table, bits);
+    if (step == 0)
+      return 0;
+    place += step & 255;
+    k += step >> 8;
+    if (k >= 64)
+      break;
+    step = step_at(table, bits << (step & 255));
+    if (step == 0)
+      return 0;
+    place += step & 255;
+    k += step >> 8;
   }
   *at = place;
   return place <= end;
