@@ -121,6 +121,7 @@ class ChunkFiller:
         """
         session = self._sessions[chunk.session]
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
+        session.memory.map_pages(arrays)
         ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
         seconds, counts = _spent(session.reader), session.reader.cache_counts
         real = len(ids)
