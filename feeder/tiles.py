@@ -1,9 +1,9 @@
-"""Which tiles a crop needs, and how their segments become one small valid JPEG.
+"""Which tiles, and MCUs of them, a crop needs, and how they become one small valid JPEG.
 
 The invariant: decoding the joined JPEG gives, inside the box that was asked for, exactly the pixels
 that decoding the whole image gives. What it takes:
 
-* every tile that the box touches and, where chroma is subsampled and upsampling therefore looks at
+* every MCU that the box touches and, where chroma is subsampled and upsampling therefore looks at
   neighbours, those that one more decoded pixel on each side touches;
 * at the image's right and bottom edge, the true size in the header, because the decoder replicates
   the last true chroma sample there;
