@@ -100,7 +100,7 @@ class CachedReaders:
     def _fill(self, samples: NDArray[np.int64]) -> None:
         """Fill the full cache, which takes one pass where no crop has another scale."""
         recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
-        pictures = DecodedPictures(self._full_cache, self._dataset.fingerprint, 1.0, _AtOnce())
+        pictures = DecodedPictures(self._full_cache, self._dataset.fingerprint, 1.0, _AtOnce(1.0))
         reader = SampleReader(self._dataset, recipe, pictures)
         pixels, labels = np.empty((1, 8, 8, 3), np.int8), np.empty(1, np.int64)
         for row in range(len(samples)):

@@ -22,6 +22,8 @@ _TYPICAL_ROW_BYTES: Final = 3 * 224 * 224
 _FILL_SHARE: Final = 0.08
 """Everything is filled in four epochs so, and at 0.12 in three. The first one took 7 to 9 % more
 with ImageNet's images, and 13 to 19 % at 0.12 (`decoded-cache/fill`, feeder-bench decode)."""
+_AT_ONCE_SHARE: Final = 0.1
+"""Of the images, that are filled when they are first met."""
 _SAVED_SHARE: Final = 0.9
 """Of the decoding that a hit saves; the rest is reading it from memory that is not in a cache."""
 _KEEPING_SHARE: Final = 0.2
@@ -105,14 +107,16 @@ class FillAllowance:
     """Decides which images are decoded whole to fill the cache; counts in decoded pixels.
 
     All of an image takes twice the time of its typical crop, so filling everything at first sight
-    would double the first epoch. Instead a share of what is decoded anyway, and most of what hits
-    save, may be spent on filling: no epoch takes much longer than without a cache. A tenth of a
-    dataset is filled in the first one and a half, all of it, as hits pay for more, in four. An
-    image is filled where that is a small part of what was saved up, so those go first of which
+    would double the first epoch. Up to _AT_ONCE_SHARE of the images that is bearable, and done. Of
+    more, a share of what is decoded anyway, and most of what hits save, may be spent on filling: no
+    epoch takes much longer than without a cache, and all is there, as hits pay for more, in four.
+    An image is filled where that is a small part of what was saved up, so those go first of which
     the crop at hand needs nearly all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, let_in_share: float) -> None:
+        """``let_in_share`` of all images are ever asked about."""
+        self._is_bounded = let_in_share > _AT_ONCE_SHARE
         self._left_px = 0.0
         self._largest_px = 0
 
@@ -122,6 +126,8 @@ class FillAllowance:
 
     def spend(self, whole_px: int, needed_px: int) -> bool:
         """Whether to decode ``whole_px`` where the crop needs ``needed_px``; counts it if so."""
+        if not self._is_bounded:
+            return True
         self._largest_px = max(self._largest_px, whole_px)
         enough_px = _PATIENCE * (1 + _KEEPING_SHARE) * self._largest_px
         self._left_px = min(self._left_px, enough_px)  # more would only be a burst later

@@ -110,7 +110,7 @@ class DecodedPictures(_Part):
     ) -> None:
         """``allowance`` bounds what filling takes; by default as ``FillAllowance`` has it."""
         super().__init__(cache, f"pictures of {dataset_fingerprint}", share)
-        self._allowance = allowance or FillAllowance()
+        self._allowance = allowance or FillAllowance(share)
 
     def find(
         self,

@@ -101,7 +101,12 @@ def test_filling_costs_an_epoch_little_and_comes_to_its_end(
     shown: list[float], share: float, images: int
 ) -> None:
     """Whatever crops show of their images, none of which may ever be all of one."""
-    allowance, whole_px, filled, let_in = FillAllowance(), 1000, set(), max(1, int(share * images))
+    allowance, whole_px, filled, let_in = (
+        FillAllowance(1.0),
+        1000,
+        set(),
+        max(1, int(share * images)),
+    )
     spent: list[float] = []
     for epoch in range(60):
         spent.append(0.0)
@@ -124,8 +129,15 @@ def test_filling_costs_an_epoch_little_and_comes_to_its_end(
         assert len(filled) == let_in
 
 
+def test_a_tenth_of_a_dataset_is_filled_at_first_sight() -> None:
+    for share, at_once in ((0.02, True), (0.1, True), (0.11, False)):
+        allowance = FillAllowance(share)
+        allowance.earn(100.0, 0.0)
+        assert allowance.spend(1000, 100) == at_once
+
+
 def test_crops_that_need_most_of_an_image_fill_first() -> None:
-    allowance, rng = FillAllowance(), np.random.default_rng(0)
+    allowance, rng = FillAllowance(1.0), np.random.default_rng(0)
     filled = []
     for needed_px in (1000 * rng.uniform(0.1, 0.9, 20_000)).astype(int).tolist():
         allowance.earn(needed_px, 0.0)

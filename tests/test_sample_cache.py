@@ -117,7 +117,7 @@ def test_every_filter_has_the_same_bytes_from_the_cache(
         "train", batch_size=8, image_size=16, dct_scaling=False, interpolation=interpolation
     )
     cache = create(dataset)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce())
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
     plain, cached = SampleReader(dataset, recipe), SampleReader(dataset, recipe, pictures)
     ids = np.arange(dataset.layout.samples)
     for epoch in range(4):
@@ -194,7 +194,7 @@ def _fill_all(cache: DecodedCache, dataset: Dataset) -> None:
 def _eager_reader(cache: DecodedCache, dataset: Dataset) -> SampleReader:
     """A reader that puts every image into the cache that it meets, to images of 8 pixels."""
     recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
-    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce())
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
     return SampleReader(dataset, recipe, pictures)
 
 
@@ -209,7 +209,7 @@ def test_the_same_share_is_let_in_whatever_the_order_and_never_thrown_out(
         plan = plan_cache(1 << 23, {"d": measure_pictures(dataset)})
         assert plan is not None
         cache = DecodedCache.create(plan)  # room for all; but only a third is let in
-        pictures = DecodedPictures(cache, dataset.fingerprint, 1 / 3, AtOnce())
+        pictures = DecodedPictures(cache, dataset.fingerprint, 1 / 3, AtOnce(1.0))
         reader = SampleReader(dataset, recipe, pictures)
         for epoch in range(2):
             before = set(np.flatnonzero(pictures._find(ids)[0] >= 0))
