@@ -129,8 +129,8 @@ def test_filling_costs_an_epoch_little_and_comes_to_its_end(
         assert len(filled) == let_in
 
 
-def test_a_tenth_of_a_dataset_is_filled_at_first_sight() -> None:
-    for share, at_once in ((0.02, True), (0.1, True), (0.11, False)):
+def test_a_small_share_of_a_dataset_is_filled_at_first_sight() -> None:
+    for share, at_once in ((0.02, True), (0.07, True), (0.08, False)):
         allowance = FillAllowance(share)
         allowance.earn(100.0, 0.0)
         assert allowance.spend(1000, 100) == at_once
