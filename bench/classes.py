@@ -1,6 +1,6 @@
-"""The whole sample against the full decode, for each subsampling and each class of sizes."""
+"""Partial against full decoding, for each subsampling and each class of sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bench.contenders import PreparedSamples
 from bench.report import RATE, Result, summarise
-from bench.rounds import run_rounds, warm_up
+from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset import Dataset
 from feeder.recipe import Recipe
 from feeder.recode import Subsampling
@@ -24,7 +24,7 @@ _SIZES: Final = (("small", 0, 100_000), ("medium", 100_000, 250_000), ("large", 
 def measure_classes(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, rounds: int
 ) -> list[Result]:
-    """Return two rows, ``sample/full/…`` and ``sample/whole/…``, for each class that has FEWEST."""
+    """Return the rows ``decode/…/CLASS`` and ``sample/…/CLASS`` of each class that has FEWEST."""
     results = []
     for name, members in _classes(dataset.read_records(sample_ids)):
         if np.count_nonzero(members) >= FEWEST:
@@ -47,7 +47,6 @@ def _measure_class(
     reader = SampleReader(dataset, recipe)
     pixels = np.zeros((chunk, recipe.image_size, recipe.image_size, 3), np.int8)
     labels = np.empty(chunk, np.int64)
-    rates: dict[str, list[float]] = {"full": [], "whole": []}
     with PreparedSamples(dataset, recipe, sample_ids) as samples:
 
         def make_full(first: int, end: int) -> None:
@@ -62,20 +61,30 @@ def _measure_class(
                 labels=labels[: end - first],
             )
 
-        contenders = {"full": make_full, "whole": make_whole}
+        contenders: dict[str, Contender] = {
+            "decode/full": samples.decode_full_same_code,
+            "decode/tiled": samples.decode_tiled,
+            "sample/full": make_full,
+            "sample/whole": make_whole,
+        }
+        rates: dict[str, list[float]] = {way: [] for way in contenders}
         warm_up(contenders, items=count, piece=chunk)
         for seconds in run_rounds(contenders, items=count, piece=chunk, rounds=rounds):
             for way, taken_s in seconds.items():
                 rates[way].append(count / taken_s)
             samples.begin_epoch(samples.epoch + 1)
-    full = summarise(f"sample/full/{name}", RATE, rates["full"])
     return [
-        full,
-        summarise(
-            f"sample/whole/{name}",
-            RATE,
-            rates["whole"],
-            baseline=full,
-            baseline_values=rates["full"],
-        ),
+        *_compare(name, rates, "decode/full", "decode/tiled"),
+        *_compare(name, rates, "sample/full", "sample/whole"),
     ]
+
+
+def _compare(
+    name: str, rates: Mapping[str, list[float]], baseline_way: str, way: str
+) -> list[Result]:
+    baseline_rates = rates[baseline_way]
+    baseline = summarise(f"{baseline_way}/{name}", RATE, baseline_rates)
+    ours = summarise(
+        f"{way}/{name}", RATE, rates[way], baseline=baseline, baseline_values=baseline_rates
+    )
+    return [baseline, ours]

@@ -78,6 +78,7 @@ def test_rows_names_and_baselines_are_those_promised(
         measured = np.count_nonzero(kinds == kind) >= FEWEST
         assert (f"sample/whole/{kind.name.lower()}" in rows) == measured
     assert rows["sample/whole/s444"]["baseline"] == "sample/full/s444"
+    assert rows["decode/tiled/s444"]["baseline"] == "decode/full/s444"
     text = capsys.readouterr().out
     assert "sample/whole" in text
     assert "× sample/full" in text
