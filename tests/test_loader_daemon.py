@@ -17,7 +17,6 @@ from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
 from feeder.fetch import BatchFetcher
 from feeder.pack import PackOptions, pack_dataset
 from feeder.packing import Packing, pixel_layout_of, unpack_levels
-from feeder.plan import EpochPlan
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
@@ -38,14 +37,7 @@ class Packed:
     def check(self, batch: Batch, loader: FeederLoader) -> None:
         """Compare a batch with the same one made here, to the last bit."""
         recipe = loader.recipe
-        plan = EpochPlan(
-            self.dataset.layout,
-            batch_size=BATCH,
-            seed=SEED,
-            epoch=batch.epoch,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        plan = recipe.plan_epoch(self.dataset.layout, seed=SEED, epoch=batch.epoch)
         sample_ids = plan.samples(batch.index)
         layout = pixel_layout_of(recipe.packing)
         pixels = np.full((BATCH, *layout.image_shape(SIDE)), layout.grey, layout.dtype)
