@@ -40,8 +40,9 @@ class Packed:
         plan = recipe.plan_epoch(self.dataset.layout, seed=SEED, epoch=batch.epoch)
         sample_ids = plan.samples(batch.index)
         layout = pixel_layout_of(recipe.packing)
-        pixels = np.full((BATCH, *layout.image_shape(SIDE)), layout.grey, layout.dtype)
-        labels = np.full(BATCH, -100, np.int64)
+        shape = (recipe.batch_size, *layout.image_shape(SIDE))
+        pixels = np.full(shape, layout.grey, layout.dtype)
+        labels = np.full(recipe.batch_size, -100, np.int64)
         rows = slice(0, len(sample_ids))
         SampleReader(self.dataset, recipe).fill(
             sample_ids, seed=SEED, epoch=batch.epoch, pixels=pixels[rows], labels=labels[rows]
@@ -99,6 +100,31 @@ def test_every_batch_is_the_one_that_the_plan_says(
             assert len(batches) == len(loader) == (SAMPLES // BATCH + (split == "val"))
             for batch in batches:
                 packed.check(batch, loader)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_another_number_of_ranks_goes_on_with_the_same_samples(
+    packed: Packed, endpoint: str, split: str
+) -> None:
+    with make_loader(endpoint, split=split) as loader:
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        state = loader.state_dict()
+        expected = [batch.sample_ids.tolist() for batch in batches] + [
+            batch.sample_ids.tolist() for batch in loader
+        ]
+    shares = []
+    for rank in range(2):
+        options = {"split": split, "batch_size": BATCH // 2, "rank": rank, "world_size": 2}
+        with make_loader(endpoint, **options) as half:
+            half.load_state_dict(state)
+            share = [*half, *half]
+            assert half.statistics().batches_lent == len(share), "the new session lends, too"
+            for batch in share:
+                packed.check(batch, half)
+            shares.append([batch.sample_ids.tolist() for batch in share])
+    assert [first + second for first, second in zip(*shares, strict=True)] == expected
 
 
 AUGMENTED = {
