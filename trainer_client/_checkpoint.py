@@ -32,10 +32,11 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
         unfinished.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise ResourceError(
-            f"cannot write the checkpoint {path} ({error.strerror}): make room or name another "
+            f"cannot write the checkpoint {path} ({reason}): make room or name another "
             "--checkpoint file"
         ) from error
 
