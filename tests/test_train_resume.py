@@ -20,6 +20,8 @@ from tests.fake_node import FakeNode
 from tests.test_train import ROOT, SAMPLES, command_line, make_options
 from trainer_client import Batch, FeederLoader
 from trainer_client._checkpoint import load_checkpoint, save_checkpoint
+from trainer_client._saver import Saver, StopVote
+from trainer_client._trainer import Trainer
 from trainer_client.train import main, train
 
 GLOBAL_BATCH = 16
@@ -164,6 +166,50 @@ def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
     train(make_options(node, **options), report=lambda line: None, on_batch=joined.note)
     check_steps(node, joined.steps, after)
     assert joined.steps[-1][0] == (after[0] + 1, STEPS - 1)
+
+
+class OtherRank:
+    """What all_reduce sees of another rank: its values, larger ones count."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = torch.tensor(values)
+        self.is_over = False
+
+    def all_reduce(self, tensor: torch.Tensor, *_: object, **__: object) -> "OtherRank":
+        tensor.copy_(torch.maximum(tensor, self.values))
+        return self
+
+    def wait(self) -> None:
+        self.is_over = True
+
+
+def test_ranks_that_do_not_go_on_at_the_same_step_are_told(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = make_options(node, epochs=1, checkpoint=str(tmp_path / "job.pt"), resume=True)
+    train(options, report=lambda line: None)
+    monkeypatch.setattr("torch.distributed.new_group", lambda backend: object())
+    with FeederLoader(
+        node.endpoint, dataset="train", batch_size=16, image_size=32, device="cpu"
+    ) as loader:
+        trainer = Trainer(options, loader, torch.device("cpu"))
+        loader.world_size = 2  # as far as the saver knows
+        saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
+        monkeypatch.setattr("torch.distributed.all_reduce", OtherRank(0, 0).all_reduce)
+        loader.world_size = 1
+        with pytest.raises(ConfigError, match="rank 1 would go on at step 0 of epoch 1, another"):
+            saver.resume()
+
+
+def test_another_ranks_vote_stops_this_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for vote_of_other in (0, 1):
+        other = OtherRank(vote_of_other)
+        monkeypatch.setattr("torch.distributed.all_reduce", other.all_reduce)
+        vote = StopVote(object())  # type: ignore[arg-type]
+        vote.begin()
+        assert not other.is_over, "nobody waits before the step is computed"
+        assert vote.end() is bool(vote_of_other)
+        assert other.is_over
 
 
 def position(path: Path) -> Step | None:

@@ -63,7 +63,7 @@ class Saver:
             dist.all_reduce(ends, dist.ReduceOp.MAX, self._group)
             if ends[0] != -ends[1]:
                 raise ConfigError(
-                    f"rank {self._rank} would go on {self._say_position()}, another rank not: all "
+                    f"rank {self._rank} would go on at {self._say_position()}, another not: all "
                     f"ranks must read the same {self.path}, from a disk that they share"
                 )
         return line
