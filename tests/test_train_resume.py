@@ -18,7 +18,7 @@ from feeder.wire import Hello
 from tests.daemon import wait_until
 from tests.fake_node import FakeNode
 from tests.test_train import ROOT, SAMPLES, command_line, make_options
-from trainer_client import Batch, FeederLoader
+from trainer_client import Accuracy, Batch, FeederLoader
 from trainer_client._checkpoint import load_checkpoint, save_checkpoint
 from trainer_client._saver import Saver, StopVote
 from trainer_client._trainer import Trainer
@@ -239,6 +239,20 @@ def test_a_resumed_job_learns_what_the_undisturbed_one_does(node: FakeNode, tmp_
     assert rest.epochs[0].val_images == SAMPLES
     done = train(make_options(node, **options), report=lambda line: None)
     assert (done.losses, done.epochs) == ([], []), "nothing is left to do"
+
+
+def test_an_epoch_is_saved_with_its_evaluation_not_before(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "job.pt"
+    options = {"val_dataset": "val", "checkpoint": str(path), "checkpoint_steps": 1, "epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(Accuracy, "result", lambda accuracy: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(make_options(node, **options), report=lambda line: None)
+    assert position(path) == (0, STEPS - 1)
+    result = train(make_options(node, **options, resume=True), report=lambda line: None)
+    assert (result.epochs[0].steps, result.epochs[0].val_images) == (1, SAMPLES)
 
 
 def test_sigterm_in_one_process_saves_and_ends_with_status_0(
