@@ -58,7 +58,11 @@ def welcome(session: int = 1, *, fingerprint: str = "f1", window: int = 2) -> We
         window=window,
         chunk_images=4,
         node="n",
+        number=0,
+        incarnation=1,
+        siblings=((PEER,),),
         feeder_version="0.1",
+        self_test="5" * 32,
         libraries={},
     )
 
