@@ -5,7 +5,6 @@ takes no time. What arrives goes to the service, which knows what to do about it
 """
 
 import gc
-import hashlib
 import logging
 import secrets
 import time
@@ -142,6 +141,7 @@ class NodeLoop:
             endpoints=endpoints,
             worker_pids=self._pool.pids,
             libraries=self._pool.libraries,
+            self_test=self._pool.self_test,
             warnings=warnings,
         )
         self._control.send(ready)
@@ -150,7 +150,6 @@ class NodeLoop:
     def _begin_service(self, ready: NodeReady, neighbours: Neighbours) -> None:
         """Take clients now that they can be told everything; what they sent before is waiting."""
         config = self._config
-        by_libraries = repr(sorted(ready.libraries.items())).encode()
         self._service = NodeService(
             self._datasets,
             SessionLimits(
@@ -168,7 +167,7 @@ class NodeLoop:
                 incarnation=secrets.randbits(INCARNATION_BITS),
                 siblings=neighbours.endpoints,
                 feeder_version=__version__,
-                self_test=hashlib.blake2b(by_libraries, digest_size=16).hexdigest(),
+                self_test=ready.self_test,
                 libraries=ready.libraries,
             ),
             self._router,

@@ -60,6 +60,8 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """As bound, with the ports that the system chose."""
     worker_pids: tuple[int, ...]
     libraries: dict[str, str]
+    self_test: str
+    """Of all workers alike."""
     warnings: tuple[str, ...]
     """What people should know of this process's placement, a line each."""
 

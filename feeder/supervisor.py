@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from feeder.agreement import Agreement, Maker
 from feeder.channel import ChannelClosedError
 from feeder.config import Config
 from feeder.dataset import Dataset
@@ -80,6 +81,7 @@ class Supervisor:
         self._wakeup = SignalWakeup(_STOP_SIGNALS)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
+        self._agreement = Agreement()
         self._was_ready = False
         self._end_by_s: float | None = None
 
@@ -148,6 +150,8 @@ class Supervisor:
         if isinstance(message, CannotStart):
             raise message.as_error()
         if isinstance(message, NodeReady):
+            name = f"node process {node.config.number}"
+            self._agreement.check(Maker(name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
             # A successor takes the ports that the system chose for this one: clients know them.
             node.keep_endpoints(message.endpoints)
@@ -281,4 +285,7 @@ def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: st
     endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
     workers = sum(len(report.worker_pids) for report in reports)
     libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())
-    return f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}"
+    return (
+        f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}, "
+        f"self-test {reports[0].self_test[:12]}"
+    )

@@ -10,6 +10,7 @@ from feeder.config import load_config
 from feeder.node_messages import Neighbours, NodeReady
 from feeder.node_process import NodeProcess
 from feeder.placement import NodePlacement
+from feeder.self_test import compute_self_test
 from feeder.supervisor import plan_nodes
 from feeder.wire import Hello, Welcome
 from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
@@ -53,6 +54,7 @@ def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_pa
             *[f"{host}/0 {one}"] * 2,
             *[f"{host}/1 {other}"] * 2,
         ]
+        assert {welcome.self_test for welcome in before} == {compute_self_test()}
         incarnations = [welcome.incarnation for welcome in before]
         assert incarnations[0] == incarnations[1] != incarnations[2] == incarnations[3]
 
