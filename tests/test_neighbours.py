@@ -34,14 +34,30 @@ def greet(endpoint: str) -> Welcome:
     return answer
 
 
+DIES_AT_FIRST = """
+import os, sys
+if "feeder.node" in sys.orig_argv:
+    try:
+        os.close(os.open(os.environ["FIRST_NODE"], os.O_CREAT | os.O_EXCL))
+        os._exit(3)
+    except FileExistsError:
+        pass
+"""
+"""A sitecustomize: the first node process to come up ends before it is ready."""
+
+
+def two_nodes(packed: Path, folder: Path, *binds: str) -> list[str]:
+    """Return the options of a daemon with two node processes."""
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[-1]), 1 << 20)
+    machine = write_tree(folder / "machine", tree)
+    options = ["--data", f"d={packed}", "--pin", f"{CPUS[0]},{CPUS[-1]}"]
+    options += ["--topology-root", str(machine)]
+    return options + [option for bind in binds for option in ("--bind", bind)]
+
+
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
 def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_path: Path) -> None:
-    tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[1]), 1 << 20)
-    options = (
-        *("--data", f"d={packed}", "--pin", f"{CPUS[0]},{CPUS[1]}"),
-        *("--topology-root", str(write_tree(tmp_path / "machine", tree))),
-        *("--bind", "tcp://127.0.0.1:0", "--bind", f"ipc://{tmp_path}/n"),
-    )
+    options = two_nodes(packed, tmp_path, "tcp://127.0.0.1:0", f"ipc://{tmp_path}/n")
     with Daemon(*options) as daemon:
         one, one_ipc, other, other_ipc = daemon.endpoints
         assert len({one, other, "tcp://127.0.0.1:0"}) == 3
@@ -64,6 +80,22 @@ def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_pa
             assert is_now.siblings == was.siblings
             assert (is_now.node, is_now.number) == (was.node, was.number)
             assert (is_now.incarnation == was.incarnation) == (was.number == 0)
+        daemon.family()
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_nobody_is_welcome_before_all_node_processes_are_up(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES_AT_FIRST)
+    environ = {"PYTHONPATH": str(tmp_path), "FIRST_NODE": str(tmp_path / "first")}
+    one, other = f"ipc://{tmp_path}/n", f"ipc://{tmp_path}/n.1"
+    options = two_nodes(packed, tmp_path, one, "tcp://127.0.0.1:0")
+    with Daemon(*options, environ=environ, is_ready=False) as daemon:
+        for endpoint in (one, other):
+            siblings = greet(endpoint).siblings
+            assert [bound[0] for bound in siblings] == [one, other]
+            ports = {bound[1].rpartition(":")[2] for bound in siblings}
+            assert len(ports - {"0"}) == 2, "as bound, by whoever came up last too"
+        daemon.wait_line("ended with status 3: restarted")
         daemon.family()
 
 
