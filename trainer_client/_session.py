@@ -222,7 +222,7 @@ class ClientSession:
                 self._wake_twins(link)
             case AttemptFailed():
                 link.attempt_failed()
-            case LinkUnfit(_, error):
+            case LinkUnfit(_, error) if link.unfit is None:
                 self._leave_out(link, error)
             case Heard(_, message) if link.unfit is None:
                 link.heard(self._now_s)
