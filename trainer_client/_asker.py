@@ -56,7 +56,7 @@ class Asker:
         wants: dict[int, list[Key]] = {}
         for key, assembly in open_batches:
             if not assembly.asks:
-                link = candidates.choose(key)
+                link = candidates.choose(key, assembly)
                 self.asked_again += link is not None and assembly.was_asked
                 if link is None and _has_failed_everywhere(assembly, links):
                     self._prefetch.give_up(key)
@@ -67,7 +67,7 @@ class Asker:
                 late_at_s = asked_s + self._lateness.delay_s if is_hedge else float("inf")
                 link = None
                 if now_s >= min(quiet_at_s, late_at_s):
-                    link = candidates.choose(key, is_answering=True)
+                    link = candidates.choose(key, assembly)
                     self.hedged += link is not None
                     hedges_left -= link is not None
                 elif candidates.are_several:
@@ -100,7 +100,8 @@ class _Candidates:
         served = {number: link for number, link in links.items() if link.is_served}
         self._names = [(link.node_name, number) for number, link in served.items()]
         share = math.ceil(prefetch.buffers / max(1, len(served)))
-        self._room = {n: min(link.window, share) - prefetch.load(n) for n, link in served.items()}
+        self._room = {n: link.window - prefetch.load(n) for n, link in served.items()}
+        self._beyond_share = {n: max(0, link.window - share) for n, link in served.items()}
         self._answering = {n for n, link in served.items() if link.quiet_at_s > now_s}
 
     @property
@@ -108,22 +109,31 @@ class _Candidates:
         """Whether there is anybody to ask besides whoever was asked."""
         return len(self._room) > 1
 
-    def choose(self, key: Key, *, is_answering: bool = False) -> int | None:
-        """Return whom to ask, and take of its room; quiet ones last, or not at all."""
+    def choose(self, key: Key, assembly: Assembly) -> int | None:
+        """Return whom to ask, or to ask too, and take of its room; quiet ones last, or not at all.
+
+        All that comes after a batch may be there and wait for it. So one that was asked for before
+        may go beyond a node's share, and any may cost a later one that the node has lent.
+        """
         able = [
             number
             for _, number in self._names
-            if self._room[number] > 0
-            and (number in self._answering or not is_answering)
+            if (number in self._answering or not assembly.asks)
             and self._prefetch.may_ask(number, key)
         ]
-        if len(able) > 1:
+        roomy = [n for n in able if self._room[n] > self._beyond_share[n]]
+        if not roomy and assembly.was_asked:
+            roomy = [n for n in able if self._room[n] > 0]
+        if len(roomy) > 1:
             order = rank_nodes(self._names, self._places.place(key))
-            able.sort(key=lambda number: (number not in self._answering, order.index(number)))
-        if not able:
-            return None
-        self._room[able[0]] -= 1
-        return able[0]
+            roomy.sort(key=lambda number: (number not in self._answering, order.index(number)))
+        if roomy:
+            chosen = roomy[0]
+            self._room[chosen] -= 1
+            return chosen
+        able.sort(key=lambda number: number not in self._answering)
+        full = (n for n in able if self._room[n] <= 0)
+        return next((n for n in full if self._prefetch.reclaim(n, key)), None)
 
 
 def _has_failed_everywhere(assembly: Assembly, links: Mapping[int, Conversation]) -> bool:

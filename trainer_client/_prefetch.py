@@ -10,7 +10,7 @@ next epoch, without end. Each batch of the course passes through these states:
 A *link* is the client's connection to one endpoint, called by a number. Whoever answers first
 settles a batch; all answers have the same bytes, so it does not matter who it was. A batch that is
 lent in place settles at once. Its rows are in the node's slot instead of the buffer, so it is
-released later: when the consumer gives it back.
+released later: when the consumer gives it back, or when its slot is needed for an earlier batch.
 
 Invariants. Only the course's next batch is ever taken, so none is repeated, skipped or reordered,
 whatever nodes do. Buffers are assigned in ``extend`` and nowhere else: whoever writes chunks also
@@ -301,6 +301,22 @@ class Prefetch:
             del assembly.asks[link]
             assembly.failures[link] = reason
             self._releases.setdefault(link, []).append(key)
+
+    def reclaim(self, link: int, key: Key) -> bool:
+        """Release the last batch that a link has lent and that comes after an open one.
+
+        Nobody has read it yet; it is open again. Returns whether there was one.
+        """
+        for later, assembly in reversed(self._held.items()):
+            if later == key:
+                return False
+            if assembly.lent is not None and link in assembly.asks:
+                self._release(later, assembly)
+                assembly.settled, assembly.lent = False, None
+                self.completed -= 1
+                self.lent -= 1
+                return True
+        return False
 
     def give_up(self, key: Key) -> None:
         """Note that nobody can make a batch: the consumer hears of it in the batch's turn."""
