@@ -330,6 +330,12 @@ def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() 
     assert requests == [Request(session=1, number=2, want=again, release=again)]
 
 
+def test_a_draining_node_is_not_asked_again() -> None:
+    shell, _ = serve(1)
+    shell.hear(Draining(session=1))
+    assert sends(pass_time(shell, ASK_AGAIN_S + 1, 0)) == []
+
+
 # One node process by two endpoints
 
 

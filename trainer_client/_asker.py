@@ -73,7 +73,7 @@ class Asker:
                 elif candidates.are_several:
                     self.due_s = min(self.due_s, quiet_at_s, late_at_s)
                 if link is None and now_s >= asked_s + ASK_AGAIN_S:
-                    link = next((n for n in assembly.asks if links[n].quiet_at_s > now_s), None)
+                    link = next((n for n in assembly.asks if candidates.is_answering(n)), None)
                 elif link is None:
                     self.due_s = min(self.due_s, asked_s + ASK_AGAIN_S)
             if link is not None:
@@ -108,6 +108,10 @@ class _Candidates:
     def are_several(self) -> bool:
         """Whether there is anybody to ask besides whoever was asked."""
         return len(self._room) > 1
+
+    def is_answering(self, link: int) -> bool:
+        """Whether a link can be asked and is not quiet."""
+        return link in self._answering
 
     def choose(self, key: Key, assembly: Assembly) -> int | None:
         """Return whom to ask, or to ask too, and take of its room; quiet ones last, or not at all.
