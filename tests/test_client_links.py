@@ -478,6 +478,15 @@ def test_a_node_that_is_left_out_is_warned_of_once() -> None:
     assert len(shell.warnings) == 1
 
 
+def test_a_node_that_is_left_out_has_no_say_any_more() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    leave_out(shell, OWNER)
+    assert sends(shell.hear(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
+    assert shell.session.feeders == 1
+
+
 def test_when_all_nodes_are_left_out_the_job_ends() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
