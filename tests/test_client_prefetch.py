@@ -91,6 +91,15 @@ def take_keys(prefetch: Prefetch) -> list[Key]:
     return keys
 
 
+def test_a_course_begins_at_any_step_and_goes_on_with_whole_epochs() -> None:
+    prefetch = make_prefetch(rank=1, world_size=2, buffers=6)
+    prefetch.begin(3, batches=6, step=2)
+    assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
+    prefetch.begin(4, batches=6, step=1)
+    assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
+    assert want(prefetch, window=6) == [(5, 5), (6, 1)]
+
+
 def test_nothing_is_wanted_before_an_epoch_begins() -> None:
     assert want(make_prefetch()) == []
 
