@@ -130,8 +130,9 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = [link for link in self._links.values() if link.session is not None]
-        return next((c.copied_because for c in links or self._links.values()), None)
+        links = list(self._links.values())  # at once: others come and go in the I/O thread
+        served = [link for link in links if link.session is not None]
+        return next((link.copied_because for link in served or links), None)
 
     @property
     def is_gathered(self) -> bool:
@@ -151,12 +152,12 @@ class ClientSession:
     @property
     def feeders(self) -> int:
         """How many node processes serve this client now."""
-        return sum(link.is_served for link in self._links.values())
+        return sum(link.is_served for link in list(self._links.values()))
 
     @property
     def feeders_left_out(self) -> int:
         """How many endpoints cannot serve this job, though they answer."""
-        return sum(link.unfit is not None for link in self._links.values())
+        return sum(link.unfit is not None for link in list(self._links.values()))
 
     @property
     def due_s(self) -> float:
@@ -222,7 +223,7 @@ class ClientSession:
                 self._wake_twins(link)
             case AttemptFailed():
                 link.attempt_failed()
-            case LinkUnfit(_, error):
+            case LinkUnfit(_, error) if link.unfit is None:
                 self._leave_out(link, error)
             case Heard(_, message) if link.unfit is None:
                 link.heard(self._now_s)
