@@ -209,6 +209,10 @@ class Directory:
             endpoints = source.read()
             if not endpoints:
                 raise ConfigError(f"{text}: lists no endpoint")
+            if len(endpoints) > ENDPOINTS_MAX:
+                raise ConfigError(
+                    f"{text}: lists over {ENDPOINTS_MAX} endpoints: that is a mistake"
+                )
         except (OSError, ConfigError) as error:
             is_new = text not in self._found
             reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
@@ -223,4 +227,4 @@ class Directory:
 
     def _endpoints(self) -> tuple[str, ...]:
         found = (each for text in self._sources for each in self._found.get(text, ()))
-        return tuple(dict.fromkeys(found))[:ENDPOINTS_MAX]
+        return tuple(dict.fromkeys(found))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from feeder.errors import DatasetError, ProtocolError
 from feeder.packing import pixel_layout_of
-from feeder.plan import rank_indices
+from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk, Lent
 from trainer_client._batch import HostBatch
@@ -186,6 +186,8 @@ class Prefetch:
         """Give free buffers to the next batches of the course."""
         while self._course is not None and self._free:
             key = self._course.key(self._position)
+            if key[0] > MAX_EPOCH:
+                break
             valid = max(0, min(self.recipe.batch_size, samples - key[1] * self.recipe.batch_size))
             # An index past the end is all padding, the same for everybody: nobody need send it.
             self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)

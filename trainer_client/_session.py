@@ -235,7 +235,7 @@ class ClientSession:
     def _on_message(self, link: Conversation, message: object) -> None:
         match message:
             case Welcome() if link.is_connected:  # else it was still on its way to us
-                if message.session != link.session:
+                if message.session != link.session or not link.leads_to(message):
                     self._on_welcome(link, message)
             case Refused():
                 error = link.refused(message, self._now_s)
@@ -261,6 +261,7 @@ class ClientSession:
         for other in self._links.values():
             if other is not link and other.leads_to(welcome):
                 link.decline(welcome, other.link)
+                self._learn_siblings(link, welcome)  # the other way may not show them
                 return
         self.welcome = self.welcome or welcome
         if self._asker is None:
@@ -270,6 +271,9 @@ class ClientSession:
         link.accept(welcome, self._now_s)
         if not link.awaits_slots:
             self._tell_how_batches_come(link)
+        self._learn_siblings(link, welcome)
+
+    def _learn_siblings(self, link: Conversation, welcome: Welcome) -> None:
         self._roster.hear(link.endpoint, welcome)
         self._follow_roster()
 
