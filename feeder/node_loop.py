@@ -92,6 +92,8 @@ class NodeLoop:
         self._polls = _PollSet()
         self._polls.add(wakeup.fileno(), self._on_signal)
         self._polls.add(control.fileno(), self._on_control)
+        if router.zap is not None:  # clients wait in their handshakes while workers start
+            self._polls.add(router.zap.socket, router.zap.answer)
         self._pool = WorkerPool(
             config.workers,
             Configure(
