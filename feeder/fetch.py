@@ -18,6 +18,8 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
+from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
@@ -122,9 +124,11 @@ class BatchFetcher:
         timeout_s: float = 30.0,
         client: str = "feeder fetch",
         share_memory: bool = True,
+        keys: ClientKeys | None = None,
     ) -> None:
         """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline.
 
+        ``keys`` (``feeder.keys.read_client_keys``) are for tcp, where the feeder asks for them.
         ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
         ``copied_because`` says why they are copied; it is None where they are read in place.
         ``received_bytes`` counts all that came over the socket.
@@ -132,14 +136,15 @@ class BatchFetcher:
         self._endpoint = endpoint
         self._recipe = recipe
         self._timeout_s = timeout_s
+        self._keys = keys
         self.received_bytes = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         try:
-            self._connect()
+            monitor = self._connect()
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             self._send(hello)
-            self.welcome = self._await_welcome()
+            self.welcome = self._await_welcome(monitor)
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None
             try:
@@ -234,18 +239,22 @@ class BatchFetcher:
                 array.flags.writeable = False
         return slots
 
-    def _connect(self) -> None:
+    def _connect(self) -> "zmq.Socket[bytes]":
+        """Begin to connect; return the monitor that tells of it."""
         self._socket.linger = _FAREWELL_MS
         pixel_bytes = SlotLayout.of_recipe(self._recipe, slots=1).pixel_bytes
         self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
+        monitor = self._socket.get_monitor_socket(MONITORED)
         try:
+            apply_client_keys(self._socket, self._endpoint, self._keys)
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"endpoint {self._endpoint!r} cannot be dialled ({error}): use tcp://HOST:PORT or "
                 "ipc://PATH"
             ) from None
+        return monitor
 
     def _finish_abandoned(self) -> None:
         """Take in and release what a ``fetch`` that was not used up had asked for."""
@@ -294,13 +303,19 @@ class BatchFetcher:
             case _:
                 pass  # pongs, word of draining, and what belongs to older sessions
 
-    def _await_welcome(self) -> Welcome:
-        while True:
-            message, _ = self._receive()
-            if isinstance(message, Welcome):
-                return message
-            if isinstance(message, Refused):
-                self._refuse(message)
+    def _await_welcome(self, monitor: "zmq.Socket[bytes]") -> Welcome:
+        watch = HandshakeWatch(self._endpoint, self._keys)
+        try:
+            while await_message(self._socket, monitor, watch, self._timeout_s):
+                message, _ = self._receive()
+                if isinstance(message, Welcome):
+                    return message
+                if isinstance(message, Refused):
+                    self._refuse(message)
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(0)
+        raise self._silence()
 
     def _refuse(self, refused: Refused) -> NoReturn:
         kind = _REFUSALS.get(refused.code, PeerError)

@@ -30,7 +30,7 @@ ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 _REQUESTS_A_TURN: Final = 64
 _SHOWN_CHARS: Final = 8
 _LOG_PAUSE_S: Final = 60.0
-_LOGGED_MAX: Final = 256
+_LOGGED_MAX: Final = 64
 """Keys whose last refusal is remembered; a stranger can make as many as it likes."""
 
 _log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, FeederError, ProtocolError, ResourceError
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys
 from feeder.slot_layout import SlotLayout
 from feeder.wire import (
     MAX_NODE_HEADER_BYTES,
@@ -48,13 +49,7 @@ IDLE_MS: Final = 60_000
 
 _log = logging.getLogger(__name__)
 
-_CONNECTION_EVENTS: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
+_CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
 class Pump:
@@ -70,6 +65,7 @@ class Pump:
         self.closing = False
         self._session = session
         self._endpoint = session.job.endpoint
+        self._watch = HandshakeWatch(self._endpoint, session.job.keys)
         self._changed = changed
         self._buffers = buffers
         self._ring = ring
@@ -116,6 +112,7 @@ class Pump:
 
     def _serve(self, dealer: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
         try:
+            apply_client_keys(dealer, self._endpoint, self._session.job.keys)
             dealer.connect(self._endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(
@@ -186,14 +183,18 @@ class Pump:
 
     def _hear_monitor(self, monitor: "zmq.Socket[bytes]") -> None:
         while monitor.poll(0):
-            event = recv_monitor_message(monitor)["event"]
+            said = recv_monitor_message(monitor)
+            event = said["event"]
+            problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
+            if problem is not None:
+                raise problem
             with self._changed:
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._session.connected(time.monotonic())
                 elif event == zmq.EVENT_DISCONNECTED:
                     self._session.disconnected()
                     self._unsent.clear()
-                else:
+                elif event != zmq.EVENT_CONNECTED:
                     self._session.attempt_failed()
 
     def _hear_node(self, dealer: "zmq.Socket[bytes]") -> None:

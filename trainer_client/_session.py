@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
+from feeder.keys import ClientKeys
 from feeder.slot_claim import door_path
 from feeder.slot_layout import SlotLayout
 from feeder.wire import (
@@ -52,6 +53,7 @@ class Job:
     endpoint: str
     hello: Hello
     share_memory: bool = True
+    keys: ClientKeys | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
