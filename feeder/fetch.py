@@ -53,6 +53,7 @@ _REFUSALS: Final = {
     "version": ProtocolError,
     "memory": ResourceError,
     "clients": ResourceError,
+    "recipes": ResourceError,
 }
 
 

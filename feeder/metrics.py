@@ -65,6 +65,9 @@ class SocketCounters:
     connections_cut: dict[str, int] = field(default_factory=dict)
     """Connections that were ended because of what they did, by reason."""
 
+    accept_rests: int = 0
+    """How often no connection was taken for a moment because too many came."""
+
     def drop(self, reason: str) -> None:
         """Count a message that is not acted upon."""
         self.frames_dropped[reason] = self.frames_dropped.get(reason, 0) + 1

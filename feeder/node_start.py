@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 _MEASURED_RECORDS: Final = 512
 """Their mean is within 3 % of all pictures': ImageNet's sizes vary by half of it."""
 
+_CONNECTIONS_A_CLIENT: Final = 4
+_CONNECTIONS_SPARE: Final = 64
+"""For clients that reconnect before their old connection is found dead, and for `feeder status`."""
+
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
 
@@ -55,7 +59,14 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
-        router, door = Router(read_keys(config), socket_mode=mode), SlotDoor(socket_mode=mode)
+        router, door = (
+            Router(
+                read_keys(config),
+                socket_mode=mode,
+                connections_max=_CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+            ),
+            SlotDoor(socket_mode=mode),
+        )
         cache: DecodedCache | None = None
         try:
             wanted = [parse_endpoint(text) for text in config.endpoints]

@@ -23,7 +23,9 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from feeder.accept_pause import AcceptPause
 from feeder.admission import SESSION_CHUNKS_MAX
+from feeder.connections import Connections
 from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode
 from feeder.errors import ConfigError, ResourceError
 from feeder.keys import SecretKey
@@ -42,6 +44,10 @@ _BACKLOG: Final = 256
 _HANDSHAKE_MS: Final = 10_000
 """A client that takes longer is gone, or never meant to come in."""
 
+_CUT_COST: Final = 450.0
+"""Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
+
+_EVENTS_A_TURN: Final = 64
 _PARTS_A_TURN: Final = 1024
 """Of messages of several frames, which are dropped."""
 
@@ -53,7 +59,8 @@ _LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
 _CLOSE_LINGER_MS: Final = 100
 _TERM_DEADLINE_S: Final = 0.5
 _MONITORED: Final = (
-    zmq.EVENT_ACCEPTED
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -79,15 +86,23 @@ class ServerKeys:
 class Router:
     """The socket that clients connect to; ``close()`` is idempotent and bounded in time."""
 
-    def __init__(self, keys: ServerKeys | None = None, *, socket_mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        keys: ServerKeys | None = None,
+        *,
+        socket_mode: int = 0o600,
+        connections_max: int = 4096,
+    ) -> None:
         """Make the socket and its monitor, in a context of their own.
 
-        ``socket_mode`` is that of ipc socket files. With ``keys``, ``zap`` must be polled: clients
-        wait for its answer.
+        ``socket_mode`` is that of ipc socket files; more than ``connections_max`` are cut. With
+        ``keys``, ``zap`` must be polled: clients wait for its answer.
         """
         self.counters = SocketCounters()
         self.wasted_bytes = 0
         """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
+        self._connections = Connections(self.counters, connections_max)
+        self._pause = AcceptPause()
         self._keys = keys
         self._socket_mode = socket_mode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -125,9 +140,11 @@ class Router:
                 peer = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
-            if not self._body.more:
-                return peer, self._body.bytes
+            body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
+            with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
+                self._connections.heard(body.get(zmq.SRCFD), len(body))
+            if not body.more:
+                return peer, body.bytes
             self.counters.drop("several-frames")
             self._is_skipping = True
         for _ in range(_PARTS_A_TURN):
@@ -148,12 +165,9 @@ class Router:
         That is the name of its key, or its user where it came over ipc, or else its address.
         """
         assert self._body is not None, "asked about a message"
-        with contextlib.suppress(zmq.ZMQError):  # only CURVE has names
-            if name := str(self._body.get("User-Id")):
-                return name
-        address = str(self._body.get("Peer-Address"))
+        name, address = _metadata(self._body, "User-Id"), _metadata(self._body, "Peer-Address")
         local = _LOCAL_PEER.fullmatch(address)
-        return f"user {local[1]}" if local else f"address {address}"
+        return name or (f"user {local[1]}" if local else f"address {address}")
 
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message of one frame; PeerUnreachableError when the peer cannot take it."""
@@ -184,28 +198,50 @@ class Router:
         tracker: Tracker = pixels.tracker
         return tracker
 
-    def read_monitor(self) -> bool:
-        """Count one thing that happened to a connection; return whether one has ended."""
-        try:
-            said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        event = said["event"]
-        if event == zmq.EVENT_ACCEPTED:
-            self.counters.connections_opened += 1
-        elif event == zmq.EVENT_DISCONNECTED:
-            self.counters.connections_closed += 1
-        else:
-            self.counters.handshakes_failed += 1
-            reason = _REFUSALS.get(int(said["value"]))
-            if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
-                self.counters.refuse_client(reason)
-        return bool(event == zmq.EVENT_DISCONNECTED)
+    @property
+    def deadline_s(self) -> float:
+        """When ``tend`` is due."""
+        return min(self._connections.deadline_s, self._pause.deadline_s)
+
+    def tend(self, now_s: float) -> None:
+        """Cut who takes memory without end; take connections again after a rest."""
+        for _ in range(self._connections.tend(now_s)):
+            self._pause.accepted(now_s, as_many=_CUT_COST)
+        self._pause.tend(now_s)
+
+    def read_monitor(self, now_s: float) -> bool:
+        """Take in what has happened to connections lately; return whether one has ended."""
+        has_ended = False
+        for _ in range(_EVENTS_A_TURN):
+            try:
+                said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
+            if event == zmq.EVENT_LISTENING:
+                is_ipc = where.startswith("ipc://")
+                self._pause.listens(value, Path(where.removeprefix("ipc://")) if is_ipc else None)
+            elif event == zmq.EVENT_ACCEPTED:
+                self.counters.connections_opened += 1
+                self._connections.opened(value, is_tcp=where.startswith("tcp://"), now_s=now_s)
+                self._pause.accepted(now_s)
+                self.counters.accept_rests = self._pause.rests
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.counters.connections_closed += 1
+                self._connections.closed(value)
+                has_ended = True
+            else:
+                self.counters.handshakes_failed += 1
+                reason = _REFUSALS.get(value)
+                if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
+                    self.counters.refuse_client(reason)
+        return has_ended
 
     def close(self) -> None:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
+        self._pause.close()
         if self.zap is not None:
             self.zap.close()
         self.socket.disable_monitor()
@@ -242,6 +278,14 @@ class Router:
         if endpoint.transport == "ipc":
             self._files[path] = _identify(path)
         return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+
+def _metadata(frame: zmq.Frame, name: str) -> str:
+    """Return what libzmq knows of a message's sender; "" where it knows nothing of the kind."""
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return ""
 
 
 def _identify(path: Path) -> tuple[int, int]:

@@ -72,6 +72,8 @@ RefusedCode = Literal[
     "window",
     "memory",
     "clients",
+    "recipes",
+    "rate",
     "draining",
     "malformed",
     "range",
