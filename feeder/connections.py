@@ -86,7 +86,8 @@ class Connections:
         except OSError:
             return  # it has ended already
         if not self._open:
-            self._floor_bytes, self._look_at_s = own_bytes(), now_s + _LOOK_S
+            self._floor_bytes, self._grown_s = own_bytes(), now_s
+            self._look_at_s = now_s + _LOOK_S
         self._open[fd] = _Connection(inode, is_tcp, now_s)
         if len(self._open) > self._max:
             mute = (n for n, each in self._open.items() if not (each.messages or each.is_cut))
@@ -122,14 +123,18 @@ class Connections:
         grown = (held := own_bytes()) - self._floor_bytes
         if grown < _GROWTH_BYTES:
             self._floor_bytes, self._grown_s = min(held, self._floor_bytes), now_s
-            return
+            return 0
         if grown >= _GROWTH_LOCAL_BYTES:
             self._look_at_s = now_s + _LOOK_CLOSELY_S
-        for fd, connection in list(self._open.items()):
-            if not connection.is_cut and _holds_memory(fd, connection, now_s, grown):
-                self._cut(fd, "endless-message")
+        guilty = [
+            fd
+            for fd, connection in self._open.items()
+            if not connection.is_cut and _holds_memory(fd, connection, now_s, grown)
+        ]
+        for fd in guilty:
+            self._cut(fd, "endless-message")
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
-            self._floor_bytes = held
+            self._floor_bytes, self._grown_s = held, now_s
         return len(guilty)
 
     def _cut(self, fd: int, reason: str) -> None:

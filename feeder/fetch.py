@@ -141,11 +141,12 @@ class BatchFetcher:
         self.received_bytes = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:
-            monitor = self._connect()
+            self._connect()
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             self._send(hello)
-            self.welcome = self._await_welcome(monitor)
+            self.welcome = self._await_welcome()
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None
             try:
@@ -240,13 +241,11 @@ class BatchFetcher:
                 array.flags.writeable = False
         return slots
 
-    def _connect(self) -> "zmq.Socket[bytes]":
-        """Begin to connect; return the monitor that tells of it."""
+    def _connect(self) -> None:
         self._socket.linger = _FAREWELL_MS
         pixel_bytes = SlotLayout.of_recipe(self._recipe, slots=1).pixel_bytes
         self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
-        monitor = self._socket.get_monitor_socket(MONITORED)
         try:
             apply_client_keys(self._socket, self._endpoint, self._keys)
             self._socket.connect(self._endpoint)
@@ -255,7 +254,6 @@ class BatchFetcher:
                 f"endpoint {self._endpoint!r} cannot be dialled ({error}): use tcp://HOST:PORT or "
                 "ipc://PATH"
             ) from None
-        return monitor
 
     def _finish_abandoned(self) -> None:
         """Take in and release what a ``fetch`` that was not used up had asked for."""
@@ -304,19 +302,21 @@ class BatchFetcher:
             case _:
                 pass  # pongs, word of draining, and what belongs to older sessions
 
-    def _await_welcome(self, monitor: "zmq.Socket[bytes]") -> Welcome:
+    def _await_welcome(self) -> Welcome:
         watch = HandshakeWatch(self._endpoint, self._keys)
-        try:
-            while await_message(self._socket, monitor, watch, self._timeout_s):
-                message, _ = self._receive()
-                if isinstance(message, Welcome):
-                    return message
-                if isinstance(message, Refused):
-                    self._refuse(message)
-        finally:
-            self._socket.disable_monitor()
-            monitor.close(0)
+        while await_message(self._socket, self._monitor, watch, self._timeout_s):
+            message, _ = self._receive()
+            if isinstance(message, Welcome):
+                self._end_monitor()
+                return message
+            if isinstance(message, Refused):
+                self._refuse(message)
         raise self._silence()
+
+    def _end_monitor(self) -> None:
+        if not self._monitor.closed:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
 
     def _refuse(self, refused: Refused) -> NoReturn:
         kind = _REFUSALS.get(refused.code, PeerError)
@@ -350,5 +350,6 @@ class BatchFetcher:
         )
 
     def _destroy(self) -> None:
+        self._end_monitor()
         self._socket.close()
         self._context.term()
