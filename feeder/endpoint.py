@@ -7,6 +7,7 @@ where k > 0. Port 0 lets the system choose one for each node process.
 import errno
 import ipaddress
 import os
+import re
 import socket
 import stat
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Final, Literal
 from feeder.errors import ConfigError, ResourceError
 from feeder.slot_claim import DOOR_SUFFIX
 
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
 _IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
@@ -62,7 +64,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if not text.startswith("tcp://"):
         raise ConfigError(f"bind: {text!r} is neither tcp://127.0.0.1:PORT nor ipc:///PATH")
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX:
+    if not colon or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
         raise ConfigError(f"bind: {text!r} has no port 0 .. {_PORT_MAX} at its end")
     bare = host.removeprefix("[").removesuffix("]")
     if bare == "localhost":
@@ -109,9 +111,9 @@ def clear_stale_socket(path: Path) -> None:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    if not path.startswith("/") or "\0" in path:
+    if not path.startswith("/") or "\0" in path or not _is_file_name(path):
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
-    if len(os.fsencode(path)) > _IPC_PATH_BYTES_MAX:
+    if len(path.encode("utf-8", "surrogatepass")) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
             f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, which is what "
             "the system allows for sockets: choose a shorter one"
@@ -119,10 +121,20 @@ def _parse_ipc(text: str) -> Endpoint:
     return Endpoint("ipc", "", 0, path)
 
 
+def _is_file_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # a lone half of a surrogate pair
+        return False
+    return True
+
+
 def _is_loopback(host: str, text: str) -> bool:
     if host == "*":
         return False
     try:
+        if "%" in host:  # IPv6 with a scope, which may be any text; loopback needs none
+            raise ValueError
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         raise ConfigError(

@@ -42,12 +42,14 @@ def test_addresses_that_others_can_reach_are_refused_with_the_reason(text: str) 
             "tcp://127.0.0.1:²",
             "tcp://host.example:1",
         ),
-        *("ipc://relative", "ipc://", f"ipc:///{'x' * 110}", "ipc:///a\0b"),
+        *("ipc://relative", "ipc://", f"ipc:///{'x' * 110}", "ipc:///a\0b", "ipc:///\ud800"),
+        *("tcp://127.0.0.1:" + "1" * 5000, "tcp://[::1%lo]:1", "tcp://[::2%\n]:1"),
     ],
 )
 def test_what_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^bind: "):
+    with pytest.raises(ConfigError, match=r"^bind: ") as caught:
         parse_endpoint(text)
+    assert str(caught.value).isprintable()
 
 
 def test_node_processes_bind_side_by_side() -> None:

@@ -255,6 +255,13 @@ def test_a_field_can_be_written_as_text(text: str, field: tuple[str, object]) ->
     assert parse_field(text) == field
 
 
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
+def test_text_that_json_cannot_hold_stays_text(value: str) -> None:
+    assert parse_field(f"scale={value}") == ("scale", value)
+    with pytest.raises(ConfigError, match="recipe: scale must be two numbers"):
+        Recipe.for_split("train", batch_size=1, scale=value)
+
+
 def test_text_that_is_no_field_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"recipe: 'rand-augment' is not NAME=VALUE"):
         parse_field("rand-augment")

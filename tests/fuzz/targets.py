@@ -1,12 +1,19 @@
 """All targets. A new one goes into a module of its own kind, and that module's list in here."""
 
-from tests.fuzz import config_targets, dataset_targets, native_targets, wire_targets
+from tests.fuzz import (
+    config_targets,
+    dataset_targets,
+    native_targets,
+    source_targets,
+    wire_targets,
+)
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
     *wire_targets.TARGETS,
     *native_targets.TARGETS,
+    *source_targets.TARGETS,
     *dataset_targets.TARGETS,
     *config_targets.TARGETS,
 )
