@@ -172,7 +172,9 @@ def _read_toml(path: Path) -> dict[str, object]:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
         if len(data) > _FILE_BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_FILE_BYTES_MAX} bytes: this is no configuration")
+            raise ConfigError(
+                f"{path}: more than {_FILE_BYTES_MAX} bytes: this is no configuration"
+            )
         return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Whether a record's fields agree with one another: what reading a sample relies on.
 
-A record can carry the right checksum and still be nonsense, if a program wrote it that was not ours.
+A record can carry the right checksum and still be nonsense, if not our packing wrote it.
 Invariant: a sample whose record passes has a geometry that the tile grid, the crop and the decoder
 can work with, and no more pixels than packing takes, so that what it makes a reader allocate is
 bounded. ``feeder verify`` says in words what is wrong (``verify_shard.find_fault``).

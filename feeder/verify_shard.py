@@ -209,10 +209,7 @@ def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> 
     columns, rows = fields["tile_columns"], fields["tile_rows"]
     tile_px = fields["tile_mcus"] * fields["mcu_width_px"]
     mcu_px = (fields["mcu_width_px"], fields["mcu_height_px"])
-    if (
-        fields["subsampling"] not in MCU_PX
-        or mcu_px != MCU_PX[Subsampling(fields["subsampling"])]
-    ):
+    if fields["subsampling"] not in MCU_PX or mcu_px != MCU_PX[Subsampling(fields["subsampling"])]:
         return "its MCU size does not fit its subsampling"
     if not tile_px or (fields["tile_mcus"] > 1 and tile_px > tile_width_px):
         return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"

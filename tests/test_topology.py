@@ -116,9 +116,6 @@ def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("sys/devices/system/node/node0/cpulist", b"0-3\xff"),
-        ("sys/devices/system/node/node0/distance", b"ten 21"),
-        ("sys/devices/system/node/node0/distance", b"1" * 5000),
         ("proc/self/cgroup", b"no colons"),
         ("sys/fs/cgroup/cpu.max", b"many 100000"),
         ("sys/fs/cgroup/cpu.max", b"100000 0"),
@@ -127,13 +124,21 @@ def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
         ("sys/fs/cgroup/cpu.max", b"0 100000"),
     ],
 )
-def test_what_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
-    files = node(0, "0-3", 0, "10 21") | node(1, "4-7", 1 << 20) | cgroup_v2("/", {".": "max 1"})
-    write_tree(tmp_path, files)
+def test_quota_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
+    write_tree(tmp_path, cgroup_v2("/", {".": "max 1"}))
     (tmp_path / file).write_bytes(text)
     with pytest.raises(ResourceError, match=f"{file} cannot be understood: "):
-        read_topology(tmp_path)
         usable_cpus(tmp_path, EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("cpulist", b"0-3\xff"), ("distance", b"ten 21"), ("distance", b"1" * 5000)]
+)
+def test_node_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
+    write_tree(tmp_path, node(0, "0-3", 0, "10 21") | node(1, "4-7", 1 << 20))
+    (tmp_path / "sys/devices/system/node/node0" / file).write_bytes(text)
+    with pytest.raises(ResourceError, match=f"node0/{file} cannot be understood: "):
+        read_topology(tmp_path)
 
 
 def test_v1_quota_that_no_kernel_writes_names_the_file(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from tests.fuzz.runner import FINDINGS_MAX, HANG_S, Span, Tally, run_spans
 from tests.fuzz.sanitized import Build, build, plain
 from tests.fuzz.table import format_failures, format_table
+from tests.fuzz.target import show
 from tests.fuzz.targets import TARGETS, find_target
 
 _BATCH_INPUTS = 10_000
-_SHOWN_CHARACTERS = 3000
 
 
 def main() -> int:
@@ -37,7 +37,9 @@ def main() -> int:
     began_s = time.monotonic()
     if builds[True].extension:
         _check_harness(builds[True])
-    share = 1.0 if options.inputs is None else options.inputs / (sum(t.inputs for t in targets) or 1)
+    share = (
+        1.0 if options.inputs is None else options.inputs / (sum(t.inputs for t in targets) or 1)
+    )
     once = [
         Span(target.name, options.first + at, min(_BATCH_INPUTS, count - at))
         for target in targets
@@ -99,8 +101,7 @@ def _run_one(names: list[str], seed: int, builds: dict[bool, Build]) -> int:
         _say("feeder: error: --seed takes one target: python -m tests.fuzz TARGET --seed N")
         return 2
     target = find_target(names[0])
-    shown = repr(target.input_of(seed))
-    _say(shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…")
+    _say(show(target.input_of(seed)))
     tallies = run_spans([Span(target.name, seed, 1)], builds[target.native], hang_s=HANG_S)
     _say(format_table(tallies, None))
     _say(format_failures(tallies))

@@ -3,8 +3,8 @@
     python -m tests.fuzz.batch FOLDER EXTENSION SPAN…     each span is TARGET:FIRST:COUNT
 
 Before each input its place is written to FOLDER/progress, one PROGRESS a span, which the runner
-reads: whatever ends this process, the runner knows at which input. EXTENSION is what stands in for ``feeder._native``,
-or empty. Invariant: nothing of feeder is imported before the extension is in place.
+reads: whatever ends this process, the runner knows at which input. EXTENSION is what stands in for
+``feeder._native``, or empty. Invariant: nothing of feeder is imported before it is in place.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What people and the system write: configuration, recipe fields, endpoints, CPU lists, topology."""
+"""What people and the system write: configuration, recipes, endpoints, CPU lists, topology."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from feeder.placement_plan import parse_pin
 from feeder.recipe import Recipe, parse_field
 from feeder.topology import read_topology, usable_cpus
 from tests.fuzz.mutate import VALUES, mutate_bytes, mutate_value
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, show
 from tests.machine_tree import cgroup_v1, cgroup_v2, node
 
 _LINE_CHARACTERS_MAX = 600
@@ -31,7 +31,7 @@ def _refuses(error: Exception, given: object) -> bool:
     """Check the error's line, which may quote what was given; return False, as a refusal does."""
     text = str(error)
     assert text.isprintable(), repr(text[:500])
-    assert len(text) <= _LINE_CHARACTERS_MAX + 2 * len(repr(given)), len(text)
+    assert len(text) <= _LINE_CHARACTERS_MAX + 2 * len(show(given, 1 << 20)), len(text)
     return False
 
 
@@ -249,11 +249,12 @@ def _check_cpulist(text: str) -> bool:
 
 # --- The machine --------------------------------------------------------------------------------
 
+_ONLINE = {"sys/devices/system/cpu/online": "0-7"}
 _TREES: tuple[dict[str, str], ...] = (
     node(0, "0-3", 1 << 20, "10 21") | node(1, "4-7", 1 << 20, "21 10"),
     node(0, "0-3", 1 << 20, "10 21") | node(1, "", 1 << 20, "21 10"),
-    {"sys/devices/system/cpu/online": "0-7"} | cgroup_v2("/a/b", {"a": "150000 100000", "a/b": "max 1"}),
-    {"sys/devices/system/cpu/online": "0-7"} | cgroup_v1("/a", {"a": (50_000, 100_000)}),
+    _ONLINE | cgroup_v2("/a/b", {"a": "150000 100000", "a/b": "max 1"}),
+    _ONLINE | cgroup_v1("/a", {"a": (50_000, 100_000)}),
     cgroup_v2("/a\\040b", {"a b": "100000 100000"}, shown="/a\\040b"),
 )
 _TREE_TOKENS = (
@@ -288,10 +289,10 @@ def _check_tree(tree: dict[str, bytes]) -> bool:
 
 
 TARGETS = (
-    Target(name="config-file", make=_toml, check=_check_file, inputs=50_000),
-    Target(name="config-override", make=_overrides, check=_check_overrides, inputs=40_000),
-    Target(name="recipe", make=_recipe_fields, check=_check_recipe, inputs=50_000),
-    Target(name="endpoint", make=_endpoint, check=_check_endpoint, inputs=60_000),
-    Target(name="cpu-list", make=_cpulist, check=_check_cpulist, inputs=30_000, memory_bytes=256 << 20),
-    Target(name="topology", make=_tree, check=_check_tree, inputs=20_000, memory_bytes=256 << 20),
+    Target(name="config-file", make=_toml, check=_check_file, inputs=30_000),
+    Target(name="config-override", make=_overrides, check=_check_overrides, inputs=30_000),
+    Target(name="recipe", make=_recipe_fields, check=_check_recipe, inputs=30_000),
+    Target(name="endpoint", make=_endpoint, check=_check_endpoint, inputs=50_000),
+    Target(name="cpu-list", make=_cpulist, check=_check_cpulist, inputs=20_000),
+    Target(name="topology", make=_tree, check=_check_tree, inputs=15_000),
 )

@@ -277,13 +277,13 @@ def _check_verifying(damaged: DamagedShard) -> bool:
 
 
 TARGETS = (
-    Target(name="manifest", make=_manifest_bytes, check=_check_manifest, inputs=60_000),
-    Target(name="shard-header", make=_header_bytes, check=_check_header, inputs=60_000),
+    Target(name="manifest", make=_manifest_bytes, check=_check_manifest, inputs=30_000),
+    Target(name="shard-header", make=_header_bytes, check=_check_header, inputs=40_000),
     Target(
         name="shard-read",
         make=_damaged_shard,
         check=_check_reading,
-        inputs=60_000,
+        inputs=20_000,
         native=True,
         memory_bytes=600 << 20,
         slow_s=5.0,
@@ -292,7 +292,7 @@ TARGETS = (
         name="shard-verify",
         make=_damaged_shard,
         check=_check_verifying,
-        inputs=30_000,
+        inputs=10_000,
         native=True,
         memory_bytes=600 << 20,
         slow_s=5.0,

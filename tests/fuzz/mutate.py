@@ -67,7 +67,7 @@ def mutate_bytes(
 
 
 def _set_number(rng: random.Random, out: bytearray, at: int) -> None:
-    """Write a number of 1, 2, 4 or 8 bytes, of either byte order, or change the one that is there."""
+    """Write a number of 1 to 8 bytes, in either byte order, or change the one that is there."""
     width = rng.choice((1, 2, 2, 4, 4, 8))
     order = rng.choice(("little", "big"))
     if rng.random() < 0.4:

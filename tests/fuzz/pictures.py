@@ -1,6 +1,5 @@
 """Small valid images of every kind, for targets to damage; made once in a process."""
 
-import io
 from collections.abc import Sequence
 from functools import cache
 from shutil import which

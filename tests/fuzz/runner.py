@@ -127,7 +127,7 @@ def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) ->
         now = progress.read_bytes()
         if now != last:
             last, since_s = now, time.monotonic()
-        elif time.monotonic() - since_s > hang_s:
+        elif time.monotonic() - since_s > (hang_s if any(now) else HANG_S):  # 0s: it is starting
             process.send_signal(signal.SIGABRT)  # faulthandler then says where it is
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STACK_S)

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 
+def show(value: Any, characters_max: int = 3000) -> str:
+    """Return an input as Python writes it, cut where it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        return "an input that is nested too deeply, or holds too long a number, to be written"
+    return text if len(text) <= characters_max else f"{text[:characters_max]}…"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """One way into Feeder."""

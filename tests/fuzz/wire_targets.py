@@ -1,4 +1,4 @@
-"""What comes in over sockets: frames of clients and of nodes, claims of slots, whole conversations."""
+"""What comes in over sockets: frames of clients and nodes, claims of slots, conversations."""
 
 import random
 from typing import Any
@@ -213,13 +213,13 @@ def _check_conversation(talk: list[tuple[bytes, bytes]]) -> bool:
 
 
 TARGETS = (
-    Target(name="client-frame", make=client_frame, check=check_client_frame, inputs=150_000),
+    Target(name="client-frame", make=client_frame, check=check_client_frame, inputs=160_000),
     Target(
         name="node-frame",
         make=lambda rng: _frame(rng, NODE_MESSAGES),
         check=check_node_frame,
-        inputs=100_000,
+        inputs=110_000,
     ),
-    Target(name="slot-claim", make=_packet, check=_check_packet, inputs=50_000),
+    Target(name="slot-claim", make=_packet, check=_check_packet, inputs=60_000),
     Target(name="conversation", make=_conversation, check=_check_conversation, inputs=40_000),
 )
