@@ -104,6 +104,8 @@ PIECES = (
 def _frame(rng: random.Random, messages: tuple[Any, ...]) -> bytes:
     """Return a frame: valid, with other values in its fields, with damaged bytes, or of pieces."""
     kind = rng.random()
+    if kind < 0.02:
+        return rng.choice((b"", PREFIX)) + rng.randbytes(rng.randrange(200))
     if kind < 0.05:
         return PREFIX + b"".join(rng.choices(PIECES, k=rng.randint(1, 12)))
     frame = encode(rng.choice(messages))
