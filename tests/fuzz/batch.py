@@ -44,6 +44,9 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
     sys.setrecursionlimit(1000)  # as in the daemon, whatever ran before
     if extension:
         _load_extension(extension)
+    from feeder.parent_death import die_with_parent
+
+    die_with_parent(os.getppid())
     os.environ["FEEDER_FUZZ_FOLDER"] = str(folder)
     from tests.fuzz.targets import find_target  # brings numpy, Pillow and the decoders along
 

@@ -17,6 +17,7 @@ from feeder.topology import read_topology, usable_cpus
 from tests.fuzz.mutate import VALUES, mutate_bytes, mutate_value
 from tests.fuzz.target import Target, show
 from tests.machine_tree import cgroup_v1, cgroup_v2, node
+from trainer_client._endpoints import check_endpoint, parse_list
 
 _LINE_CHARACTERS_MAX = 600
 
@@ -227,6 +228,27 @@ def _check_endpoint(text: str) -> bool:
     return True
 
 
+_ENDPOINT_LIST = (
+    b"# the feeders of this job\ntcp://host-1.example:5555\n\ntcp://[fe80::1%eth0]:1  # and one\n"
+    b"ipc:///run/feeder/socket\n"
+)
+
+
+def _endpoint_list(rng: random.Random) -> bytes:
+    tokens = (*_ENDPOINT_TOKENS, b"\ntcp://", b"\nipc:///", b"#")
+    return mutate_bytes(rng, _ENDPOINT_LIST, tokens=tokens, others=_ENDPOINTS)
+
+
+def _check_endpoint_list(content: bytes) -> bool:
+    """Endpoints that each can be dialled, or ConfigError in a line that names file and line."""
+    try:
+        endpoints = parse_list(content, "file")
+    except ConfigError as error:
+        return _refuses(error, content)
+    assert all(check_endpoint(each) == each for each in endpoints)
+    return True
+
+
 _CPULISTS = (b"0-3,8", b"0", b"", b"0-999999", b"auto", b"off", b" 1 , 3-4 ")
 _CPU_TOKENS = (b"-", b",", b"0-999999,", b"9" * 5000, "٣".encode(), b"\n", b"\x00", b"3-1")
 
@@ -293,6 +315,7 @@ TARGETS = (
     Target(name="config-override", make=_overrides, check=_check_overrides, inputs=30_000),
     Target(name="recipe", make=_recipe_fields, check=_check_recipe, inputs=30_000),
     Target(name="endpoint", make=_endpoint, check=_check_endpoint, inputs=50_000),
+    Target(name="endpoint-list", make=_endpoint_list, check=_check_endpoint_list, inputs=40_000),
     Target(name="cpu-list", make=_cpulist, check=_check_cpulist, inputs=20_000),
     Target(name="topology", make=_tree, check=_check_tree, inputs=15_000),
 )
