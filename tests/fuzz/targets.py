@@ -1,4 +1,8 @@
-"""All targets. A new one goes into a module of its own kind, and that module's list in here."""
+"""All targets.
+
+A new one goes into the module of its kind (NAME_targets.py, with a list TARGETS at its end); a new
+module, for key files say, is imported here and its list added to ours: nothing else needs to know.
+"""
 
 from tests.fuzz import (
     config_targets,
