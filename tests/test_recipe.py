@@ -278,6 +278,24 @@ def test_a_field_can_be_written_as_text(text: str, field: tuple[str, object]) ->
     assert parse_field(text) == field
 
 
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
+def test_text_that_json_cannot_hold_stays_text(value: str) -> None:
+    assert parse_field(f"scale={value}") == ("scale", value)
+    with pytest.raises(ConfigError, match="recipe: scale must be two numbers"):
+        Recipe.for_split("train", batch_size=1, scale=value)
+
+
+def test_a_bad_value_is_quoted_in_short() -> None:
+    nested: object = 0
+    for _ in range(5000):
+        nested = [nested]
+    for value in (nested, "x" * 5000, 10**5000, [1] * 5000):
+        for field in ("crop", "batch_size", "scale", "hue", "brightness", "erasing_value"):
+            with pytest.raises(ConfigError, match=f"recipe: {field} must be") as caught:
+                Recipe.for_split("train", **{"batch_size": 1, field: value})  # type: ignore[arg-type]
+            assert len(str(caught.value)) < 300
+
+
 def test_text_that_is_no_field_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"recipe: 'rand-augment' is not NAME=VALUE"):
         parse_field("rand-augment")
