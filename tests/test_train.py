@@ -18,7 +18,7 @@ from feeder.errors import ConfigError, PeerError
 from feeder.wire import Bye, Hello, Request
 from tests.fake_node import FakeNode
 from trainer_client import Batch, FeederLoader
-from trainer_client._trainer import _parameter_groups, count_correct, lr_factor
+from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
 from trainer_client.train import TrainingOptions, main, train
 
@@ -67,18 +67,6 @@ def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
 
 def test_without_a_warm_up_the_learning_rate_begins_in_full() -> None:
     assert lr_factor(0, 0, 10) == 1.0
-
-
-def test_padding_is_not_counted() -> None:
-    logits = torch.eye(7)[[0, 1, 2, 3, 0, 0]]
-    labels = torch.tensor([0, 1, 6, 3, -100, -100])
-    rows, right, right_in_5 = count_correct(logits, labels).tolist()
-    assert (rows, right) == (4, 3)
-    assert 3 <= right_in_5 <= 4
-
-
-def test_fewer_than_five_classes_can_be_counted() -> None:
-    assert count_correct(torch.eye(3), torch.tensor([0, 2, 2])).tolist() == [3, 2, 3]
 
 
 def test_only_kernels_and_matrices_decay() -> None:

@@ -54,14 +54,15 @@ class CompleteBatch:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """All batches of one rank from an epoch's first on, in order and without end."""
+    """All batches of one rank from a step of an epoch on, in order and without end."""
 
     epoch: int
     indices: range
+    step: int = 0
 
     def key(self, position: int) -> Key:
         """Return the batch at ``position``, counted from the course's start."""
-        epochs, step = divmod(position, len(self.indices))
+        epochs, step = divmod(self.step + position, len(self.indices))
         return self.epoch + epochs, self.indices[step]
 
 
@@ -105,10 +106,10 @@ class Prefetch:
         self._releases: list[Key] = []
         self._borrowed: dict[int, Key] = {}  # taken and lent in this session, by buffer
 
-    def begin(self, epoch: int, batches: int) -> None:
-        """Start a course at ``epoch``'s first batch, keeping what is already held of it."""
+    def begin(self, epoch: int, batches: int, step: int = 0) -> None:
+        """Start a course at a step of ``epoch``, keeping what is already held of it."""
         indices = rank_indices(batches, self.rank, self.world_size, self.recipe.last_batch)
-        course = Course(epoch, indices)
+        course = Course(epoch, indices, step)
         kept: dict[Key, _Assembly] = {}
         while (key := course.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)

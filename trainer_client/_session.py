@@ -100,9 +100,9 @@ class ClientSession:
 
     # What the consumer does
 
-    def begin(self, epoch: int) -> None:
-        """Start over at an epoch's first batch; what is already there of it is kept."""
-        self._prefetch.begin(epoch, self.check().batches)
+    def begin(self, epoch: int, step: int = 0) -> None:
+        """Start over at a step of an epoch; what is already there of it is kept."""
+        self._prefetch.begin(epoch, self.check().batches, step)
 
     def is_next_complete(self) -> bool:
         """Return whether ``take`` would give a batch, or the reason why it cannot be had."""

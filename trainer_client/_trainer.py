@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from trainer_client._accuracy import Accuracy
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client.resnet import MODELS
@@ -168,32 +168,20 @@ class Trainer:
         """Return the epoch's result with counts over the whole evaluation set, of all ranks."""
         self.model.eval()
         start_s = time.monotonic()
-        counts = torch.zeros(3, dtype=torch.int64, device=self.device)
+        accuracy = Accuracy(loader.samples, self.device)
         with torch.inference_mode(), self.autocast:
             for batch in loader:
-                counts += count_correct(self.model(batch.images), batch.labels)
-        if self.loader.world_size > 1:
-            dist.all_reduce(counts)
-        images, correct, correct_top5 = counts.tolist()
+                accuracy.add(self.model(batch.images), batch)
+        result = accuracy.result()
         return EpochResult(
             **{
                 **asdict(trained),
-                "val_images": images,
-                "val_correct": correct,
-                "val_correct_top5": correct_top5,
+                "val_images": result.images,
+                "val_correct": result.correct,
+                "val_correct_top5": result.correct_top5,
                 "val_s": time.monotonic() - start_s,
             }
         )
-
-
-def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return int64 (3,): rows with a label, those where it is the first guess, or in the first 5.
-
-    ``logits`` is (N, classes), ``labels`` int64 (N,); padding has a negative label.
-    """
-    guesses = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = guesses == labels[:, None]
-    return torch.stack([(labels >= 0).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
 
 
 def lr_factor(step: int, warmup_steps: float, steps: int) -> float:

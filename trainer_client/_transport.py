@@ -52,11 +52,11 @@ class Transport:
                 self._wait(deadline_s, "no welcome", timeout_s)
             return self._session.check()
 
-    def begin(self, epoch: int) -> None:
-        """Ask for the batches of ``epoch`` from the first on, then for those of the next."""
+    def begin(self, epoch: int, step: int = 0) -> None:
+        """Ask for the batches of ``epoch`` from a step on, then for those of the next."""
         self.check_usable()
         with self._changed:
-            self._session.begin(epoch)
+            self._session.begin(epoch, step)
         self._wake()
 
     def take(
