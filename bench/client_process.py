@@ -63,7 +63,7 @@ class ClientProcess(LineProcess):
     ) -> None:
         """Start it on ``cores``; it opens its session meanwhile."""
         self.endpoint = endpoint
-        self.is_open = False
+        self.has_session = False
         with pinned_to(cores):
             super().__init__(
                 [
@@ -86,7 +86,7 @@ class ClientProcess(LineProcess):
     def _parse(self, line: str) -> ClientEvent | None:
         match line.split(" ", 1):
             case ["open", _]:
-                self.is_open = True
+                self.has_session = True
             case ["batch", rest]:
                 at_s, images = rest.split()
                 return Arrived(float(at_s), int(images))
@@ -103,7 +103,7 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client, selectors.EVENT_READ)
-        while not all(client.is_open for client in clients):
+        while not all(client.has_session for client in clients):
             read_clients(selector, until_s)
 
 

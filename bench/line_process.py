@@ -33,6 +33,11 @@ class LineProcess:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has ended it yet."""
+        return not self._output.closed
+
     def fileno(self) -> int:
         """Return what to poll before ``read_lines``."""
         return self._output.fileno()
@@ -77,7 +82,7 @@ class LineProcess:
         self.terminate()
 
     def _end(self, number: signal.Signals) -> None:
-        if self._output.closed:
+        if not self.is_open:
             return
         self._process.send_signal(number)
         try:
