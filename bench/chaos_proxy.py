@@ -30,6 +30,10 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._is_cut = self._is_stalled = self._is_closed = False
         self._delay_s = 0.0
+        self.refused = 0
+        """Connections that were reset at once, as it was cut or nobody listened there."""
+        self.pieces_held = 0
+        """Pieces that a stall holds back now: each direction of a connection holds one at most."""
         self._links: set[_Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
@@ -115,6 +119,7 @@ class TcpProxy:
                 is_refused = self._is_cut or self._is_closed
             server = None if is_refused else self._connect()
             if server is None:
+                self.refused += 1
                 _reset(client)
                 continue
             link = _Link(client, server)
@@ -143,9 +148,11 @@ class TcpProxy:
                 with self._changed:
                     if self._delay_s:
                         self._changed.wait_for(lambda: self._is_closed, self._delay_s)
+                    self.pieces_held += 1
                     self._changed.wait_for(
                         lambda: not self._is_stalled or self._is_closed or link.is_reset
                     )
+                    self.pieces_held -= 1
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)
         with self._changed:
