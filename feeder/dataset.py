@@ -1,7 +1,7 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
-Opening reads the manifest and nothing else, and nothing is kept per sample. What is read is compared
-with its checksum every time, as a file may change under a process that has read it before.
+Opening reads the manifest and nothing else, and nothing is kept per sample. What is read is
+compared with its checksum every time: a file may change under a process that has read it before.
 """
 
 from collections import OrderedDict
