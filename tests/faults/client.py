@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -39,15 +40,20 @@ class Step:
 class Client:
     """Our end of the process; leaving its context kills it."""
 
-    def __init__(self) -> None:
-        """Start it; it imports its libraries meanwhile."""
+    def __init__(
+        self, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it; it imports its libraries meanwhile.
+
+        ``prefix`` is a command that becomes the one that follows it.
+        """
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.client"],
+            [*prefix, sys.executable, "-m", "tests.faults.client"],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environ or {}),
         )
         self.process = psutil.Process(self._process.pid)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -1,0 +1,54 @@
+"""The wall clock set, ahead and back, while batches are served: nobody looks at it."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.faults.client import Client
+from tests.lent_client import expected
+
+EPOCH: Final = 5  # batches
+
+
+@pytest.fixture(scope="module")
+def jumping_clock(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment in which the wall clock jumps by two days whenever it is read."""
+    library = tmp_path_factory.mktemp("clock") / "wall_clock.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    environ = {"LD_PRELOAD": str(library)}
+    program = "import time; print(round(abs(time.time() - time.time()) / 86400))"
+    seen = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    assert seen.stdout == "2\n", "it jumps"
+    return environ
+
+
+def test_leases_and_deadlines_do_not_depend_on_the_wall_clock(
+    jumping_clock: Mapping[str, str], tmp_path: Path
+) -> None:
+    packed = pack_small(tmp_path)
+    bind = ("--bind", f"ipc://{tmp_path}/node", "--workers", "2", "--lease-s", "2")
+    with (
+        Daemon("--data", f"d={packed}", *bind, environ=jumping_clock) as daemon,
+        Client(environ=jumping_clock) as client,
+    ):
+        client.open(daemon.endpoint, timeout_s=5.0)
+        client.opened()
+        undisturbed = expected(daemon.endpoint, 3 * EPOCH)
+        taken = client.take(EPOCH)
+        daemon.workers()[0].kill()
+        wait_until(lambda: daemon.counters()["worker_restarts"] == 1, "it is replaced")
+        taken += client.take(2 * EPOCH)
+        assert taken == undisturbed
+        assert client.statistics()["reconnects"] == 0
+        counters = daemon.counters()
+        assert (counters["sessions_expired"], counters["sessions_lost"]) == (0, 0)
+        client.close()
+        daemon.family()
