@@ -48,10 +48,14 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """How this node process presents itself in a Welcome."""
+    """How this node process presents itself in a Welcome, field by field."""
 
     node: str
+    number: int
+    incarnation: int
+    siblings: tuple[tuple[str, ...], ...]
     feeder_version: str
+    self_test: str
     libraries: Mapping[str, str]
 
 
@@ -124,7 +128,11 @@ def compose_welcome(
         window=window,
         chunk_images=chunk_images,
         node=identity.node,
+        number=identity.number,
+        incarnation=identity.incarnation,
+        siblings=identity.siblings,
         feeder_version=identity.feeder_version,
+        self_test=identity.self_test,
         libraries=dict(identity.libraries),
     )
 

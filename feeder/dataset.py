@@ -7,7 +7,7 @@ compared with its checksum every time: a file may change under a process that ha
 from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,28 @@ class BlobPlace(NamedTuple):
     offset: int
     blob_bytes: int
     checksum: int
+
+
+class Samples(Protocol):
+    """What making rows of a batch takes: packed samples by id. ``Dataset`` is the usual one."""
+
+    @property
+    def path(self) -> Path:
+        """Where they lie, for messages."""
+
+    def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
+        """See ``Dataset.read_records``."""
+
+    def find_blobs(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
+    ) -> list[BlobPlace]:
+        """See ``Dataset.find_blobs``."""
+
+    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+        """See ``Dataset.read_blob``."""
+
+    def describe(self, sample_id: int) -> str:
+        """See ``Dataset.describe``."""
 
 
 class Dataset:

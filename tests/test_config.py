@@ -122,6 +122,7 @@ def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
         ("[serve]\npin = '3-1'", 'serve.pin is "3-1": allowed is "auto", "off" or a list of CPUs'),
         ("[serve]\npin = 3", "serve.pin is 3: allowed is"),
         ("[serve]\nbind = []", "serve.bind is []: allowed is a list of different endpoints"),
+        (f"[serve]\nbind = {[f'ipc:///{n}' for n in range(17)]}", '127.0.0.1:5555"], at most 16'),
         ("[serve]\nbind = 'tcp://127.0.0.1:1'", "allowed is a list of different endpoints"),
         ("[serve]\nbind = ['ipc:///a', 'ipc:///a']", "allowed is a list of different endpoints"),
         ("[serve]\nbind = ['tcp://0.0.0.0:5555']", "tcp://0.0.0.0:5555"),

@@ -81,16 +81,16 @@ def test_only_kernels_and_matrices_decay() -> None:
 
 def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
     lines: list[str] = []
-    first_batches: list[tuple[int, int]] = []
+    batches: list[tuple[int, int]] = []
 
     def remember(batch: Batch, loader: FeederLoader) -> None:
         assert loader.classes == node.classes
         assert batch.images.dtype == torch.float32
-        first_batches.append((batch.epoch, batch.index))
+        batches.append((batch.epoch, batch.index))
 
     options = make_options(node, val_dataset="val")
-    result = train(options, report=lines.append, on_first_batch=remember)
-    assert first_batches == [(0, 0)]
+    result = train(options, report=lines.append, on_batch=remember)
+    assert batches == [(epoch, index) for epoch in range(2) for index in range(6)]
     assert len(result.losses) == 2 * (SAMPLES // 16)
     assert all(math.isfinite(loss) for loss in result.losses)
     assert [epoch.images for epoch in result.epochs] == [96, 96]

@@ -41,7 +41,11 @@ WELCOME = encode(
         window=1,
         chunk_images=1,
         node="n",
+        number=1,
+        incarnation=2,
+        siblings=(("ipc:///n",), ("ipc:///n.1", "tcp://127.0.0.1:6001")),
         feeder_version="v",
+        self_test="5" * 32,
         libraries={"x": "y"},
     )
 )

@@ -48,10 +48,11 @@ import torch.distributed
 from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
-from feeder.slot_claim import door_path
+from feeder.slot_layout import SlotLayout
 from feeder.wire import MAX_WINDOW, Hello, Welcome, encode
 from trainer_client._batch import Batch, BatchBuffers
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
+from trainer_client._endpoints import Directory
 from trainer_client._prefetch import Prefetch, name_batch
 from trainer_client._session import ClientSession, Job
 from trainer_client._staging import Stage, make_stage
@@ -67,12 +68,16 @@ class LoaderStatistics:
 
     batches: int  # given to the consumer
     images: int  # real ones in them
+    feeders: int  # node processes that serve this loader now
+    feeders_left_out: int  # endpoints that answer but cannot serve this job; the log says why
+    batches_asked_again: int  # of another node: theirs was lost, or could not make them
+    batches_hedged: int  # late, or their node was silent: asked of another node too
     batches_lent: int  # arrived in the feeder's own memory, no byte of them copied to get here
     copied_because: str | None  # why batches are copied over the socket; None when they are lent
     received_bytes: int  # copied: of pixels, labels and sample ids, discarded ones included
     wait_s: float  # how long the consumer waited for batches
     first_batch_s: float | None  # from the first request to the first whole batch
-    reconnects: int  # welcomes after the first: the daemon restarted or the connection broke
+    reconnects: int  # how often a daemon restarted or a connection broke and came back
     chunks_discarded: int  # arrived twice, or for an epoch that was given up
     compile_failures: int  # normalising runs uncompiled, and slower, when this is not 0
     page_locks_refused: int  # lent slots that CUDA copies through staging memory, and slower
@@ -87,7 +92,7 @@ class FeederLoader:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | os.PathLike[str] | Sequence[str],
         *,
         dataset: str,
         split: Literal["train", "val"] = "train",
@@ -99,17 +104,26 @@ class FeederLoader:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float16,
         window: int = 4,
+        window_bytes: int = 2 << 30,
         timeout_s: float = 60.0,
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         recipe: Mapping[str, object] | None = None,
         share_memory: bool = True,
     ) -> None:
-        """Connect and wait for the feeder's welcome.
+        """Connect and wait for the first feeder's welcome.
+
+        ``endpoint`` is one or several of tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT (every
+        address of the name) and file:///PATH (one a line, read again when it changes). Any one of
+        a host leads to all of that host's node processes. Feeders may come and go: batches are
+        the same whoever sends them. Feeders that would send others are an error at the start, and
+        later left out, see ``statistics().feeders_left_out``.
 
         ``rank`` and ``world_size`` default to torch.distributed's when that is initialised, else
         to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are asked
-        for ahead: 2 to 4 hide the latency of decoding, more only costs memory on both sides.
+        for ahead, or as many as fit into ``window_bytes``, at least one: 2 to 4 hide the latency of
+        decoding, and 2 more for each further feeder let all work at once; more only costs memory on
+        both sides.
         ``timeout_s`` bounds every wait for the feeder, the first one included; a daemon that
         restarts within it goes unnoticed but for ``statistics().reconnects``. ``recipe`` sets
         further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``. At an ipc endpoint batches
@@ -123,9 +137,13 @@ class FeederLoader:
         """
         if not 0 < timeout_s <= MAX_TIMEOUT_S:
             raise ConfigError(f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {timeout_s}")
+        if window_bytes < 1:
+            raise ConfigError(f"window_bytes must be at least 1, got {window_bytes}")
         if clash := {"split", "batch_size", "image_size"}.intersection(recipe or {}):
             raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
-        self.endpoint = endpoint
+        directory = Directory(endpoint)
+        self._endpoints = endpoint
+        self.endpoint = directory.name
         self.dataset = dataset
         self.device = _resolve_device(device)
         self.dtype = dtype
@@ -138,23 +156,24 @@ class FeederLoader:
         self._timeout_s = timeout_s
         self._normaliser = Normaliser(self.device, dtype, mean, std, packing=self.recipe.packing)
         self._stage = make_stage(self._normaliser)
-        self._window = window
+        batch_bytes = SlotLayout.of_recipe(self.recipe, slots=1).slot_bytes
+        self._window = min(window, max(1, window_bytes // batch_bytes))
         self._iterator: weakref.ref[EpochIterator] | None = None
         self._batches = self._images = 0
         self._wait_s = 0.0
-        welcome = self._connect()
+        welcome = self._connect(directory)
         self.classes: tuple[str, ...] = tuple(welcome.classes)
         self.samples: int = welcome.samples
         self.fingerprint: str = welcome.fingerprint
         self._cursor = Cursor(len(self._indices))
         self._state_recipe = state_recipe(self.recipe)
 
-    def _connect(self) -> Welcome:
-        """Open a session for the recipe and wait for its welcome."""
+    def _connect(self, directory: Directory) -> Welcome:
+        """Open a session for the recipe and wait for the first welcome."""
         window, recipe = self._window, self.recipe
         buffers = window + self._stage.buffers_held
         slots = window
-        lends = self._share_memory and door_path(self.endpoint) is not None
+        lends = self._share_memory and directory.may_be_local
         if lends and 1 <= window <= MAX_WINDOW:
             slots = min(MAX_WINDOW, buffers)  # what is lent is the node's until it is loaded
         hello = Hello(
@@ -172,9 +191,9 @@ class FeederLoader:
         self._prefetch = Prefetch(
             recipe, rank=self.rank, world_size=self.world_size, buffers=buffers
         )
-        job = Job(endpoint=self.endpoint, hello=hello, share_memory=self._share_memory)
+        job = Job(name=directory.name, hello=hello, share_memory=self._share_memory)
         self._session = ClientSession(job, self._prefetch)
-        transport = Transport(self._session, self._buffers)
+        transport = Transport(self._session, self._buffers, directory)
         self._transport = transport
         # Runs on close(), when the loader is garbage, and at the interpreter's exit.
         self._finalizer = weakref.finalize(self, _end, transport, self._stage)
@@ -259,7 +278,7 @@ class FeederLoader:
             self.recipe = msgspec.structs.replace(
                 self.recipe, order_batch_size=parsed.order_batch_size
             )
-            welcome = self._connect()
+            welcome = self._connect(Directory(self._endpoints))
             if welcome.fingerprint != self.fingerprint:
                 self.close()
                 raise DatasetError(
@@ -274,12 +293,16 @@ class FeederLoader:
         return LoaderStatistics(
             batches=self._batches,
             images=self._images,
+            feeders=self._session.feeders,
+            feeders_left_out=self._session.feeders_left_out,
+            batches_asked_again=self._session.batches_asked_again,
+            batches_hedged=self._session.batches_hedged,
             batches_lent=self._prefetch.lent,
             copied_because=self._session.copied_because,
             received_bytes=self._session.received_bytes,
             wait_s=self._wait_s,
             first_batch_s=self._session.first_batch_s,
-            reconnects=max(0, self._session.welcomes - 1),
+            reconnects=self._session.reconnects,
             chunks_discarded=self._prefetch.chunks_discarded,
             compile_failures=self._normaliser.compile_failures,
             page_locks_refused=self._stage.page_locks_refused,
