@@ -37,13 +37,14 @@ from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
 
 SEED: Final = 5
+WINDOW: Final = 4
 _DTYPE: Final = torch.float16
 
 
 def train(orders: ClientOrders) -> Iterator[BatchLine]:
     """Yield what there is to say of each batch, for ever."""
     with FeederLoader(
-        orders.endpoints[0] if len(orders.endpoints) == 1 else orders.endpoints,
+        orders.endpoints,
         dataset=DATASET_NAME,
         batch_size=orders.batch_size,
         image_size=orders.image_size,
@@ -52,6 +53,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         world_size=orders.world_size,
         device="cpu",
         dtype=_DTYPE,
+        window=WINDOW + 2 * (len(orders.endpoints) - 1),  # so that all of them have work
         timeout_s=orders.timeout_s,
     ) as loader:
         if orders.state:
