@@ -11,7 +11,6 @@ process was killed end the bench with status 1 and the reason.
 """
 
 import argparse
-import itertools
 import math
 import sys
 import time
@@ -21,24 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from bench.chaos_check import (
-    GAP_MAX_S,
-    RATIO_MIN,
-    Arrival,
-    Course,
-    Verdict,
-    check_arrivals,
-    gaps_within,
-)
+from bench.chaos_check import Course, Verdict, check_arrivals
 from bench.chaos_clients import Client, ClientOrders, make_digests
-from bench.chaos_faults import KINDS, draw_faults
+from bench.chaos_faults import draw_faults
 from bench.chaos_feeders import Feeder
-from bench.chaos_scene import Scene, Struck
+from bench.chaos_report import ChaosReport, Run, judge, longest_gap
+from bench.chaos_scene import Scene
 from bench.machine import describe_machine
 from bench.material import dataset_or_synthetic
-from bench.report import RATE, JudgedReport, Result, single
 from feeder.dataset import Dataset
 from feeder.errors import ConfigError
 from feeder.plan import rank_indices
@@ -64,30 +53,6 @@ class ChaosOptions:
     image_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChaosReport(JudgedReport):
-    """A report with every fault, and with the reasons for which the run has failed."""
-
-    faults: Sequence[tuple[float, str, float]]
-    """When, what, and the longest that a client waited for a batch then, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What happened, in times of the monotonic clock."""
-
-    began_s: float
-    struck: Sequence[Struck]
-    chaos_s: tuple[float, float]
-    """Begin and end of the time with faults."""
-    ended_s: float
-    arrivals: Sequence[Sequence[Arrival]]
-    """Of each rank."""
-    errors: Sequence[str]
-    left: Sequence[str]
-    """What was not given back in the end."""
-
-
 def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
     """Run on the dataset at ``path``; what was wrong is in the report's ``failures``."""
     machine = describe_machine()
@@ -110,68 +75,17 @@ def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
         ),
         Verdict(),
     )
-    results, failures = judge(run, verdict, options)
+    results, failures = judge(run, verdict)
     return ChaosReport(
         bench="chaos",
         machine=machine,
         results=results,
         failures=failures,
         faults=[
-            (round(struck.at_s - run.began_s, 3), struck.fault.kind, _longest_gap(run, struck))
+            (round(struck.at_s - run.began_s, 3), struck.fault.kind, longest_gap(run, struck))
             for struck in run.struck
         ],
     )
-
-
-def judge(run: Run, verdict: Verdict, options: ChaosOptions) -> tuple[list[Result], list[str]]:
-    """Return the rows, and a line for each reason for which the run has failed."""
-    calm, chaos = _throughputs(run, options.batch_size)
-    ratio = chaos / calm if calm else 0.0
-    node_kills = [struck for struck in run.struck if struck.fault.kind == "kill-node"]
-    gap_s = max((_longest_gap(run, struck) for struck in node_kills), default=0.0)
-    batches = sum(map(len, run.arrivals))
-    kinds = {struck.fault.kind for struck in run.struck}
-    rows = [
-        single("chaos/faults", "faults", len(run.struck)),
-        single("chaos/kinds", "kinds", len(kinds)),
-        single("chaos/batches", "batches", batches),
-        single("chaos/lost", "batches", verdict.lost),
-        single("chaos/repeated", "batches", verdict.repeated),
-        single("chaos/different", "batches", verdict.different),
-        single("chaos/leaked", "things", len(run.left)),
-        single("chaos/errors", "errors", len(run.errors)),
-        single("chaos/throughput-undisturbed", RATE, calm),
-        single("chaos/throughput", RATE, chaos),
-        single("chaos/throughput-ratio", "", ratio),
-        single("chaos/longest-gap-after-node-kill-s", "s", gap_s),
-        *_gap_rows(run),
-    ]
-    for kind in KINDS:
-        gaps_s = [_longest_gap(run, each) for each in run.struck if each.fault.kind == kind]
-        if gaps_s:
-            rows.append(single(f"faults/{kind}", "faults", len(gaps_s)))
-            rows.append(single(f"faults/{kind}/longest-gap", "s", max(gaps_s)))
-    failures = [
-        f"{count} batches {what}"
-        for what, count in (
-            ("were lost", verdict.lost),
-            ("came twice", verdict.repeated),
-            ("had other bytes than they must, or were another rank's", verdict.different),
-        )
-        if count
-    ]
-    failures += [f"left behind: {what}" for what in run.left]
-    failures += [f"a client gave up: {error}" for error in run.errors]
-    if options.feeders > 1 and ratio < RATIO_MIN:
-        failures.append(
-            f"throughput among faults was {ratio:.2f} of the undisturbed, not {RATIO_MIN:g}"
-        )
-    if options.feeders > 1 and gap_s >= GAP_MAX_S:
-        failures.append(
-            f"a client waited {gap_s:.2f} s after a node process was killed, allowed are "
-            f"{GAP_MAX_S:g}"
-        )
-    return rows, failures
 
 
 def _plan_courses(path: Path, options: ChaosOptions) -> list[Course]:
@@ -224,6 +138,8 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
     ended_s = time.monotonic()
     left = scene.close_and_count()
     return Run(
+        batch_size=options.batch_size,
+        feeders=options.feeders,
         began_s=began_s,
         struck=scene.struck,
         chaos_s=(chaos_from_s, chaos_to_s),
@@ -245,44 +161,6 @@ def _break_things(scene: Scene, options: ChaosOptions, until_s: float) -> None:
         progress.add(1)
         next_s = max(next_s + options.every_s, time.monotonic())
     progress.end()
-
-
-def _longest_gap(run: Run, struck: Struck) -> float:
-    """Return the longest wait of a client for a batch between a fault and the next."""
-    gaps = [
-        gap
-        for rank, arrivals in enumerate(run.arrivals)
-        if not struck.hits_client(rank)
-        for gap in gaps_within(arrivals, struck.at_s, struck.until_s)
-    ]
-    return round(max(gaps, default=0.0), 3)
-
-
-def _throughputs(run: Run, batch_size: int) -> tuple[float, float]:
-    """Return the images a second of all clients, undisturbed and among faults."""
-    from_s, to_s = run.chaos_s
-    times = [arrival.at_s for arrivals in run.arrivals for arrival in arrivals]
-    first_s = max((each[0].at_s for each in run.arrivals if each), default=run.began_s)
-    calm_s = max(0.0, from_s - first_s) + run.ended_s - to_s
-    calm = sum(first_s <= at_s < from_s or to_s <= at_s < run.ended_s for at_s in times)
-    chaos = sum(from_s <= at_s < to_s for at_s in times)
-    return batch_size * calm / calm_s, batch_size * chaos / (to_s - from_s)
-
-
-def _gap_rows(run: Run) -> list[Result]:
-    from_s, to_s = run.chaos_s
-    spans = {"": [(from_s, to_s)], "-undisturbed": [(run.began_s, from_s), (to_s, run.ended_s)]}
-    rows = []
-    for name, times in spans.items():
-        gaps = [
-            gap
-            for arrivals, (since_s, until_s) in itertools.product(run.arrivals, times)
-            for gap in gaps_within(arrivals, since_s, until_s)
-        ]
-        for percent in (50, 99) if gaps else ():
-            gap_ms = 1e3 * float(np.percentile(gaps, percent))
-            rows.append(single(f"chaos/gap-p{percent}{name}", "ms", gap_ms))
-    return rows
 
 
 def run(arguments: argparse.Namespace) -> ChaosReport:

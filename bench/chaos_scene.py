@@ -17,6 +17,7 @@ import psutil
 from bench.chaos_clients import TIMEOUT_S, Client
 from bench.chaos_faults import Fault
 from bench.chaos_feeders import Feeder
+from bench.footprint import mapped_slot_memories
 from feeder.errors import PeerError
 from feeder.recipe import Recipe
 
@@ -56,7 +57,7 @@ class Scene:
         self.struck: list[Struck] = []
         self._selector = selectors.DefaultSelector()
         self._feeder_fds: list[Mapping[str, int]] = []
-        self._client_fds: list[int] = []
+        self._client_holds: list[Mapping[str, int]] = []
 
     @property
     def is_well(self) -> bool:
@@ -72,7 +73,7 @@ class Scene:
 
     def note_clients(self) -> None:
         """Remember what the clients hold while all is well."""
-        self._client_fds = [_fds(client) for client in self.clients]
+        self._client_holds = [_holds(client) for client in self.clients]
 
     def add_clients(self, clients: Sequence[Client]) -> None:
         """Take clients in, which have been started; return when all have got a batch."""
@@ -204,11 +205,13 @@ class Scene:
 
     def _grown_clients(self) -> list[str]:
         return [
-            f"{now - before} descriptors of client {rank}"
-            for rank, (client, before) in enumerate(
-                zip(self.clients, self._client_fds, strict=True)
+            f"{now - then[what]} {what} of client {rank}"
+            for rank, (client, then) in enumerate(
+                zip(self.clients, self._client_holds, strict=True)
             )
-            if client.error is None and (now := _fds(client)) > before + _FDS_MORE
+            if client.error is None
+            for what, now in _holds(client).items()
+            if now > then[what] + (_FDS_MORE if what == "descriptors" else 0)
         ]
 
 
@@ -216,5 +219,9 @@ def _pick(processes: Sequence[psutil.Process], number: int) -> psutil.Process:
     return processes[number % len(processes)]
 
 
-def _fds(client: Client) -> int:
-    return int(psutil.Process(client.pid).num_fds())
+def _holds(client: Client) -> Mapping[str, int]:
+    """Return how many descriptors and memories of feeders' slots a client has."""
+    return {
+        "descriptors": psutil.Process(client.pid).num_fds(),
+        "slot memories": mapped_slot_memories(client.pid),
+    }

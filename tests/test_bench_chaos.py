@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import chaos_scene
-from bench.chaos import ChaosOptions, Run, judge
 from bench.chaos_check import Arrival, Course, Verdict, check_arrivals, gaps_within
 from bench.chaos_faults import KINDS, Fault, draw_faults
 from bench.chaos_feeders import Feeder
+from bench.chaos_report import Run, judge
 from bench.chaos_scene import Scene, Struck
 from bench.cli import main
 from feeder.fetch import BatchFetcher
@@ -99,22 +99,12 @@ def test_a_schedule_depends_on_its_seed_and_has_every_kind_as_often() -> None:
     assert hit == {(False, 0), (False, 1), (True, 0), (True, 1), (True, 2)}
 
 
-OPTIONS = ChaosOptions(
-    minutes=1.0,
-    calm_s=10.0,
-    every_s=4.0,
-    seed=0,
-    feeders=2,
-    clients=1,
-    batch_size=8,
-    image_size=32,
-)
-
-
 def make_run(**fields: object) -> Run:
     """Return a run of 100 s: 20 batches in 20 calm seconds, 60 in 60 s, 20 in 20 s; one kill."""
     kill = Fault(kind="kill-node", target=0, worker=0, lasts_s=0.0)
     settings: dict[str, object] = {
+        "batch_size": 8,
+        "feeders": 2,
         "began_s": 0.0,
         "struck": [Struck(kill, 30.2, 31.0)],
         "chaos_s": (20.0, 80.0),
@@ -127,7 +117,7 @@ def make_run(**fields: object) -> Run:
 
 
 def test_a_run_in_which_all_was_well_has_not_failed() -> None:
-    rows, failures = judge(make_run(), Verdict(), OPTIONS)
+    rows, failures = judge(make_run(), Verdict())
     assert failures == []
     values = {row.name: row.value for row in rows}
     assert values["chaos/throughput-ratio"] == pytest.approx(1.0)
@@ -163,13 +153,13 @@ def run_without(is_missing: Callable[[float], bool]) -> Run:
     ],
 )
 def test_whatever_is_wrong_is_a_reason(run: Run, verdict: Verdict, reason: str) -> None:
-    _, failures = judge(run, verdict, OPTIONS)
+    _, failures = judge(run, verdict)
     assert any(failure.startswith(reason) for failure in failures), failures
 
 
 def test_a_single_feeder_promises_neither_throughput_nor_gaps() -> None:
-    slow = make_run(arrivals=[arrivals(list(range(25)))])
-    assert judge(slow, Verdict(), replace(OPTIONS, feeders=1))[1] == []
+    slow = make_run(arrivals=[arrivals(list(range(25)))], feeders=1)
+    assert judge(slow, Verdict())[1] == []
 
 
 @pytest.fixture(scope="module")

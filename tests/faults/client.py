@@ -113,11 +113,6 @@ class Client:
         self._process.stdin.close()
         assert self._process.wait(DEADLINE_S) == 0
 
-    def slot_files(self) -> int:
-        """Return how many memories of feeders' slots it maps."""
-        lines = (line.split() for line in _maps(self.process.pid))
-        return len({fields[4] for fields in lines if "memfd:feeder-slots" in " ".join(fields[5:])})
-
     def hear(self) -> str:
         """Return the next line that it says."""
         return self._lines.get(timeout=DEADLINE_S)
@@ -160,11 +155,6 @@ def stop(process: psutil.Process) -> None:
     """SIGSTOP a process; returns once it has stopped."""
     process.suspend()
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
-
-
-def _maps(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
-        return maps.read().splitlines()
 
 
 def _say(line: str) -> None:

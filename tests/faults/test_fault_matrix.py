@@ -14,6 +14,7 @@ from typing import Final
 import psutil
 import pytest
 
+from bench.footprint import mapped_slot_memories
 from tests.daemon import pack_small, wait_until
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
@@ -79,7 +80,7 @@ class Scene:
         assert counters["slots_held_bytes"] == counters["slots_committed_bytes"] > 0
         await_fds(self.service.daemon.node, self.node_fds)
         await_fds(self.survivor.client.process, self.client_fds)
-        assert self.survivor.client.slot_files() == 1
+        assert mapped_slot_memories(self.survivor.client.process.pid) == 1
         running = psutil.Process(self.service.daemon.process.pid)
         family = [running, *running.children(recursive=True), self.survivor.client.process]
         assert not shared_names(family)
