@@ -219,6 +219,25 @@ class Prefetch:
         )
         assembly.was_asked = True
 
+    def is_head(self, key: Key) -> bool:
+        """Whether a batch is the course's next one, which the consumer waits for."""
+        return next(iter(self._held), None) == key
+
+    def put_off(self, link: int) -> bool:
+        """Give the last batch back that a link was asked for, unless it is the course's next.
+
+        It is open again, even if it was there already. Returns whether there is one.
+        """
+        theirs = [(key, held) for key, held in self._held.items() if link in held.asks]
+        if not theirs or self.is_head(theirs[-1][0]):
+            return False
+        key, assembly = theirs[-1]
+        del assembly.asks[link]
+        self._releases.setdefault(link, []).append(key)
+        if assembly.lent is not None:
+            assembly.settled, assembly.lent = False, None
+        return True
+
     def take_releases(self, link: int) -> list[Key]:
         """Return the batches whose slots the node of a link may reuse, each once."""
         return self._releases.pop(link, [])
