@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.chaos_check import Course, Verdict, check_arrivals
-from bench.chaos_clients import Client, ClientOrders, make_digests
+from bench.chaos_clients import Client, ClientOrders, Ways, make_digests
 from bench.chaos_faults import draw_faults
 from bench.chaos_feeders import Feeder
 from bench.chaos_report import ChaosReport, Run, judge, longest_gap
@@ -145,6 +145,7 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
         chaos_s=(chaos_from_s, chaos_to_s),
         ended_s=ended_s,
         arrivals=[client.arrivals for client in scene.clients],
+        ways=sum((client.ways for client in scene.clients), Ways()),
         errors=[client.error for client in scene.clients if client.error is not None],
         left=left,
     )

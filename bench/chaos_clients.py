@@ -39,6 +39,22 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     """Of the client before it; empty for the first."""
 
 
+class Ways(msgspec.Struct, frozen=True, kw_only=True):
+    """How batches came to a client, as its loader counts it."""
+
+    lent: int = 0
+    asked_again: int = 0
+    hedged: int = 0
+
+    def __add__(self, other: "Ways") -> "Ways":
+        """Return both together."""
+        return Ways(
+            lent=self.lent + other.lent,
+            asked_again=self.asked_again + other.asked_again,
+            hedged=self.hedged + other.hedged,
+        )
+
+
 class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     """What a client says of a batch."""
 
@@ -46,6 +62,8 @@ class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     digest: str
     at_s: float
+    ways: Ways
+    """Of all batches of this process so far."""
     state: Mapping[str, int | str]
 
 
@@ -58,12 +76,18 @@ class Client:
         self.error: str | None = None
         """What it gave up for, or how it ended; None while all is well."""
         self.orders = orders
+        self._ways_before = self._ways_now = Ways()
         self._process = _start(orders)
 
     @property
     def pid(self) -> int:
         """Its process id now."""
         return self._process.pid
+
+    @property
+    def ways(self) -> Ways:
+        """How batches came, to those that were killed too."""
+        return self._ways_before + self._ways_now
 
     def fileno(self) -> int:
         """Return what to poll before ``read``."""
@@ -79,6 +103,7 @@ class Client:
                 continue
             self.arrivals.append(Arrival((said.epoch, said.index), said.digest, said.at_s))
             self.orders = msgspec.structs.replace(self.orders, state=said.state)
+            self._ways_now = said.ways
         return lines is not None
 
     def replace_killed(self) -> None:
@@ -86,6 +111,7 @@ class Client:
         os.kill(self.pid, signal.SIGKILL)
         self._read_to_end()
         self._process.kill()
+        self._ways_before, self._ways_now = self.ways, Ways()
         self._process = _start(self.orders)
 
     def close(self) -> None:

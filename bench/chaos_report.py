@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.chaos_check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
+from bench.chaos_clients import Ways
 from bench.chaos_faults import KINDS
 from bench.chaos_scene import Struck
 from bench.report import RATE, JudgedReport, Result, single
@@ -33,6 +34,8 @@ class Run:
     ended_s: float
     arrivals: Sequence[Sequence[Arrival]]
     """Of each rank."""
+    ways: Ways
+    """How all of them came."""
     errors: Sequence[str]
     left: Sequence[str]
     """What was not given back in the end."""
@@ -50,6 +53,9 @@ def judge(run: Run, verdict: Verdict) -> tuple[list[Result], list[str]]:
         single("chaos/faults", "faults", len(run.struck)),
         single("chaos/kinds", "kinds", len(kinds)),
         single("chaos/batches", "batches", batches),
+        single("chaos/batches-lent", "batches", run.ways.lent),
+        single("chaos/batches-asked-again", "batches", run.ways.asked_again),
+        single("chaos/batches-hedged", "batches", run.ways.hedged),
         single("chaos/lost", "batches", verdict.lost),
         single("chaos/repeated", "batches", verdict.repeated),
         single("chaos/different", "batches", verdict.different),

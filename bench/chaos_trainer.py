@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import torch
 
-from bench.chaos_clients import BatchLine, ClientOrders
+from bench.chaos_clients import BatchLine, ClientOrders, Ways
 from bench.daemon import DATASET_NAME
 from feeder.dataset import Dataset
 from feeder.errors import FeederError
@@ -61,12 +61,18 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         while True:
             loader.set_epoch(int(loader.state_dict()["epoch"]) % orders.epochs)
             for batch in loader:
+                counts = loader.statistics()
                 digest = digest_of(batch.images, batch.labels, batch.sample_ids)
                 yield BatchLine(
                     epoch=batch.epoch,
                     index=batch.index,
                     digest=digest,
                     at_s=time.monotonic(),
+                    ways=Ways(
+                        lent=counts.batches_lent,
+                        asked_again=counts.batches_asked_again,
+                        hedged=counts.batches_hedged,
+                    ),
                     state=loader.state_dict(),
                 )
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bench import chaos_scene
 from bench.chaos_check import Arrival, Course, Verdict, check_arrivals, gaps_within
+from bench.chaos_clients import Ways
 from bench.chaos_faults import KINDS, Fault, draw_faults
 from bench.chaos_feeders import Feeder
 from bench.chaos_report import Run, judge
@@ -110,6 +111,7 @@ def make_run(**fields: object) -> Run:
         "chaos_s": (20.0, 80.0),
         "ended_s": 100.0,
         "arrivals": [arrivals(list(range(100)))],
+        "ways": Ways(lent=60),
         "errors": [],
         "left": [],
     }
@@ -204,6 +206,7 @@ def test_a_short_run_breaks_things_and_nobody_notices(dataset: Path, tmp_path: P
         assert rows[f"chaos/{wrong}"] == 0
     assert rows["chaos/faults"] == len(document["faults"]) >= 3
     assert rows["chaos/batches"] > 100
+    assert rows["chaos/batches-lent"] > 50, "one of the two shares memory"
     after = {process.pid for process in psutil.Process().children(recursive=True)}
     assert after <= before
 
