@@ -193,7 +193,7 @@ SMALL = [*("--batch-size", "4", "--image-size", "32", "--calm", "1")]
 
 def test_a_short_run_breaks_things_and_nobody_notices(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
-    settings = [*SMALL, "--minutes", "0.1", "--every", "0.6", "--seed", "3"]
+    settings = [*SMALL, "--minutes", "0.06", "--every", "0.5", "--seed", "3"]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     status = main(["chaos", str(dataset), *settings, "--json", str(out)])
     document = json.loads(out.read_text())
