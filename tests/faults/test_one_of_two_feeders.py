@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pytest
 
 from bench.chaos_check import GAP_MAX_S
 from bench.chaos_proxy import TcpProxy
 from bench.daemon import free_port
+from feeder.errors import PeerError
 from tests.daemon import pack_small, wait_until
 from tests.faults.client import stop
 from tests.faults.service import Service
@@ -109,3 +111,20 @@ def test_no_batch_is_waited_for_longer_than_promised(
     pair.struck.revive()
     pair.await_both()
     assert pair.take(1) < GAP_MAX_S
+
+
+def test_with_both_out_of_reach_the_deadline_ends_the_wait_with_one_exception(pair: Pair) -> None:
+    endpoints = [pair.proxy.endpoint, pair.other.endpoint]
+    with make_loader(endpoints, timeout_s=1.0) as loader:
+        wait_until(lambda: loader.statistics().feeders == 2, "both serve it")
+        nodes = [service.daemon.node for service in (pair.struck, pair.other)]
+        for node in nodes:
+            stop(node)
+        began_s = time.monotonic()
+        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 1 s: "):
+            list(chain(loader, loader))
+        assert time.monotonic() - began_s < GAP_MAX_S
+        for node in nodes:
+            node.resume()
+        loader.set_epoch(1)
+        assert [digest(batch) for batch in loader] == pair.undisturbed[EPOCH : 2 * EPOCH]
