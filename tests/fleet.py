@@ -112,7 +112,7 @@ class Fleet:
     def __init__(self, chance: random.Random, nodes: list[Node], *, buffers: int = 4) -> None:
         self.chance = chance
         self.now_s = 0.0
-        self.nodes = {f"tcp://{node.name}:1": node for node in nodes}
+        self.nodes = {f"ipc:///{node.name}": node for node in nodes}
         self.lines: dict[int, Line] = {}
         self.loss = self.repetition = 0.0
         self.reading_s: tuple[float, ...] = (0.0, 0.01, 0.3)  # how long the consumer holds a batch

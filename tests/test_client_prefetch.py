@@ -437,6 +437,20 @@ def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
     assert prefetch.take_releases(A) == []
 
 
+def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
+    prefetch = share()
+    for index in (1, 2):
+        ask(prefetch, B, (0, index))
+        lend(prefetch, B, lent((0, index)))
+    assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
+    assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
+    assert prefetch.reclaim(B, (0, 0))
+    assert prefetch.take_releases(B) == [(0, 2)]
+    assert prefetch.completed == prefetch.lent == 1
+    assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]
+    assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"
+
+
 class Nodes:
     """Nodes behind links, by their own accounts of what is wanted; a turn asks at random."""
 
@@ -459,6 +473,8 @@ class Nodes:
                 for link in links
                 if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
             ]
+            if self.chance.random() < 0.1:
+                prefetch.reclaim(self.chance.choice(links), key)
             link = None
             if able and (not assembly.asks or self.chance.random() < 0.4):
                 link = self.chance.choice(able)

@@ -100,7 +100,7 @@ class Asker:
         if now_s < asked_s + ASK_AGAIN_S:
             self.due_s = min(self.due_s, asked_s + ASK_AGAIN_S)
             return None
-        return next((n for n in assembly.asks if links[n].quiet_at_s > now_s), None)
+        return next((n for n in assembly.asks if candidates.is_answering(n)), None)
 
 
 class _Candidates:
@@ -127,11 +127,15 @@ class _Candidates:
         """Whether there is anybody to ask besides whoever was asked."""
         return len(self._room) > 1
 
+    def is_answering(self, link: int) -> bool:
+        """Whether a link can be asked and is not quiet."""
+        return link in self._answering
+
     def choose(self, key: Key, *, is_overdue: bool, is_answering: bool = False) -> int | None:
         """Return whom to ask, and take of its room; quiet ones last, or not at all.
 
-        For a batch that is overdue a node gets more than its share. If all wait for this one, even
-        a later batch makes room for it: it may be that all nodes hold batches which nobody can
+        For a batch that is overdue a node gets more than its share, and if it has no room a later
+        batch that it has lent makes some: it may be that all nodes hold batches which nobody can
         consume before.
         """
         able = self._find_able(key, is_answering)
@@ -139,8 +143,8 @@ class _Candidates:
             if self._room[number] > (0 if is_overdue else self._over_share[number]):
                 self._room[number] -= 1
                 return number
-        if is_overdue and self._prefetch.is_head(key):
-            return next((number for number in able if self._prefetch.put_off(number)), None)
+        if is_overdue:
+            return next((number for number in able if self._prefetch.reclaim(number, key)), None)
         return None
 
     def _find_able(self, key: Key, is_answering: bool) -> list[int]:
