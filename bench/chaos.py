@@ -127,14 +127,13 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
     scene.pump(began_s + options.calm_s)
     scene.note_clients()
     chaos_from_s = time.monotonic()
-    chaos_to_s = chaos_from_s
+    chaos_to_s = None
     try:
         _break_things(scene, options, chaos_from_s + 60 * options.minutes)
         chaos_to_s = time.monotonic()
         scene.pump(chaos_to_s + options.calm_s)
     except KeyboardInterrupt:
         sys.stderr.write("feeder-bench: interrupted: what has been seen so far is judged\n")
-        chaos_to_s = max(chaos_to_s, time.monotonic())
     ended_s = time.monotonic()
     left = scene.close_and_count()
     return Run(
@@ -142,7 +141,7 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
         feeders=options.feeders,
         began_s=began_s,
         struck=scene.struck,
-        chaos_s=(chaos_from_s, chaos_to_s),
+        chaos_s=(chaos_from_s, chaos_to_s or ended_s),
         ended_s=ended_s,
         arrivals=[client.arrivals for client in scene.clients],
         ways=sum((client.ways for client in scene.clients), Ways()),
