@@ -4,6 +4,7 @@ A client is told no in one line that names the field, the limit and the way out.
 larger than the room is granted smaller; one batch is the least.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from feeder.errors import ConfigError
 from feeder.limit_remedies import more_memory
 from feeder.plan import EpochPlan, LastBatch, ShardLayout
+from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Hello, RefusedCode, Welcome
 
@@ -44,6 +46,26 @@ class SessionLimits:
     """A session whose client is silent for so long ends."""
     chunk_deadline_s: float
     """A worker without progress for so long is ended and replaced."""
+    recipes_max: int = sys.maxsize
+    """Different recipes at a time."""
+    client_sessions_max: int = sys.maxsize
+    """Of all these, what one client may have: what counts as one is the account of an event."""
+    client_slots_bytes: int = sys.maxsize
+    client_recipes_max: int = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What is in use when a Hello arrives, by everybody or by one client."""
+
+    sessions: int = 0
+    slots_bytes: int = 0
+    """Memory of ended sessions that is still lent included."""
+    recipes: frozenset[tuple[str, Recipe]] = frozenset()
+    """Of open sessions, each with its dataset's name."""
+
+
+NOTHING: Final = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +104,29 @@ def admit(
     limits: SessionLimits,
     *,
     is_draining: bool,
-    sessions: int,
-    left_bytes: int,
+    used: Usage,
     available_bytes: int,
+    account: str = "",
+    used_by_client: Usage = NOTHING,
 ) -> Admission | Refusal:
-    """Decide about a Hello, given how many sessions there are, what the budget of slot memory has
-    left, and what cgroup and machine have available."""
+    """Decide about a Hello, given what is in use in all, and by the client (whose name for people
+    is ``account``), and what cgroup and machine have available."""
     if is_draining:
         return Refusal("draining", "this feeder is about to end: ask another one, or try later")
     dataset = datasets.get(hello.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
         return Refusal("unknown-dataset", f"no dataset {hello.dataset!r} here; served: {served}")
-    if sessions >= limits.sessions_max:
+    if used.sessions >= limits.sessions_max:
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
+    refusal = _object_to_client(hello, limits, used, account, used_by_client)
+    if refusal is not None:
+        return refusal
     plan = _plan(hello, dataset)
     if isinstance(plan, Refusal):
         return plan
-    layout = _grant(hello, limits, left_bytes, available_bytes)
+    layout = _grant(hello, limits, used, available_bytes, account, used_by_client)
     return layout if isinstance(layout, Refusal) else Admission(plan, layout)
 
 
@@ -153,17 +179,50 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     return plan
 
 
+def _object_to_client(
+    hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
+) -> Refusal | None:
+    """Return which limit on sessions or recipes a client would be over, or None."""
+    if used_by_client.sessions >= limits.client_sessions_max:
+        return Refusal(
+            "clients",
+            f"client {account!r} has {used_by_client.sessions} sessions, as many as one may: close "
+            "one, or raise client_sessions_max",
+        )
+    recipe = hello.dataset, hello.recipe
+    if len(used.recipes | {recipe}) > limits.recipes_max:
+        return Refusal(
+            "recipes",
+            f"{len(used.recipes)} different recipes are in use, as many as may be: use one of "
+            "them, or raise recipes_max",
+        )
+    if len(used_by_client.recipes | {recipe}) > limits.client_recipes_max:
+        return Refusal(
+            "recipes",
+            f"client {account!r} uses {len(used_by_client.recipes)} different recipes, as many as "
+            "one may: close sessions, or raise client_recipes_max",
+        )
+    return None
+
+
 def _grant(
-    hello: Hello, limits: SessionLimits, left_bytes: int, available_bytes: int
+    hello: Hello,
+    limits: SessionLimits,
+    used: Usage,
+    available_bytes: int,
+    account: str,
+    used_by_client: Usage,
 ) -> SlotLayout | Refusal:
     """Return the slots that the session gets, fewer than it asks for where room is short."""
     recipe = hello.recipe
     one = SlotLayout.of_recipe(recipe, slots=1)
     chunks = -(-recipe.batch_size // limits.chunk_images)
+    left_bytes = limits.slots_bytes - used.slots_bytes
+    left_to_client_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
     window = min(
         hello.window,
         limits.window_max,
-        min(left_bytes, available_bytes) // one.slot_bytes,
+        min(left_bytes, left_to_client_bytes, available_bytes) // one.slot_bytes,
         max(1, SESSION_CHUNKS_MAX // chunks),
     )
     need = f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory"
@@ -173,6 +232,13 @@ def _grant(
             f"{need}, {max(left_bytes, 0) / 1e6:.1f} MB are left of "
             f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, ask for smaller batches, or "
             "raise slots_bytes",
+        )
+    if left_to_client_bytes < one.slot_bytes:
+        return Refusal(
+            "memory",
+            f"{need}, client {account!r} has {max(left_to_client_bytes, 0) / 1e6:.1f} MB left of "
+            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, ask for "
+            "smaller batches, or raise client_slots_bytes",
         )
     if window < 1:
         return Refusal(

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from feeder import __version__
-from feeder.commands import pack, preview, serve, status, unpack, verify
+from feeder.commands import keygen, pack, preview, serve, status, unpack, verify
 from feeder.errors import FeederError
 
-_COMMANDS = (pack, verify, unpack, serve, preview, status)
+_COMMANDS = (pack, verify, unpack, serve, preview, status, keygen)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -26,11 +26,13 @@ from feeder.config_keys import (
     AbsoluteFolder,
     Choice,
     Endpoints,
+    FilePath,
     Kind,
     Number,
     PinList,
     WholeNumber,
 )
+from feeder.endpoint import check_exposure, parse_endpoint
 from feeder.errors import ConfigError
 
 DEFAULT: Final = "default"
@@ -44,8 +46,17 @@ _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 class ServeConfig:
     """How `feeder serve` serves. The comment on each key is the reason of its default."""
 
-    # Loopback: until keys say who may come in, nobody but this machine may.
+    # Loopback: unless keys say who may come in, nobody but this machine may.
     bind: Annotated[tuple[str, ...], Endpoints()] = ("tcp://127.0.0.1:5555",)
+
+    # None: which clients to let in is for people to say. With keys, all tcp is encrypted.
+    secret_key: Annotated[str, FilePath()] = ""
+
+    # The public keys of the clients that may come in over tcp; goes with secret_key.
+    client_keys: Annotated[str, FilePath()] = ""
+
+    # The daemon's group, which is who is meant to train here; strangers on the host are not.
+    socket_mode: Annotated[str, Choice(("0600", "0660", "0666"))] = "0660"
 
     # One worker for each CPU that affinity and cgroup quota leave us: decoding is pure CPU work.
     workers: Annotated[int | Literal["auto"], WholeNumber(1, 1024, auto=True)] = "auto"
@@ -65,6 +76,19 @@ class ServeConfig:
 
     # A host feeds its 8 accelerators for training, validation and some spare; more is a mistake.
     clients_max: Annotated[int, WholeNumber(1, 4096)] = 64
+
+    # A host's jobs may be one user's; whoever comes next still finds a place.
+    client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 48
+
+    # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
+    client_slots_bytes: Annotated[
+        int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)
+    ] = "auto"
+
+    # Training and validation of some jobs. Each recipe's finished rows take room in the cache,
+    # which is not given back.
+    recipes_max: Annotated[int, WholeNumber(1, 4096)] = 32
+    client_recipes_max: Annotated[int, WholeNumber(1, 4096)] = 16
 
     # Clients ping every second; 15 lost ones are a dead client and not a slow one.
     lease_s: Annotated[float, Number(2, 3600)] = 15.0
@@ -105,14 +129,19 @@ class Config:
     # What an operator wants to read by default; "debug" adds one line for each session's event.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
     provenance: Mapping[str, str]
+    is_insecure: bool = False
+    """Plain tcp that strangers can reach is wanted: typed by somebody, never read from a file."""
 
 
-def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
+def load_config(
+    path: Path | None, overrides: Mapping[str, object], *, is_insecure: bool = False
+) -> Config:
     """Return the configuration of a file (None: defaults only) under the command line's overrides.
 
     `overrides` maps keys as in `provenance` to values, where text is read as the key's kind;
     "data" maps names to folders and adds to those of the file. None means that the option was
-    not given. Raises ConfigError with one line that names place, key, value and what is allowed.
+    not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one
+    line that names place, key, value and what is allowed.
     """
     values: dict[str, object] = {}
     provenance: dict[str, str] = {}
@@ -131,13 +160,16 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
     cache: Any = _below("cache.", values)
     data: Any = _below("data.", values)
     top_level: Any = {key: value for key, value in values.items() if key in _TOP_LEVEL}
-    return Config(
+    config = Config(
         serve=ServeConfig(**serve),
         cache=CacheConfig(**cache),
         data=data,
         provenance=dict.fromkeys(_KINDS, DEFAULT) | provenance,
+        is_insecure=is_insecure,
         **top_level,
     )
+    _check_security(config)
+    return config
 
 
 def format_effective(config: Config) -> str:
@@ -163,6 +195,26 @@ def format_effective(config: Config) -> str:
         ("[data]", shown[data_from:]),
     )
     return "\n".join([shown[0], *(line for head, rows in tables for line in ("", head, *rows))])
+
+
+def _check_security(config: Config) -> None:
+    serve = config.serve
+    if bool(serve.secret_key) != bool(serve.client_keys):
+        there, missing = ("secret_key", "client_keys")[:: 1 if serve.secret_key else -1]
+        raise ConfigError(
+            f"{config.provenance[f'serve.{there}']}: serve.{there} is set and serve.{missing} is "
+            "not: they go together (who this feeder is, and which clients it lets in)"
+        )
+    if serve.secret_key and config.is_insecure:
+        raise ConfigError("--insecure and secret_key exclude each other: leave one of them out")
+    try:
+        check_exposure(
+            map(parse_endpoint, serve.bind),
+            has_keys=bool(serve.secret_key),
+            is_insecure=config.is_insecure,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{config.provenance['serve.bind']}: {error}") from None
 
 
 def _read_toml(path: Path) -> dict[str, object]:
@@ -215,14 +267,15 @@ def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse(key: str, value: object, where: str, base: Path) -> object:
-    """Return the value to keep for a key; relative dataset folders start at `base`."""
+    """Return the value to keep for a key; relative paths start at `base`."""
     if key.startswith("data."):
         return _parse_dataset(key, value, where, base)
     kind = _KINDS.get(key)
     if kind is None:
         raise ConfigError(f"{where}: there is no key {key}: {_nearest(key)}")
     try:
-        return kind.parse(value)
+        parsed = kind.parse(value)
+        return str(base / str(parsed)) if isinstance(kind, FilePath) and parsed else parsed
     except ValueError:
         raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {kind.allowed}") from None
     except ConfigError as error:

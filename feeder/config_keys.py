@@ -166,3 +166,21 @@ class AbsoluteFolder:
 
     def from_text(self, text: str) -> object:
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath:
+    """The path of a file or folder, as text; empty for none. A relative one begins at the file's
+    folder, or at the working directory where the command line gives it."""
+
+    @property
+    def allowed(self) -> str:
+        return 'a path, or "" for none'
+
+    def parse(self, value: object) -> object:
+        if not isinstance(value, str) or "\0" in value:
+            raise ValueError
+        return value
+
+    def from_text(self, text: str) -> object:
+        return text

@@ -4,11 +4,13 @@ Node process k of a host binds tcp port base + k, and for ipc the base path with
 where k > 0. Port 0 lets the system choose one for each node process.
 """
 
+import contextlib
 import errno
 import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +24,7 @@ _IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
 """Leaves room for .k of another node process, and for where its slots are claimed."""
 
 _PROBE_DEADLINE_S: Final = 1.0
+_NAMES: Final = {"localhost": "127.0.0.1", "*": "0.0.0.0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,15 @@ class Endpoint:
 
     transport: Literal["tcp", "ipc"]
     host: str
-    """Loopback address; empty for ipc."""
+    """Numeric address; empty for ipc."""
     port: int
     path: str
     """Path of the socket file; empty for tcp."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine can reach it."""
+        return self.transport == "ipc" or ipaddress.ip_address(self.host).is_loopback
 
     def __str__(self) -> str:
         if self.transport == "ipc":
@@ -56,7 +64,10 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Return the endpoint that ``text`` names; ConfigError unless it is loopback tcp or ipc."""
+    """Return the endpoint that ``text`` names; ConfigError unless it is numeric tcp or ipc.
+
+    Whether others may reach it is ``check_exposure``'s to say.
+    """
     if text.startswith("ipc://"):
         return _parse_ipc(text)
     if not text.startswith("tcp://"):
@@ -64,16 +75,39 @@ def parse_endpoint(text: str) -> Endpoint:
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX:
         raise ConfigError(f"bind: {text!r} has no port 0 .. {_PORT_MAX} at its end")
-    bare = host.removeprefix("[").removesuffix("]")
-    if bare == "localhost":
-        bare = "127.0.0.1"
-    if not _is_loopback(bare, text):
+    bare = _NAMES.get(host, host.removeprefix("[").removesuffix("]"))
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
         raise ConfigError(
-            f"bind: {text} would be open to the network, and nothing would yet keep strangers out "
-            "or the data secret (encryption with CURVE keys will come): bind tcp://127.0.0.1:PORT "
-            "or ipc:///PATH, and tunnel (ssh -L) to reach it from elsewhere"
-        )
+            f"bind: {text!r} names no address of this machine: write tcp://127.0.0.1:PORT, or "
+            "tcp://*:PORT for all of its addresses"
+        ) from None
     return Endpoint("tcp", bare, int(port), "")
+
+
+def check_exposure(endpoints: Iterable[Endpoint], *, has_keys: bool, is_insecure: bool) -> None:
+    """Raise ConfigError where strangers could reach an endpoint and nothing keeps them out."""
+    for endpoint in endpoints:
+        if not (endpoint.is_local or has_keys or is_insecure):
+            raise ConfigError(
+                f"bind: {endpoint} would be open to the network: make CURVE keys with `feeder "
+                "keygen` and set secret_key and client_keys (see systemd/feeder.toml), bind "
+                "tcp://127.0.0.1:PORT or ipc:///PATH, or type --insecure to let everybody in"
+            )
+
+
+@contextlib.contextmanager
+def created_with_mode(mode: int) -> Iterator[None]:
+    """Have socket files that are bound within this context be created with ``mode``.
+
+    So there is no moment at which more people could connect than later. For the whole process.
+    """
+    former = os.umask(0o777 & ~mode)
+    try:
+        yield
+    finally:
+        os.umask(former)
 
 
 def clear_stale_socket(path: Path) -> None:
@@ -117,14 +151,3 @@ def _parse_ipc(text: str) -> Endpoint:
             "the system allows for sockets: choose a shorter one"
         )
     return Endpoint("ipc", "", 0, path)
-
-
-def _is_loopback(host: str, text: str) -> bool:
-    if host == "*":
-        return False
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        raise ConfigError(
-            f"bind: {text!r} names no address of this machine: write tcp://127.0.0.1:PORT"
-        ) from None

@@ -18,6 +18,8 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
+from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
@@ -51,6 +53,7 @@ _REFUSALS: Final = {
     "version": ProtocolError,
     "memory": ResourceError,
     "clients": ResourceError,
+    "recipes": ResourceError,
 }
 
 
@@ -122,9 +125,11 @@ class BatchFetcher:
         timeout_s: float = 30.0,
         client: str = "feeder fetch",
         share_memory: bool = True,
+        keys: ClientKeys | None = None,
     ) -> None:
         """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline.
 
+        ``keys`` (``feeder.keys.read_client_keys``) are for tcp, where the feeder asks for them.
         ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
         ``copied_because`` says why they are copied; it is None where they are read in place.
         ``received_bytes`` counts all that came over the socket.
@@ -132,9 +137,11 @@ class BatchFetcher:
         self._endpoint = endpoint
         self._recipe = recipe
         self._timeout_s = timeout_s
+        self._keys = keys
         self.received_bytes = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:
             self._connect()
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
@@ -240,6 +247,7 @@ class BatchFetcher:
         self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
         try:
+            apply_client_keys(self._socket, self._endpoint, self._keys)
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(
@@ -295,12 +303,20 @@ class BatchFetcher:
                 pass  # pongs, word of draining, and what belongs to older sessions
 
     def _await_welcome(self) -> Welcome:
-        while True:
+        watch = HandshakeWatch(self._endpoint, self._keys)
+        while await_message(self._socket, self._monitor, watch, self._timeout_s):
             message, _ = self._receive()
             if isinstance(message, Welcome):
+                self._end_monitor()
                 return message
             if isinstance(message, Refused):
                 self._refuse(message)
+        raise self._silence()
+
+    def _end_monitor(self) -> None:
+        if not self._monitor.closed:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
 
     def _refuse(self, refused: Refused) -> NoReturn:
         kind = _REFUSALS.get(refused.code, PeerError)
@@ -334,5 +350,6 @@ class BatchFetcher:
         )
 
     def _destroy(self) -> None:
+        self._end_monitor()
         self._socket.close()
         self._context.term()

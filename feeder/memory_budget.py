@@ -14,6 +14,10 @@ import psutil
 SLOTS_SHARE: Final = 0.5
 """Share of the available memory for slots: the rest is for workers, sockets and the page cache."""
 
+CLIENT_SHARE: Final = 0.75
+"""Share of the slot memory that one client may have. Often all jobs of a host are one user's, who
+gets nearly all of it; yet whoever comes next still gets a batch."""
+
 CACHE_SHARE: Final = 0.25
 """The same for the decoded cache. What it takes it never gives back, so with all slots in use a
 quarter of what was free is still left, for the page cache most of all: what is not decoded yet, or
@@ -41,6 +45,13 @@ def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: i
     if slots_bytes == "auto":
         return int(available * SLOTS_SHARE) // nodes
     return slots_bytes
+
+
+def client_slots_budget(client_slots_bytes: int | Literal["auto"], budget_bytes: int) -> int:
+    """Return how much of a node process's slot memory one client may have, in bytes."""
+    if client_slots_bytes == "auto":
+        return int(budget_bytes * CLIENT_SHARE)
+    return client_slots_bytes
 
 
 def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:

@@ -50,18 +50,35 @@ class SocketCounters:
     bytes_sent: int = 0
     """Bytes of pixels, labels and sample ids handed to the socket."""
     frames_dropped: dict[str, int] = field(default_factory=dict)
-    """Messages that were not acted upon, by reason: malformed, version, several-frames."""
+    """Messages that were not acted upon, by reason: malformed, version, several-frames,
+    over-rate."""
     sends_dropped: int = 0
     """Small answers that a peer without a session had no room for."""
     connections_opened: int = 0
     connections_closed: int = 0
     """Includes those that libzmq cut because of a frame above the limit, unread."""
     handshakes_failed: int = 0
-    """Connections that did not speak ZMTP."""
+    """Connections that did not speak ZMTP, or not with our security."""
+    clients_refused: dict[str, int] = field(default_factory=dict)
+    """Connections that were not let in over tcp, by reason: unknown-key, server-key (they expected
+    another feeder), mechanism (they came without keys), no-list (of client keys), malformed."""
+    connections_cut: dict[str, int] = field(default_factory=dict)
+    """Connections that were ended because of what they did, by reason."""
+
+    accept_rests: int = 0
+    """How often no connection was taken for a moment because too many came."""
 
     def drop(self, reason: str) -> None:
         """Count a message that is not acted upon."""
         self.frames_dropped[reason] = self.frames_dropped.get(reason, 0) + 1
+
+    def refuse_client(self, reason: str) -> None:
+        """Count a connection that is not let in."""
+        self.clients_refused[reason] = self.clients_refused.get(reason, 0) + 1
+
+    def cut(self, reason: str) -> None:
+        """Count a connection that is ended."""
+        self.connections_cut[reason] = self.connections_cut.get(reason, 0) + 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,6 +33,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     nodes: int
     """How many node processes the daemon has."""
     clients_max: int
+    secret_key: str
+    """File of the key for tcp; empty where tcp is plain."""
+    client_keys: str
+    socket_mode: int
+    client_sessions_max: int
+    client_slots_bytes: int
+    recipes_max: int
+    client_recipes_max: int
     lease_s: float
     drain_s: float
     open_shards: int

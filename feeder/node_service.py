@@ -16,6 +16,7 @@ from feeder import __version__
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
 from feeder.decoded_cache import DecodedCache
 from feeder.errors import ProtocolError
+from feeder.fair_share import MALFORMED_COST, FairShare, cost_of
 from feeder.limit_remedies import lift_limit
 from feeder.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
@@ -50,7 +51,9 @@ from feeder.slot_store import SlotStore
 from feeder.wire import (
     BadRecipe,
     Chunk,
+    ClientMessage,
     Hello,
+    Lent,
     NodeMessage,
     Refused,
     RefusedCode,
@@ -95,6 +98,7 @@ class NodeService:
         self._counters = SessionCounters()
         self._table = SessionTable(datasets, limits, identity, self._counters)
         self._slots = SlotStore()
+        self._shares = FairShare()
         self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
         self._unreachable: dict[bytes, bool] = {}  # whether ``tend`` has seen it before
         self._started_s = time.monotonic()
@@ -146,21 +150,26 @@ class NodeService:
         self.apply(HolderGone(session, has_died))
 
     def on_frame(self, peer: bytes, frame: bytes) -> None:
-        """Act upon a frame from a client; what does not parse is counted and dropped."""
-        try:
-            message = decode_from_client(frame)
-        except VersionMismatch as error:
-            self._refuse_frame(peer, "version", error)
+        """Act upon a frame from a client; what does not parse is counted and dropped.
+
+        So is what comes from a client that says far more than the batches account for.
+        """
+        now_s = time.monotonic()
+        if not self._shares.may_speak(peer, now_s):
+            self._router.waste(len(frame))
+            self._router.counters.drop("over-rate")
+            if self._shares.is_to_be_told(peer, now_s):
+                self._send(peer, Refused(code="rate", message=_too_much(self._router.account())))
             return
-        except BadRecipe as error:
-            self._refuse_frame(peer, "bad-recipe", error)
+        message = self._decode(peer, frame)
+        if message is None:
+            self._router.waste(len(frame))
+            self._shares.charge(peer, MALFORMED_COST)
             return
-        except ProtocolError:
-            self._router.counters.drop("malformed")
-            return
+        self._shares.charge(peer, cost_of(message))
         if isinstance(message, Hello):
-            fresh = secrets.randbits(_SESSION_BITS)
-            self.apply(MessageReceived(peer, message, fresh, available_bytes()))
+            fresh, account = secrets.randbits(_SESSION_BITS), self._router.account()
+            self.apply(MessageReceived(peer, message, fresh, available_bytes(), account))
         elif isinstance(message, StatsRequest):
             self._send(peer, Stats(counters=self.counters()))
         else:
@@ -262,8 +271,11 @@ class NodeService:
             self._unreachable.setdefault(chunk.peer, False)
         else:
             self._slots.lend(chunk.session, chunk.slot, tracker)
+            self._shares.earn(chunk.peer)
 
     def _send(self, peer: bytes, message: NodeMessage) -> None:
+        if isinstance(message, Lent):
+            self._shares.earn(peer)
         try:
             self._router.send(peer, message)
         except PeerUnreachableError:
@@ -292,6 +304,24 @@ class NodeService:
         _log.debug("session %x on %s, %d slots", wanted.session, wanted.dataset, message.slots)
         return SlotsOpened(wanted.session)
 
+    def _decode(self, peer: bytes, frame: bytes) -> ClientMessage | None:
+        try:
+            return decode_from_client(frame)
+        except VersionMismatch as error:
+            self._refuse_frame(peer, "version", error)
+        except BadRecipe as error:
+            self._refuse_frame(peer, "bad-recipe", error)
+        except ProtocolError:
+            self._router.counters.drop("malformed")
+        return None
+
     def _refuse_frame(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
         self._router.counters.drop(code)
         self._send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
+
+
+def _too_much(account: str) -> str:
+    return (
+        f"{account or 'this client'} says more than a client that takes batches has to, and is not "
+        "listened to for now: ask for batches as others are released, and ping once a second"
+    )

@@ -4,6 +4,7 @@ What can go wrong before the first client is a FeederError here, which the super
 """
 
 import contextlib
+import logging
 import resource
 import signal
 import socket
@@ -20,17 +21,25 @@ from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.endpoint import parse_endpoint
 from feeder.errors import DatasetError, FeederError
+from feeder.keys import read_secret_key
 from feeder.log_lines import start_logging
 from feeder.node_loop import NodeLoop
 from feeder.node_messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.placement import NodePlacement, restore_affinity
-from feeder.router import Router
+from feeder.router import Router, ServerKeys
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.worker_messages import CannotStart, printable
+from feeder.zap_handler import KeyList
+
+_log = logging.getLogger(__name__)
 
 _MEASURED_RECORDS: Final = 512
 """Their mean is within 3 % of all pictures': ImageNet's sizes vary by half of it."""
+
+_CONNECTIONS_A_CLIENT: Final = 4
+_CONNECTIONS_SPARE: Final = 64
+"""For clients that reconnect before their old connection is found dead, and for `feeder status`."""
 
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
@@ -49,7 +58,15 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
-        router, door = Router(), SlotDoor()
+        mode = config.socket_mode
+        router, door = (
+            Router(
+                read_keys(config),
+                socket_mode=mode,
+                connections_max=_CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+            ),
+            SlotDoor(socket_mode=mode),
+        )
         cache: DecodedCache | None = None
         try:
             wanted = [parse_endpoint(text) for text in config.endpoints]
@@ -68,6 +85,16 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
                 cache.close()
     except ChannelClosedError:
         pass  # the supervisor is gone
+
+
+def read_keys(config: NodeConfig) -> ServerKeys | None:
+    """Return the keys for tcp, None where it is plain; ConfigError where a file is not right."""
+    if not config.secret_key:
+        return None
+    clients = KeyList(Path(config.client_keys))
+    if not clients:
+        _log.warning("%s lets nobody in yet: put a client's public key there", clients.path)
+    return ServerKeys(read_secret_key(Path(config.secret_key)), clients)
 
 
 def open_datasets(

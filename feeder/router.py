@@ -3,53 +3,110 @@
 A peer that stops reading blocks nobody: sends never wait, and the send mark lies above what a
 session can have on its way, so only a peer that misuses the protocol ever meets it. What a peer
 sends is one frame of at most MAX_HEADER_BYTES; libzmq cuts the connection for a longer one before
-it takes memory for it. Invariant: one thread uses this object.
+it takes memory for it.
+
+With keys, tcp is encrypted (CURVE) and for those on the list only; ipc is plain, and for those whom
+the socket file's mode lets connect. libzmq keeps, for each address, the options that hold when it
+is bound: so ipc is bound first, and then the options are set for tcp. Invariant: one thread uses
+this object.
 """
 
 import contextlib
 import errno
+import re
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from feeder.accept_pause import AcceptPause
 from feeder.admission import SESSION_CHUNKS_MAX
-from feeder.endpoint import Endpoint, clear_stale_socket
+from feeder.connections import Connections
+from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode
 from feeder.errors import ConfigError, ResourceError
+from feeder.keys import SecretKey
 from feeder.metrics import SocketCounters
 from feeder.slot_layout import ChunkArrays
 from feeder.slots import Tracker
 from feeder.wire import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
+from feeder.zap import DOMAIN
+from feeder.zap_handler import KeyList, ZapHandler
 
 _SEND_MARK: Final = 2 * SESSION_CHUNKS_MAX
 _RECEIVE_MARK: Final = 128
 """Messages of one peer that wait here: its window of requests and a ping a second."""
 
 _BACKLOG: Final = 256
+_HANDSHAKE_MS: Final = 10_000
+"""A client that takes longer is gone, or never meant to come in."""
+
+_CUT_COST: Final = 450.0
+"""Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
+
+_EVENTS_A_TURN: Final = 64
+_PARTS_A_TURN: Final = 1024
+"""Of messages of several frames, which are dropped."""
+
+_PART_WASTE_BYTES: Final = 4096
+"""What handling any frame costs, in the time that so many bytes take."""
+
+_LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
+"""How libzmq writes who is at the other end of an ipc connection: user, group and process."""
 _CLOSE_LINGER_MS: Final = 100
 _TERM_DEADLINE_S: Final = 0.5
 _MONITORED: Final = (
-    zmq.EVENT_ACCEPTED
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+_REFUSALS: Final[dict[int, str]] = {
+    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "server-key",
+    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
+}
 
 
 class PeerUnreachableError(Exception):
     """Raised when a peer has no connection any more, or has not read for longer than it may."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerKeys:
+    """What tcp needs to be encrypted: who we are, and who may come in."""
+
+    own: SecretKey
+    clients: KeyList
+
+
 class Router:
     """The socket that clients connect to; ``close()`` is idempotent and bounded in time."""
 
-    def __init__(self) -> None:
-        """Make the socket and its monitor, in a context of their own."""
+    def __init__(
+        self,
+        keys: ServerKeys | None = None,
+        *,
+        socket_mode: int = 0o600,
+        connections_max: int = 4096,
+    ) -> None:
+        """Make the socket and its monitor, in a context of their own.
+
+        ``socket_mode`` is that of ipc socket files; more than ``connections_max`` are cut. With
+        ``keys``, ``zap`` must be polled: clients wait for its answer.
+        """
         self.counters = SocketCounters()
+        self.wasted_bytes = 0
+        """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
+        self._connections = Connections(self.counters, connections_max)
+        self._pause = AcceptPause()
+        self._keys = keys
+        self._socket_mode = socket_mode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self.zap = None if keys is None else ZapHandler(self._context, keys.clients, self.counters)
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.set(zmq.LINGER, 0)
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -57,44 +114,60 @@ class Router:
         self.socket.set(zmq.RCVHWM, _RECEIVE_MARK)
         self.socket.set(zmq.MAXMSGSIZE, MAX_HEADER_BYTES)
         self.socket.set(zmq.BACKLOG, _BACKLOG)
+        self.socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and what tells them apart
+        self._body: zmq.Frame | None = None  # of the last message
+        self._is_skipping = False  # a message of more parts than a turn has time for
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-        """Bind all endpoints; return them as bound, with the ports that the system chose.
+        """Bind all endpoints, once; return them as bound, with the ports that the system chose.
 
         Raises ResourceError when one is in use or not to be had.
         """
-        bound: list[str] = []
-        for endpoint in endpoints:
-            if endpoint.transport == "ipc":
-                clear_stale_socket(Path(endpoint.path))
-            self.socket.set(zmq.IPV6, int(":" in endpoint.host))
-            try:
-                self.socket.bind(str(endpoint))
-            except zmq.ZMQError as error:
-                raise _explain_bind(endpoint, error) from error
-            if endpoint.transport == "ipc":
-                self._files[Path(endpoint.path)] = _identify(Path(endpoint.path))
-            bound.append(self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
-        return tuple(bound)
+        bound = {each: self._bind(each) for each in endpoints if each.transport == "ipc"}
+        self._encrypt()
+        bound |= {each: self._bind(each) for each in endpoints if each.transport == "tcp"}
+        return tuple(bound[each] for each in endpoints)
 
     def receive(self) -> tuple[bytes, bytes] | None:
         """Return the peer and the frame of the next message, None when there is none now.
 
-        Messages of several frames are dropped and counted.
+        Messages of several frames are dropped and counted; None also when there are many.
         """
-        while True:
+        while not self._is_skipping:
             try:
                 peer = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            frame = self.socket.recv(zmq.NOBLOCK)
-            if not self.socket.get(zmq.RCVMORE):
-                return peer, frame
-            while self.socket.get(zmq.RCVMORE):
-                self.socket.recv(zmq.NOBLOCK)
+            body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
+            with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
+                self._connections.heard(body.get(zmq.SRCFD), len(body))
+            if not body.more:
+                return peer, body.bytes
             self.counters.drop("several-frames")
+            self._is_skipping = True
+        for _ in range(_PARTS_A_TURN):
+            part = self.socket.recv(zmq.NOBLOCK, copy=False)
+            self.waste(len(part))
+            if not part.more:
+                self._is_skipping = False
+                break
+        return None
+
+    def waste(self, frame_bytes: int) -> None:
+        """Take account of a frame that was of no use to anybody."""
+        self.wasted_bytes += frame_bytes + _PART_WASTE_BYTES
+
+    def account(self) -> str:
+        """Return whose limits the sender of the last message counts against.
+
+        That is the name of its key, or its user where it came over ipc, or else its address.
+        """
+        assert self._body is not None, "asked about a message"
+        name, address = _metadata(self._body, "User-Id"), _metadata(self._body, "Peer-Address")
+        local = _LOCAL_PEER.fullmatch(address)
+        return name or (f"user {local[1]}" if local else f"address {address}")
 
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message of one frame; PeerUnreachableError when the peer cannot take it."""
@@ -125,24 +198,52 @@ class Router:
         tracker: Tracker = pixels.tracker
         return tracker
 
-    def read_monitor(self) -> bool:
-        """Count one thing that happened to a connection; return whether one has ended."""
-        try:
-            event = recv_monitor_message(self.monitor, zmq.NOBLOCK)["event"]
-        except zmq.Again:
-            return False
-        if event == zmq.EVENT_ACCEPTED:
-            self.counters.connections_opened += 1
-        elif event == zmq.EVENT_DISCONNECTED:
-            self.counters.connections_closed += 1
-        else:
-            self.counters.handshakes_failed += 1
-        return bool(event == zmq.EVENT_DISCONNECTED)
+    @property
+    def deadline_s(self) -> float:
+        """When ``tend`` is due."""
+        return min(self._connections.deadline_s, self._pause.deadline_s)
+
+    def tend(self, now_s: float) -> None:
+        """Cut who takes memory without end; take connections again after a rest."""
+        for _ in range(self._connections.tend(now_s)):
+            self._pause.accepted(now_s, as_many=_CUT_COST)
+        self._pause.tend(now_s)
+
+    def read_monitor(self, now_s: float) -> bool:
+        """Take in what has happened to connections lately; return whether one has ended."""
+        has_ended = False
+        for _ in range(_EVENTS_A_TURN):
+            try:
+                said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
+            if event == zmq.EVENT_LISTENING:
+                is_ipc = where.startswith("ipc://")
+                self._pause.listens(value, Path(where.removeprefix("ipc://")) if is_ipc else None)
+            elif event == zmq.EVENT_ACCEPTED:
+                self.counters.connections_opened += 1
+                self._connections.opened(value, is_tcp=where.startswith("tcp://"), now_s=now_s)
+                self._pause.accepted(now_s)
+                self.counters.accept_rests = self._pause.rests
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.counters.connections_closed += 1
+                self._connections.closed(value)
+                has_ended = True
+            else:
+                self.counters.handshakes_failed += 1
+                reason = _REFUSALS.get(value)
+                if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
+                    self.counters.refuse_client(reason)
+        return has_ended
 
     def close(self) -> None:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
+        self._pause.close()
+        if self.zap is not None:
+            self.zap.close()
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(_CLOSE_LINGER_MS)
@@ -154,6 +255,37 @@ class Router:
             with contextlib.suppress(FileNotFoundError):
                 if _identify(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
+
+    def _encrypt(self) -> None:
+        """Have the addresses that are bound from now on take clients with keys only."""
+        if self._keys is None:
+            return
+        self.socket.set(zmq.CURVE_SERVER, 1)
+        self.socket.set(zmq.CURVE_SECRETKEY, self._keys.own.text.encode())
+        self.socket.set(zmq.ZAP_DOMAIN, DOMAIN.encode())
+        self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler nobody comes in
+
+    def _bind(self, endpoint: Endpoint) -> str:
+        path = Path(endpoint.path)
+        if endpoint.transport == "ipc":
+            clear_stale_socket(path)
+        self.socket.set(zmq.IPV6, int(":" in endpoint.host))
+        try:
+            with created_with_mode(self._socket_mode):
+                self.socket.bind(str(endpoint))
+        except zmq.ZMQError as error:
+            raise _explain_bind(endpoint, error) from error
+        if endpoint.transport == "ipc":
+            self._files[path] = _identify(path)
+        return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+
+def _metadata(frame: zmq.Frame, name: str) -> str:
+    """Return what libzmq knows of a message's sender; "" where it knows nothing of the kind."""
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return ""
 
 
 def _identify(path: Path) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from feeder.admission import (
     Refusal,
     ServedDataset,
     SessionLimits,
+    Usage,
     admit,
     compose_welcome,
 )
@@ -195,10 +196,10 @@ class SessionTable:
             self._datasets,
             self._limits,
             is_draining=self._is_draining,
-            # Ended sessions whose memory is still lent hold descriptors: no more of these either.
-            sessions=max(len(self._sessions), len(self._ended)),
-            left_bytes=self._limits.slots_bytes - self.committed_bytes,
+            used=self._usage(),
             available_bytes=event.available_bytes,
+            account=event.account,
+            used_by_client=self._usage(event.account),
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)
@@ -210,6 +211,7 @@ class SessionTable:
             hello=hello,
             plan=admission.plan,
             layout=admission.layout,
+            account=event.account,
             seen_s=self._now_s,
         )
         self._sessions[session.number] = session
@@ -217,6 +219,19 @@ class SessionTable:
         self._check_by(self._now_s + self._limits.lease_s)
         self._out.append(
             OpenSlots(session.number, hello.dataset, hello.recipe, hello.seed, session.layout)
+        )
+
+    def _usage(self, account: str | None = None) -> Usage:
+        """Return what is in use, of one client or in all."""
+        open_, ended = (
+            [each for each in sessions.values() if account is None or each.account == account]
+            for sessions in (self._sessions, self._ended)
+        )
+        return Usage(
+            # Ended sessions whose memory is still lent hold descriptors: no more of these either.
+            sessions=max(len(open_), len(ended)),
+            slots_bytes=sum(each.layout.total_bytes for each in (*open_, *ended)),
+            recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in open_),
         )
 
     def _on_request(self, session: Session, request: Request) -> None:

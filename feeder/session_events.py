@@ -23,6 +23,9 @@ class MessageReceived:
     fresh_session: int = 0
     available_bytes: int = 0
     """What the machine can still give to slots, read when a Hello arrives."""
+    account: str = ""
+    """Whose limits a session counts against, read when a Hello arrives: a key's name, a user of
+    this machine, or an address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Session:
     plan: EpochPlan
     """Of epoch 0; how many batches there are and how full is the same in every epoch."""
     layout: SlotLayout
+    account: str
+    """Whose limits it counts against."""
     seen_s: float
     """When the client last said something."""
     free_slots: list[int] = field(init=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from feeder.endpoint import Endpoint, clear_stale_socket
+from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics import DoorCounters
 from feeder.slot_claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
@@ -61,7 +61,9 @@ class _Connection:
 class SlotDoor:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, socket_mode: int = 0o600) -> None:
+        """``socket_mode`` is that of the socket files."""
+        self._socket_mode = socket_mode
         self.counters = DoorCounters()
         self._listeners: dict[Path, socket.socket] = {}
         self._files: dict[Path, tuple[int, int]] = {}
@@ -88,7 +90,8 @@ class SlotDoor:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             self._listeners[path] = listener
             try:
-                listener.bind(os.fspath(path))
+                with created_with_mode(self._socket_mode):
+                    listener.bind(os.fspath(path))
                 listener.listen(_BACKLOG)
             except OSError as error:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error

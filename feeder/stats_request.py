@@ -5,21 +5,26 @@ import time
 import zmq
 
 from feeder.errors import ConfigError, PeerError, ProtocolError
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
+from feeder.keys import ClientKeys
 from feeder.metrics import Counters
 from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
 
 
-def request_counters(endpoint: str, timeout_s: float) -> Counters:
+def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:
     """Return the counters of the node process at ``endpoint``, by name.
 
-    Raises PeerError when it does not answer in time, ProtocolError when what answers is something
-    else, ConfigError for an endpoint that means nothing.
+    Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
+    answers is something else, ConfigError for an endpoint that means nothing.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, 0)
+        monitor = socket.get_monitor_socket(MONITORED)
+        watch = HandshakeWatch(endpoint, keys)
         try:
+            apply_client_keys(socket, endpoint, keys)
             socket.connect(endpoint)
         except zmq.ZMQError as error:
             raise ConfigError(
@@ -28,7 +33,7 @@ def request_counters(endpoint: str, timeout_s: float) -> Counters:
             ) from error
         socket.send(encode(StatsRequest()))
         deadline_s = time.monotonic() + timeout_s
-        while socket.poll(max(0, int((deadline_s - time.monotonic()) * 1000))):
+        while await_message(socket, monitor, watch, deadline_s - time.monotonic()):
             answer = decode_from_node(socket.recv_multipart()[0])
             if isinstance(answer, Stats):
                 return answer.counters

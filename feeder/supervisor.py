@@ -25,7 +25,13 @@ from feeder.config import Config
 from feeder.dataset import Dataset
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
-from feeder.memory_budget import CACHE_SHARE, available_bytes, cache_budget, slots_budget
+from feeder.memory_budget import (
+    CACHE_SHARE,
+    available_bytes,
+    cache_budget,
+    client_slots_budget,
+    slots_budget,
+)
 from feeder.node_messages import Neighbours, NodeConfig, NodeReady
 from feeder.node_process import START_DEADLINE_S, NodeProcess
 from feeder.notify import Notifier
@@ -78,6 +84,7 @@ class Supervisor:
             )
         ]
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
+        self._security_line = describe_security(config)
         self._wakeup = SignalWakeup(_STOP_SIGNALS)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
@@ -217,6 +224,8 @@ class Supervisor:
         for line in format_table(placements, self._usable, checks, warnings).splitlines():
             self._say(line)
         self._say(self._cache_line)
+        if self._security_line:
+            self._say(self._security_line)
         text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
         self._say(f"ready, {text}")
         self._notifier.ready(text)
@@ -257,6 +266,13 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
             decoded_bytes=decoded_bytes,
             nodes=nodes,
             clients_max=serve.clients_max,
+            secret_key=serve.secret_key,
+            client_keys=serve.client_keys,
+            socket_mode=int(serve.socket_mode, 8),
+            client_sessions_max=serve.client_sessions_max,
+            client_slots_bytes=client_slots_budget(serve.client_slots_bytes, budget),
+            recipes_max=serve.recipes_max,
+            client_recipes_max=serve.client_recipes_max,
             lease_s=serve.lease_s,
             drain_s=serve.drain_s,
             open_shards=serve.open_shards,
@@ -278,6 +294,17 @@ def describe_cache(config: Config, decoded_bytes: int) -> str:
         f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
         f"(cache.decoded_bytes: {reason})"
     )
+
+
+def describe_security(config: Config) -> str:
+    """Return in one line who can come in over tcp, "" where that is nobody but this machine."""
+    serve = config.serve
+    if serve.secret_key:
+        return f"tcp is encrypted, for the clients whose keys are in {serve.client_keys}"
+    exposed = [text for text in serve.bind if not parse_endpoint(text).is_local]
+    if exposed:
+        return f"warning: --insecure: whoever can reach {', '.join(exposed)} may come in"
+    return ""
 
 
 def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:

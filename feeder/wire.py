@@ -79,6 +79,8 @@ RefusedCode = Literal[
     "window",
     "memory",
     "clients",
+    "recipes",
+    "rate",
     "draining",
     "malformed",
     "range",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.endpoint import clear_stale_socket, parse_endpoint
+from feeder.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.errors import ConfigError, ResourceError
 
 
@@ -19,17 +19,32 @@ from feeder.errors import ConfigError, ResourceError
         ("ipc:///run/feeder/socket", "ipc:///run/feeder/socket"),
     ],
 )
-def test_loopback_and_ipc_are_allowed(text: str, shown: str) -> None:
+def test_loopback_and_ipc_are_understood(text: str, shown: str) -> None:
     assert str(parse_endpoint(text)) == shown
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["tcp://0.0.0.0:1", "tcp://*:1", "tcp://[::]:1", "tcp://192.168.1.2:1", "tcp://8.8.8.8:1"],
+    ("text", "shown"),
+    [
+        ("tcp://0.0.0.0:1", "tcp://0.0.0.0:1"),
+        ("tcp://*:1", "tcp://0.0.0.0:1"),
+        ("tcp://[::]:1", "tcp://[::]:1"),
+        ("tcp://192.168.1.2:1", "tcp://192.168.1.2:1"),
+    ],
 )
-def test_addresses_that_others_can_reach_are_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"open to the network.*CURVE"):
-        parse_endpoint(text)
+def test_addresses_that_others_can_reach_take_keys_or_a_typed_flag(text: str, shown: str) -> None:
+    endpoint = parse_endpoint(text)
+    assert str(endpoint) == shown
+    assert not endpoint.is_local
+    with pytest.raises(ConfigError, match=r"open to the network.*CURVE.*--insecure"):
+        check_exposure([endpoint], has_keys=False, is_insecure=False)
+    check_exposure([endpoint], has_keys=True, is_insecure=False)
+    check_exposure([endpoint], has_keys=False, is_insecure=True)
+
+
+def test_local_endpoints_need_no_keys() -> None:
+    local = [parse_endpoint(f"tcp://{host}:1") for host in ("127.8.9.10", "[::1]", "localhost")]
+    check_exposure([*local, parse_endpoint("ipc:///s")], has_keys=False, is_insecure=False)
 
 
 @pytest.mark.parametrize(

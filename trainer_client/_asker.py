@@ -17,6 +17,7 @@ or the answer, was lost.
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
 from trainer_client._conversation import Conversation
@@ -104,7 +105,10 @@ class Asker:
 
 
 class _Candidates:
-    """The links that can be asked for something now, and how much more each takes on."""
+    """The links that can be asked for something now, and how much more each takes on.
+
+    Most often nobody is to be asked: then none of it is worked out.
+    """
 
     def __init__(
         self,
@@ -115,17 +119,26 @@ class _Candidates:
     ) -> None:
         self._prefetch = prefetch
         self._places = places
-        served = {number: link for number, link in links.items() if link.is_served}
-        self._names = [(link.node_name, number) for number, link in served.items()]
-        self._room = {n: link.window - prefetch.load(n) for n, link in served.items()}
-        share = math.ceil(prefetch.buffers / max(1, len(served)))
-        self._over_share = {n: max(0, link.window - share) for n, link in served.items()}
-        self._answering = {n for n, link in served.items() if link.quiet_at_s > now_s}
+        self._served = {number: link for number, link in links.items() if link.is_served}
+        self._now_s = now_s
+
+    @cached_property
+    def _room(self) -> dict[int, int]:
+        return {n: link.window - self._prefetch.load(n) for n, link in self._served.items()}
+
+    @cached_property
+    def _over_share(self) -> dict[int, int]:
+        share = math.ceil(self._prefetch.buffers / max(1, len(self._served)))
+        return {n: max(0, link.window - share) for n, link in self._served.items()}
+
+    @cached_property
+    def _answering(self) -> set[int]:
+        return {n for n, link in self._served.items() if link.quiet_at_s > self._now_s}
 
     @property
     def are_several(self) -> bool:
         """Whether there is anybody to ask besides whoever was asked."""
-        return len(self._room) > 1
+        return len(self._served) > 1
 
     def is_answering(self, link: int) -> bool:
         """Whether a link can be asked and is not quiet."""
@@ -149,11 +162,12 @@ class _Candidates:
 
     def _find_able(self, key: Key, is_answering: bool) -> list[int]:
         """Return all who can make a batch, in the order of preference."""
-        willing = self._answering if is_answering else self._room
+        willing = self._answering if is_answering else self._served
         able = [n for n in willing if self._prefetch.may_ask(n, key)]
         if len(able) > 1:
-            order = rank_nodes(self._names, self._places.place(key))
-            able.sort(key=lambda number: (number not in self._answering, order.index(number)))
+            names = [(self._served[number].node_name, number) for number in able]
+            able = rank_nodes(names, self._places.place(key))
+            able.sort(key=lambda number: number not in self._answering)  # stable
         return able
 
 

@@ -205,7 +205,7 @@ class Conversation:
                     self.greet(now_s)
             case "draining" if refused.session is not None:  # our request and its word crossed
                 self.drain()
-            case "memory" | "clients" | "draining":  # may be over before the consumer's deadline
+            case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
                 self._end_session()
                 self._refusal = refused.message
                 self._retry_at_s = now_s + RETRY_INTERVAL_S

@@ -9,6 +9,7 @@ Invariant: one thread uses this object. What happened comes out of the ``hear_â€
 chunks are left to the caller, who knows where their rows go.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,6 +18,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, ProtocolError
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys
+from feeder.keys import ClientKeys
 from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
 from feeder.slot_layout import SlotLayout
 from feeder.wire import (
@@ -36,6 +39,7 @@ from trainer_client._session_events import (
     Connected,
     Disconnected,
     Event,
+    LinkUnfit,
     SlotsMapped,
     SlotsNotShared,
 )
@@ -47,20 +51,19 @@ HANDSHAKE_MS: Final = 5000
 HEARTBEAT_MS: Final = 2000  # a host that lost its power closes no connection: notice ourselves
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
-_CONNECTION_EVENTS: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
+_CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
 class Link:
     """The connection to one endpoint; ``close()`` lets the last messages leave."""
 
     def __init__(
-        self, number: int, endpoint: str, hello: Hello, context: "zmq.Context[zmq.Socket[bytes]]"
+        self,
+        number: int,
+        endpoint: str,
+        hello: Hello,
+        keys: ClientKeys | None,
+        context: "zmq.Context[zmq.Socket[bytes]]",
     ) -> None:
         """Dial; ConfigError when that is no endpoint."""
         self.number = number
@@ -71,7 +74,9 @@ class Link:
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
         self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
+        self._watch = HandshakeWatch(endpoint, keys)
         try:
+            apply_client_keys(self.dealer, endpoint, keys)
             self.dealer.connect(endpoint)
         except zmq.ZMQError as error:
             self.close()
@@ -107,13 +112,17 @@ class Link:
     def hear_connection(self) -> Iterator[Event]:
         """Yield what happened to the connection."""
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            said = recv_monitor_message(self.monitor)
+            event = said["event"]
+            problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
+            if problem is not None:
+                yield LinkUnfit(self.number, problem)
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield Connected(self.number)
             elif event == zmq.EVENT_DISCONNECTED:
                 self._unsent.clear()
                 yield Disconnected(self.number)
-            else:
+            elif event != zmq.EVENT_CONNECTED:
                 yield AttemptFailed(self.number)
 
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:

@@ -46,6 +46,7 @@ import torch
 import torch.distributed
 
 from feeder.errors import ConfigError, DatasetError, ProtocolError
+from feeder.keys import read_client_keys
 from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
@@ -110,6 +111,8 @@ class FeederLoader:
         std: Sequence[float] = IMAGENET_STD,
         recipe: Mapping[str, object] | None = None,
         share_memory: bool = True,
+        server_key: str | os.PathLike[str] | None = None,
+        client_key: str | os.PathLike[str] | None = None,
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
@@ -129,11 +132,13 @@ class FeederLoader:
         further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``. At an ipc endpoint batches
         are read in the feeder's own memory; where that cannot be, or with ``share_memory=False``,
         they are copied over the socket, and ``statistics().copied_because`` says why.
+        ``server_key``, the feeder's public key (a file or its 40 characters), and ``client_key``,
+        the file of this client's secret key, are for tcp where the feeder has keys.
 
         Raises ConfigError for arguments without meaning (also where only the feeder can know),
         DatasetError when the feeder does not serve the dataset, PeerError when nobody answers
-        within ``timeout_s`` and ProtocolError when the peer speaks another version or no protocol
-        of ours.
+        within ``timeout_s`` or, at once, when keys do not fit, and ProtocolError when the peer
+        speaks another version or no protocol of ours.
         """
         if not 0 < timeout_s <= MAX_TIMEOUT_S:
             raise ConfigError(f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {timeout_s}")
@@ -153,6 +158,7 @@ class FeederLoader:
         )
         self._seed = seed
         self._share_memory = share_memory
+        self._keys = read_client_keys(server_key, client_key)
         self._timeout_s = timeout_s
         self._normaliser = Normaliser(self.device, dtype, mean, std, packing=self.recipe.packing)
         self._stage = make_stage(self._normaliser)
@@ -191,7 +197,9 @@ class FeederLoader:
         self._prefetch = Prefetch(
             recipe, rank=self.rank, world_size=self.world_size, buffers=buffers
         )
-        job = Job(name=directory.name, hello=hello, share_memory=self._share_memory)
+        job = Job(
+            name=directory.name, hello=hello, share_memory=self._share_memory, keys=self._keys
+        )
         self._session = ClientSession(job, self._prefetch)
         transport = Transport(self._session, self._buffers, directory)
         self._transport = transport

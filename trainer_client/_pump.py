@@ -181,7 +181,8 @@ class Pump:
 
     def _dial(self, number: int, endpoint: str) -> None:
         try:
-            link = Link(number, endpoint, self._session.job.hello, self._context)
+            job = self._session.job
+            link = Link(number, endpoint, job.hello, job.keys, self._context)
         except ConfigError as error:
             self._give(LinkUnfit(number, error))
             return

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from feeder.agreement import Maker, find_disagreement
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
+from feeder.keys import ClientKeys
 from feeder.wire import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
 from trainer_client._asker import Asker
 from trainer_client._conversation import Conversation
@@ -57,6 +58,7 @@ class Job:
     """The endpoints as people know them."""
     hello: Hello
     share_memory: bool = True
+    keys: ClientKeys | None = None
 
 
 class ClientSession:
@@ -311,7 +313,7 @@ class ClientSession:
         At the start somebody watches, and which nodes agree with each other is not known yet; later
         a feeder that was added by mistake must not end a job that runs.
         """
-        named = type(error)(f"{link.endpoint}: {error}")
+        named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
         link.leave(error)
         self._wake_twins(link)
         if not self._has_taken or all(each.unfit for each in self._links.values()):
@@ -434,6 +436,10 @@ class ClientSession:
                     release=tuple(releases),
                 )
                 self._out.append(Send(link.link, request))
+
+
+def _name(error: FeederError, endpoint: str) -> FeederError:
+    return type(error)(f"{endpoint}: {error}")
 
 
 def _name_maker(welcome: Welcome) -> Maker:

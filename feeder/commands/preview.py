@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.commands.key_options import add_key_options
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -59,6 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--from", dest="endpoint", metavar="ENDPOINT", help="fetch the batch from this daemon"
     )
     parser.add_argument("--dataset", metavar="NAME", help="with --from: the dataset's name there")
+    add_key_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -115,6 +118,7 @@ def _preview_served(
 ) -> "tuple[NDArray[np.uint8], list[str]]":
     """Return the same of a batch that the daemon at ``--from`` serves."""
     from feeder.fetch import BatchFetcher
+    from feeder.keys import read_client_keys
     from feeder.packing import pixel_layout_of, unpack_levels
 
     recipe = _recipe(arguments, None)
@@ -125,6 +129,7 @@ def _preview_served(
         seed=arguments.seed,
         window=1,
         client="feeder preview",
+        keys=read_client_keys(arguments.server_key, arguments.client_key),
     ) as fetcher:
         _check_index(arguments.index, fetcher.welcome.batches, recipe)
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))

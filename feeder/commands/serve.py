@@ -31,6 +31,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         metavar="ENDPOINT",
         help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
     )
+    parser.add_argument("--secret-key", metavar="FILE", help="this feeder's; see feeder keygen")
+    parser.add_argument(
+        "--client-keys", metavar="PATH", help="public keys of the clients to let in over tcp"
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let everybody in who can reach a tcp address, unencrypted",
+    )
+    parser.add_argument("--socket-mode", metavar="MODE", help="of ipc sockets: 0600, 0660, 0666")
     parser.add_argument("--workers", metavar="auto|N", help="decoding processes in all")
     parser.add_argument("--pin", metavar="auto|off|LIST", help="CPUs to run on, e.g. 0-3,8")
     parser.add_argument(
@@ -44,6 +54,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--decoded-bytes", metavar="auto|N", help="decoded cache, a node process; 0 is none"
     )
     parser.add_argument("--clients-max", metavar="N", help="most sessions, a node process")
+    parser.add_argument("--client-sessions-max", metavar="N", help="of them, one client's")
+    parser.add_argument(
+        "--client-slots-bytes", metavar="auto|N", help="of the memory for batches, one client's"
+    )
+    parser.add_argument("--recipes-max", metavar="N", help="most different recipes, a node process")
+    parser.add_argument("--client-recipes-max", metavar="N", help="of them, one client's")
     parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
     parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
     parser.add_argument("--open-shards", metavar="N", help="shard files open in each process")
@@ -59,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 then."""
     from feeder.config import format_effective, load_config
 
-    config = load_config(arguments.config, _overrides(arguments))
+    config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))
         return 0
@@ -82,12 +98,19 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     overrides: dict[str, object] = {
         f"serve.{name}": getattr(arguments, name)
         for name in (
+            "secret_key",
+            "client_keys",
+            "socket_mode",
             "workers",
             "pin",
             "window_max",
             "chunk_images",
             "slots_bytes",
             "clients_max",
+            "client_sessions_max",
+            "client_slots_bytes",
+            "recipes_max",
+            "client_recipes_max",
             "lease_s",
             "drain_s",
             "open_shards",

@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any
 
+from feeder.commands.key_options import add_key_options
 from feeder.errors import ConfigError
 
 _DEADLINE_S = 5.0
@@ -25,17 +26,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         metavar="S",
         help=f"how long to wait for the answer (default: {_DEADLINE_S:g})",
     )
+    add_key_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print the answer; PeerError when there is none in time."""
+    from feeder.keys import read_client_keys
     from feeder.metrics import format_counters
     from feeder.stats_request import request_counters
 
     if not 0 < arguments.timeout <= 3600:
         raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
-    counters = request_counters(arguments.endpoint, arguments.timeout)
+    keys = read_client_keys(arguments.server_key, arguments.client_key)
+    counters = request_counters(arguments.endpoint, arguments.timeout, keys)
     if arguments.json:
         print(json.dumps(counters, indent=2))
     else:

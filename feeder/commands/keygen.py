@@ -1,0 +1,79 @@
+"""``feeder keygen PATH``: makes a pair of keys, for a feeder or for a client."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from feeder.errors import ConfigError, ResourceError
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "keygen",
+        help="make a pair of keys for a feeder or a client",
+        description="Write a secret key to PATH, readable by you only, and its public key to "
+        "PATH.pub, to be handed to the other side. Each feeder and each client has a pair of its "
+        "own; where the secret key is, stays where it was made.",
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="the secret key's file")
+    parser.add_argument(
+        "--name", metavar="NAME", help="whose key it is, as logs say (default: PATH's last part)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the keys and say where they are; nothing is replaced unless asked for."""
+    import zmq
+
+    from feeder.keys import (
+        PUBLIC_SUFFIX,
+        SecretKey,
+        format_public_key,
+        format_secret_key,
+        is_key_name,
+    )
+
+    path: Path = arguments.path
+    public_path = path.with_name(path.name + PUBLIC_SUFFIX) if path.name else path
+    name = path.name if arguments.name is None else arguments.name
+    if not is_key_name(name):
+        raise ConfigError(
+            f"{name!r} is no name for a key: give --name NAME, 1 .. 64 letters, digits and . _ -"
+        )
+    secret = SecretKey(name, zmq.curve_keypair()[1].decode())
+    made = {
+        path: (format_secret_key(secret), 0o600),
+        public_path: (format_public_key(secret.public()), 0o644),
+    }
+    for each in made:
+        if not arguments.force and os.path.lexists(each):
+            raise ConfigError(f"{each} exists: choose another path, or --force to replace it")
+    for each, (text, mode) in made.items():
+        _write(each, text, mode, replace=arguments.force)
+    print(f"secret key of {name}: {path} (keep it here)")
+    print(f"public key of {name}: {public_path} (hand it to the other side)")
+    return 0
+
+
+def _write(path: Path, text: str, mode: int, *, replace: bool) -> None:
+    """Write a new file, which has its mode from its first byte on."""
+    target = path.with_name(f".{path.name}.{os.getpid()}") if replace else path
+    try:
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(fd)
+            target.replace(path)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+    except FileExistsError:
+        raise ConfigError(f"{target} exists: choose another path, or --force to replace") from None
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,200 @@
+"""The connections of the node process's socket: who holds memory without end, and is cut for it.
+
+libzmq takes in a message of many parts until its last part has come, and asks nobody (its limits
+are the bytes of a part and the number of whole messages). So a client that sends part after part
+fills the process's memory without one message to show for it. Here the bytes that a tcp connection
+has received, which the kernel counts, are compared with those of its messages. The kernel counts
+nothing for ipc: there a connection is cut that has given no message while memory grew, although it
+is sent something. Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the
+client has hung up.
+
+So that this never is another connection's, which got the number in the meantime, the inode is
+compared. Invariant: one thread uses this object; while nobody is connected, it has nothing to do.
+"""
+
+import ctypes
+import fcntl
+import logging
+import os
+import socket
+import struct
+import termios
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from feeder.metrics import SocketCounters
+
+UNFINISHED_BYTES_MAX: Final = 24 << 20
+"""What a well-behaved peer can have sent and we not have read: 128 messages of 64 KiB that wait,
+and what the kernel holds, with as much again to spare."""
+
+_LOOK_S: Final = 0.1
+_LOOK_CLOSELY_S: Final = 0.01
+_GROWTH_BYTES: Final = 16 << 20
+"""Memory grows by that before anything is looked at."""
+
+_GROWTH_LOCAL_BYTES: Final = 64 << 20
+_QUIET_S: Final = 0.2
+_SILENT_S: Final = 5.0
+"""Clients speak every second. One that does not, while memory grows and nobody else explains it."""
+
+_ACCEPT_GROWTH_S: Final = 30.0
+_FRAME_OVERHEAD_BYTES: Final = 64
+"""Of ZMTP and CURVE, or a little more."""
+
+_BYTES_RECEIVED_AT: Final = 128  # tcpi_bytes_received in struct tcp_info
+_TCP_INFO_BYTES: Final = 192
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    inode: int
+    is_tcp: bool
+    heard_s: float
+    messages: int = 0
+    seen_messages: int = 0
+    message_bytes: int = 0
+    is_cut: bool = False
+
+
+class Connections:
+    """What is known of each connection, by its descriptor."""
+
+    def __init__(self, counters: SocketCounters, connections_max: int) -> None:
+        """More than ``connections_max`` at a time are cut, those first that have said nothing."""
+        self._counters = counters
+        self._max = connections_max
+        self._open: dict[int, _Connection] = {}
+        self._floor_bytes = 0
+        self._grown_s = 0.0
+        self._look_at_s = float("inf")
+        self._is_to_trim = False
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``tend`` is due."""
+        return self._look_at_s
+
+    def opened(self, fd: int, *, is_tcp: bool, now_s: float) -> None:
+        """Hear that a connection was accepted."""
+        try:
+            inode = os.fstat(fd).st_ino
+        except OSError:
+            return  # it has ended already
+        if not self._open:
+            self._floor_bytes, self._grown_s = own_bytes(), now_s
+            self._look_at_s = now_s + _LOOK_S
+        self._open[fd] = _Connection(inode, is_tcp, now_s)
+        if len(self._open) > self._max:
+            mute = (n for n, each in self._open.items() if not (each.messages or each.is_cut))
+            self._cut(next(mute, fd), "too-many")
+
+    def closed(self, fd: int) -> None:
+        """Hear that a connection has ended."""
+        self._open.pop(fd, None)
+        if not self._open and not self._is_to_trim:
+            self._look_at_s = float("inf")
+
+    def heard(self, fd: int, message_bytes: int) -> None:
+        """Hear that a whole message came over a connection."""
+        connection = self._open.get(fd)
+        if connection is not None:
+            connection.messages += 1
+            connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
+
+    def tend(self, now_s: float) -> int:
+        """Look at the process's memory, and where it grows at who is the cause.
+
+        Return how many connections were cut.
+        """
+        if now_s < self._look_at_s:
+            return 0
+        self._look_at_s = now_s + _LOOK_S if self._open else float("inf")
+        if self._is_to_trim:
+            trim_memory()
+            self._is_to_trim = False
+        for connection in self._open.values():
+            if connection.messages != connection.seen_messages:
+                connection.seen_messages, connection.heard_s = connection.messages, now_s
+        grown = (held := own_bytes()) - self._floor_bytes
+        if grown < _GROWTH_BYTES:
+            self._floor_bytes, self._grown_s = min(held, self._floor_bytes), now_s
+            return 0
+        if grown >= _GROWTH_LOCAL_BYTES:
+            self._look_at_s = now_s + _LOOK_CLOSELY_S
+        guilty = [
+            fd
+            for fd, connection in self._open.items()
+            if not connection.is_cut and _holds_memory(fd, connection, now_s, grown)
+        ]
+        for fd in guilty:
+            self._cut(fd, "endless-message")
+        if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
+            self._floor_bytes, self._grown_s = held, now_s
+        return len(guilty)
+
+    def _cut(self, fd: int, reason: str) -> None:
+        connection = self._open[fd]
+        connection.is_cut = self._is_to_trim = True
+        try:
+            with socket.socket(fileno=os.dup(fd)) as peer:
+                if os.fstat(peer.fileno()).st_ino != connection.inode:
+                    return
+                name = peer.getpeername() or "a process of this machine"
+                peer.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended
+        self._counters.cut(reason)
+        _log.warning("the connection of %s was cut: %s", name, reason)
+
+
+def own_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+    """Return this process's resident memory that it shares with nobody; 0 where unknown."""
+    try:
+        _, resident, shared, *_ = statm.read_text().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the machine, where the C library can."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) -> bool:
+    if connection.is_tcp:
+        return _received_bytes(fd) - connection.message_bytes > UNFINISHED_BYTES_MAX
+    quiet_s = now_s - connection.heard_s
+    if grown < _GROWTH_LOCAL_BYTES or quiet_s < _QUIET_S:
+        return False
+    return quiet_s > _SILENT_S or _waiting_bytes(fd) > 0
+
+
+def _received_bytes(fd: int) -> int:
+    """Return the bytes that a tcp connection has received; 0 where the kernel does not say."""
+    peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
+    try:
+        answer = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return 0
+    finally:
+        peer.detach()  # it is libzmq's
+    if len(answer) < _BYTES_RECEIVED_AT + 8:
+        return 0
+    received: int = struct.unpack_from("=Q", answer, _BYTES_RECEIVED_AT)[0]
+    return received
+
+
+def _waiting_bytes(fd: int) -> int:
+    try:
+        waiting: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+    except OSError:
+        return 0
+    return waiting

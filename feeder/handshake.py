@@ -1,0 +1,191 @@
+"""Why a connection does not come about: the client's side of CURVE, and what its failures mean.
+
+Where keys do not fit, libzmq tries again in silence, or not at all. Its monitor tells more:
+
+    what is wrong                        what the client's monitor says
+    our key is not on the feeder's list  HANDSHAKE_FAILED_AUTH 400, no further attempt
+    the feeder cannot read its list      HANDSHAKE_FAILED_AUTH 500, no further attempt
+    keys on one side only                HANDSHAKE_FAILED_PROTOCOL (mechanism mismatch), no further
+                                         attempt; or NO_DETAIL where the other side hangs up first
+    server_key is another feeder's       HANDSHAKE_FAILED_NO_DETAIL again and again: it hangs up
+
+NO_DETAIL also is what a port forwarder without a feeder behind it gives, and a feeder that dies. So
+after the second one in a row the other side is asked for its ZMTP greeting, over a connection of
+our own: that says whether a feeder is there, and whether it has keys.
+
+Both clients use this module: ``trainer_client`` and ``feeder.fetch``.
+"""
+
+import contextlib
+import socket
+import time
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from feeder.errors import PeerError
+from feeder.keys import ClientKeys
+from feeder.zap import NO_LIST
+
+MONITORED: Final = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+"""The events that ``HandshakeWatch`` wants to hear; others do not disturb it."""
+
+_HANG_UPS_MAX: Final = 2
+_HANG_UP_S: Final = 2.0
+"""A handshake that takes longer was not refused: the feeder is busy, or frozen."""
+
+_PROBE_S: Final = 0.5
+_PROBE_PAUSE_S: Final = 2.0
+"""Between the first two probes; doubled from one to the next, as a probe holds all else up."""
+
+_GREETING_START: Final = b"\xff" + 7 * b"\0" + b"\x01\x7f\x03\x00"  # ZMTP 3: signature, version
+_GREETING_BYTES: Final = 64
+_MECHANISM: Final = slice(12, 32)
+
+
+class HandshakeProblem(PeerError):  # noqa: N818 -- a name that says what happened
+    """Raised when client and feeder do not come together because of their keys."""
+
+
+def apply_client_keys(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) -> None:
+    """Have the socket use the keys when it connects to ``endpoint``; ipc takes none."""
+    if keys is not None and endpoint.startswith("tcp://"):
+        dealer.set(zmq.CURVE_SERVERKEY, keys.server.text.encode())
+        dealer.set(zmq.CURVE_PUBLICKEY, keys.own.public().text.encode())
+        dealer.set(zmq.CURVE_SECRETKEY, keys.own.text.encode())
+
+
+class HandshakeWatch:
+    """Hears the monitor of one socket that is connected to one endpoint."""
+
+    def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
+        self._endpoint = endpoint
+        self._keys = keys if endpoint.startswith("tcp://") else None
+        self._connected_s = float("-inf")
+        self._hang_ups = 0
+        self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
+        self._probe_pause_s = _PROBE_PAUSE_S
+
+    def hear(self, event: int, value: int, now_s: float) -> HandshakeProblem | None:
+        """Return what is wrong with the keys, once an event shows it; waits 0.5 s at most."""
+        match event:
+            case zmq.EVENT_CONNECTED:
+                self._connected_s = now_s
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._hang_ups = 0
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return self._explain_refusal(value)
+            case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                    return self._explain_mismatch()
+            case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                return self._explain_hang_up(now_s)
+        return None
+
+    def _explain_refusal(self, status: int) -> HandshakeProblem:
+        if self._keys is None:
+            return HandshakeProblem(f"{self._endpoint} lets nobody in without keys")
+        if status == NO_LIST:
+            return HandshakeProblem(
+                f"{self._endpoint} cannot read its list of client keys and lets nobody in: its "
+                "log says why"
+            )
+        own = self._keys.own
+        return HandshakeProblem(
+            f"{self._endpoint} does not know the key of {own.name!r} (client_key, public key "
+            f"{own.public().text[:8]}…): have its public key put into the feeder's client_keys"
+        )
+
+    def _explain_mismatch(self) -> HandshakeProblem:
+        if self._keys is None:
+            return HandshakeProblem(
+                f"{self._endpoint} takes clients with keys only: give server_key and client_key "
+                "(`feeder keygen` makes yours)"
+            )
+        return HandshakeProblem(
+            f"{self._endpoint} has no keys, so it cannot be the feeder of server_key: start that "
+            "one with secret_key, or leave out server_key and client_key if you trust the network"
+        )
+
+    def _explain_hang_up(self, now_s: float) -> HandshakeProblem | None:
+        if now_s - self._connected_s > _HANG_UP_S:
+            self._hang_ups = 0
+            return None
+        self._hang_ups += 1
+        if self._hang_ups < _HANG_UPS_MAX:
+            return None
+        self._hang_ups = 0
+        if now_s < self._probe_s:
+            return None
+        self._probe_s, self._probe_pause_s = now_s + self._probe_pause_s, self._probe_pause_s * 2
+        mechanism = ask_mechanism(self._endpoint)
+        if mechanism not in ("NULL", "CURVE"):
+            return None
+        if (mechanism == "CURVE") != (self._keys is not None):
+            return self._explain_mismatch()
+        if self._keys is None:
+            return None
+        return HandshakeProblem(
+            f"{self._endpoint} has another key than server_key: get the public key of the feeder "
+            "there from whoever runs it; if it should be the right one, somebody else answers"
+        )
+
+
+def await_message(
+    dealer: "zmq.Socket[bytes]",
+    monitor: "zmq.Socket[bytes]",
+    watch: HandshakeWatch,
+    timeout_s: float,
+) -> bool:
+    """Wait for a message; return whether there is one in time. HandshakeProblem if keys misfit."""
+    poller = zmq.Poller()
+    poller.register(dealer, zmq.POLLIN)
+    poller.register(monitor, zmq.POLLIN)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        ready = dict(poller.poll(max(0, int((deadline_s - time.monotonic()) * 1000))))
+        if dealer in ready:
+            return True
+        if monitor not in ready:
+            return False
+        said = recv_monitor_message(monitor)
+        problem = watch.hear(int(said["event"]), int(said["value"]), time.monotonic())
+        if problem is not None:
+            raise problem
+
+
+def ask_mechanism(endpoint: str) -> str | None:
+    """Return the security mechanism in an endpoint's ZMTP greeting: NULL, CURVE, …
+
+    None where nobody answers so within 0.5 s. Only what every ZMTP peer sends first is asked for.
+    """
+    deadline_s = time.monotonic() + _PROBE_S
+    with contextlib.suppress(OSError, ValueError), _dial(endpoint) as connection:
+        connection.sendall(_GREETING_START)
+        greeting = b""
+        while len(greeting) < _GREETING_BYTES:
+            connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+            piece = connection.recv(_GREETING_BYTES - len(greeting))
+            if not piece:
+                return None
+            greeting += piece
+        if greeting.startswith(b"\xff") and greeting[9] & 1:
+            return greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+    return None
+
+
+def _dial(endpoint: str) -> socket.socket:
+    if endpoint.startswith("ipc://"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(_PROBE_S)
+        connection.connect(endpoint.removeprefix("ipc://"))
+        return connection
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)

@@ -1,0 +1,293 @@
+"""The daemon with keys: who comes in, and what everybody else is told, within 2 seconds."""
+
+import contextlib
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feeder.errors import PeerError
+from feeder.fetch import BatchFetcher
+from feeder.handshake import HandshakeProblem, ask_mechanism
+from feeder.keys import ClientKeys
+from feeder.stats_request import request_counters
+from feeder.wire import Welcome
+from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.key_pairs import KeyPair
+from tests.sources import error_line, run_feeder
+from trainer_client import FeederLoader
+
+TOLD_S = 2.0
+
+
+@dataclass
+class Place:
+    """A daemon with keys, and who is there."""
+
+    daemon: Daemon
+    tcp: str
+    ipc: str
+    server: KeyPair
+    friend: KeyPair
+    stranger: KeyPair
+    allowed: Path
+
+    def counter(self, name: str) -> int:
+        return int(request_counters(self.ipc, DEADLINE_S).get(name, 0))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("curve"))
+
+
+@pytest.fixture(scope="module")
+def place(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("keys")
+    server, friend, stranger = (
+        KeyPair.make(folder, name) for name in ("server", "friend", "stranger")
+    )
+    allowed = folder / "allowed"
+    allowed.mkdir()
+    (allowed / "friend.pub").write_text(friend.public.read_text())
+    # ipc before tcp and after it: neither gets tcp's options.
+    with Daemon(
+        *("--data", f"d={packed}", "--workers", "1", "--slots-bytes", str(4 << 20)),
+        *("--bind", f"ipc://{folder}/first", "--bind", "tcp://*:0", "--bind", f"ipc://{folder}/s"),
+        *("--secret-key", server.secret, "--client-keys", allowed),
+    ) as daemon:
+        port = daemon.endpoints[1].rpartition(":")[2]
+        yield Place(
+            daemon,
+            f"tcp://127.0.0.1:{port}",
+            daemon.endpoints[2],
+            server,
+            friend,
+            stranger,
+            allowed,
+        )
+
+
+@pytest.fixture(scope="module")
+def plain(packed: Path) -> Iterator[Daemon]:
+    with Daemon("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0") as daemon:
+        yield daemon
+
+
+def fetcher(endpoint: str, keys: ClientKeys | None) -> BatchFetcher:
+    return BatchFetcher(
+        endpoint, dataset="d", recipe=small_recipe(), timeout_s=DEADLINE_S, keys=keys
+    )
+
+
+def loader(endpoint: str, **keys: Any) -> FeederLoader:
+    return FeederLoader(
+        endpoint,
+        **{"dataset": "d", "batch_size": 10, "image_size": 32, "device": "cpu", **keys},
+    )
+
+
+def test_a_client_on_the_list_gets_the_bytes_that_ipc_gives(place: Place) -> None:
+    with (
+        fetcher(place.tcp, place.friend.to(place.server)) as over_tcp,
+        fetcher(place.ipc, None) as over_ipc,
+    ):
+        for key in ((0, 0), (1, 3)):
+            encrypted = next(over_tcp.fetch([key]))
+            local = next(over_ipc.fetch([key]))
+            assert encrypted.pixels.tobytes() == local.pixels.tobytes()
+
+
+def test_the_loader_takes_key_files_or_text(place: Place) -> None:
+    text = place.server.public.read_text().split()[-1]
+    for server_key in (place.server.public, text):
+        with loader(place.tcp, server_key=server_key, client_key=place.friend.secret) as batches:
+            assert len(next(iter(batches)).labels) == 10
+
+
+def test_what_travels_is_encrypted_on_tcp_and_plain_on_every_ipc_address(place: Place) -> None:
+    assert ask_mechanism(place.tcp) == "CURVE"
+    assert [ask_mechanism(each) for each in place.daemon.endpoints[::2]] == ["NULL", "NULL"]
+    for endpoint in place.daemon.endpoints[::2]:
+        with RawClient(endpoint) as client:
+            assert isinstance(client.hello(small_recipe(), window=1), Welcome)
+            client.bye()
+
+
+def misfits(place: Place, plain: Daemon) -> dict[str, tuple[str, KeyPair | None, KeyPair | None]]:
+    """Endpoint, the server's public key and the client's, of each way not to come in."""
+    return {
+        "does not know the key of 'stranger'": (place.tcp, place.server, place.stranger),
+        "has another key than server_key": (place.tcp, place.stranger, place.friend),
+        "takes clients with keys only": (place.tcp, None, None),
+        "has no keys": (plain.endpoint, place.server, place.friend),
+    }
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "does not know the key of 'stranger'",
+        "has another key than server_key",
+        "takes clients with keys only",
+        "has no keys",
+    ],
+)
+class TestMisfit:
+    """A client whose keys do not fit is told so, soon, by everything that connects."""
+
+    def test_fetcher_and_loader(self, place: Place, plain: Daemon, problem: str) -> None:
+        endpoint, server, client = misfits(place, plain)[problem]
+        keys = client.to(server) if client and server else None
+        began_s = time.monotonic()
+        with pytest.raises(HandshakeProblem, match=problem) as fetching:
+            fetcher(endpoint, keys)
+        told_s = time.monotonic()
+        assert told_s - began_s < TOLD_S
+        assert str(fetching.value).startswith(endpoint)
+        paths = {}
+        if client and server:
+            paths = {"server_key": server.public, "client_key": client.secret}
+        with pytest.raises(HandshakeProblem, match=problem):
+            loader(endpoint, **paths)
+        assert time.monotonic() - told_s < TOLD_S
+
+    def test_command_line(self, place: Place, plain: Daemon, problem: str) -> None:
+        endpoint, server, client = misfits(place, plain)[problem]
+        options: list[str | Path] = []
+        if client and server:
+            options = ["--server-key", server.public, "--client-key", client.secret]
+        done = run_feeder("status", endpoint, *options)
+        assert done.returncode == PeerError.exit_status
+        assert problem in error_line(done)
+
+
+def test_the_command_line_asks_with_keys(place: Place, tmp_path: Path) -> None:
+    options = "--server-key", place.server.public, "--client-key", place.friend.secret
+    done = run_feeder("status", place.tcp, *options)
+    assert done.returncode == 0, done.stderr
+    assert "clients_refused" in done.stdout or "sessions_opened" in done.stdout
+    done = run_feeder(
+        *("preview", "--from", place.tcp, "--dataset", "d", "--out", tmp_path / "p.png"),
+        *("--image-size", "32", "--batch-size", "10", *options),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_refusals_are_counted_by_reason_and_logged_without_the_key(place: Place) -> None:
+    before = {
+        name: place.counter(f"clients_refused.{name}")
+        for name in ("unknown-key", "server-key", "mechanism")
+    }
+    with pytest.raises(HandshakeProblem):
+        fetcher(place.tcp, place.stranger.to(place.server))
+    with pytest.raises(HandshakeProblem):
+        fetcher(place.tcp, place.friend.to(place.stranger))
+    for name in ("unknown-key", "server-key"):
+        wait_until(
+            lambda name=name: place.counter(f"clients_refused.{name}") > before[name],  # type: ignore[misc]
+            f"{name} is counted",
+        )
+    line = place.daemon.wait_line(r"is refused: its public key \S{8}… is not in ")
+    key = place.stranger.public.read_text().split()[-1]
+    assert key[:8] in line
+    assert key[:9] not in "".join(place.daemon.lines)
+
+
+def test_the_list_is_read_again_at_the_next_handshake(place: Place) -> None:
+    keys = place.stranger.to(place.server)
+    entry = place.allowed / "stranger.pub"
+    entry.write_text(place.stranger.public.read_text())
+    with fetcher(place.tcp, keys) as let_in:
+        entry.unlink()
+        next(let_in.fetch([(0, 0)]))  # what was open goes on
+        with pytest.raises(HandshakeProblem, match="does not know"):
+            fetcher(place.tcp, keys)
+
+
+def test_sockets_of_this_host_are_the_groups(place: Place) -> None:
+    for endpoint in place.daemon.endpoints[::2]:
+        path = Path(endpoint.removeprefix("ipc://"))
+        for each in (path, Path(f"{path}.slots")):
+            assert stat.S_IMODE(each.stat().st_mode) == 0o660
+
+
+def test_no_key_is_in_the_log_or_in_what_show_prints(place: Place, packed: Path) -> None:
+    secret = place.server.secret.read_text().split()[-1]
+    done = run_feeder(
+        *("serve", "--data", f"d={packed}", "--secret-key", place.server.secret),
+        *("--client-keys", place.allowed, "--show"),
+    )
+    assert done.returncode == 0
+    assert str(place.server.secret) in done.stdout
+    assert secret not in done.stdout + done.stderr + "".join(place.daemon.lines)
+
+
+def test_a_secret_key_that_others_can_read_keeps_the_daemon_from_starting(
+    place: Place, packed: Path, tmp_path: Path
+) -> None:
+    open_key = KeyPair.make(tmp_path, "open")
+    open_key.secret.chmod(0o644)
+    done = run_feeder(
+        *("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "1"),
+        *("--secret-key", open_key.secret, "--client-keys", place.allowed),
+    )
+    assert done.returncode == 2
+    assert f"chmod 600 {open_key.secret}" in error_line(done)
+
+
+def test_keys_and_the_list_of_clients_go_together(packed: Path, place: Place) -> None:
+    serve = "serve", "--data", f"d={packed}"
+    done = run_feeder(*serve, "--secret-key", place.server.secret)
+    assert done.returncode == 2
+    assert "serve.client_keys is not" in error_line(done)
+    done = run_feeder(*serve, "--client-keys", place.allowed)
+    assert "serve.secret_key is not" in error_line(done)
+    both = "--secret-key", place.server.secret, "--client-keys", place.allowed
+    done = run_feeder(*serve, *both, "--insecure")
+    assert "exclude each other" in error_line(done)
+
+
+def test_the_open_network_takes_a_typed_flag_that_no_file_can_give(
+    packed: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "feeder.toml"
+    file.write_text("[serve]\ninsecure = true\n")
+    done = run_feeder("serve", "--config", file, "--data", f"d={packed}")
+    assert done.returncode == 2
+    assert "no key serve.insecure" in error_line(done)
+    with Daemon(
+        *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://0.0.0.0:0", "--insecure")
+    ) as daemon:
+        daemon.wait_line("warning: --insecure: whoever can reach tcp://0.0.0.0:0 may come in")
+        port = daemon.endpoint.rpartition(":")[2]
+        with RawClient(f"tcp://127.0.0.1:{port}") as client:
+            assert isinstance(client.hello(small_recipe(), window=1), Welcome)
+
+
+def test_a_forwarder_with_nobody_behind_it_is_no_problem_of_keys(place: Place) -> None:
+    def hang_up() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(PeerError, match="no answer") as silence:
+            BatchFetcher(
+                f"tcp://127.0.0.1:{listener.getsockname()[1]}",
+                dataset="d",
+                recipe=small_recipe(),
+                timeout_s=1.0,
+                keys=place.friend.to(place.server),
+            )
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(DEADLINE_S)
+    assert not isinstance(silence.value, HandshakeProblem)

@@ -1,0 +1,209 @@
+"""Key files: read strictly, kept to their owner, and never shown; ``feeder keygen``."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+from zmq.utils import z85
+
+from feeder.errors import ConfigError
+from feeder.keys import (
+    KEY_FILE_BYTES_MAX,
+    KEYS_MAX,
+    PublicKey,
+    SecretKey,
+    decode_z85,
+    format_public_key,
+    format_secret_key,
+    parse_public_keys,
+    parse_secret_key,
+    read_client_keys,
+    read_public_keys,
+    read_secret_key,
+)
+from tests.sources import error_line, run_feeder
+
+OTHER = 12_345
+"""A user id that is not ours."""
+
+
+def make_key(name: str = "n") -> SecretKey:
+    return SecretKey(name, zmq.curve_keypair()[1].decode())
+
+
+def write_secret(path: Path, key: SecretKey, mode: int = 0o600) -> Path:
+    path.write_text(format_secret_key(key))
+    path.chmod(mode)
+    return path
+
+
+def complaint(parse: Callable[[bytes, str], object], data: bytes) -> str | None:
+    """What a parser objects to in a file called f; None where it does not."""
+    try:
+        parse(data, "f")
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_z85_is_libzmqs(raw: bytes) -> None:
+    assert decode_z85(z85.encode(raw).decode()) == raw
+
+
+@pytest.mark.parametrize("text", ["", "x" * 39, "x" * 41, "#" * 40, "é" * 40, '"' * 40, " " * 40])
+def test_what_is_no_z85_key_is_none(text: str) -> None:
+    assert decode_z85(text) is None
+
+
+@given(st.binary(max_size=400) | st.text().map(str.encode))
+def test_any_bytes_are_keys_or_a_config_error(data: bytes) -> None:
+    for parse in (parse_secret_key, parse_public_keys):
+        said = complaint(parse, data)
+        assert said is None or (said.startswith("f") and "\n" not in said)
+
+
+@given(st.data())
+def test_a_damaged_file_shows_no_part_of_the_key(data: st.DataObject) -> None:
+    key = make_key()
+    text = format_secret_key(key)
+    at = data.draw(st.integers(0, len(text) - 1))
+    damaged = text[:at] + data.draw(st.text("x \n#é~", max_size=3)) + text[at + 1 :]
+    said = complaint(parse_secret_key, damaged.encode())
+    assert said is None or not any(key.text[i : i + 6] in said for i in range(34))
+
+
+def test_keys_survive_their_files() -> None:
+    key = make_key("trainer-7.a_b")
+    assert parse_secret_key(format_secret_key(key).encode(), "f") == key
+    public = key.public()
+    assert parse_public_keys(format_public_key(public).encode(), "f") == (public,)
+    assert len(public.raw) == 32
+    several = "".join(format_public_key(make_key(f"n{i}").public()) for i in range(5))
+    assert [k.name for k in parse_public_keys(several.encode(), "f")] == [f"n{i}" for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line + line, "the name n has two keys"),
+        (lambda line: line + line.replace(" n ", " m "), "n and m have the same key"),
+        (lambda line: line.replace("public", "secret"), "the secret key of n, where public"),
+        (lambda line: line.replace(" n ", " "), "f:1 is not"),
+        (lambda line: line.replace(" n ", " ../n "), "f:1 is not"),
+        (lambda line: "\n# x\n" + line[:-3], "f:3 is not"),
+        (lambda line: line + "#" * KEY_FILE_BYTES_MAX, "larger than"),
+        (
+            lambda line: "".join(line.replace(" n ", f" n{i} ") for i in range(KEYS_MAX + 1)),
+            "more than 1024 keys",
+        ),
+    ],
+)
+def test_mistakes_in_a_list_are_named(change: Callable[[str], str], message: str) -> None:
+    text = change(format_public_key(make_key().public()))
+    with pytest.raises(ConfigError, match=message):
+        parse_public_keys(text.encode(), "f")
+
+
+def test_a_public_key_is_no_secret_key() -> None:
+    with pytest.raises(ConfigError, match=r"holds a public key.*without \.pub"):
+        parse_secret_key(format_public_key(make_key().public()).encode(), "f")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o660, 0o644])
+def test_a_secret_key_open_to_others_is_refused_with_the_command(tmp_path: Path, mode: int) -> None:
+    path = write_secret(tmp_path / "k", make_key(), mode)
+    with pytest.raises(ConfigError, match=rf"open to others.*chmod 600 {path}"):
+        read_secret_key(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_secret_key_of_ones_own_is_read(tmp_path: Path, mode: int) -> None:
+    key = make_key()
+    assert read_secret_key(write_secret(tmp_path / "k", key, mode)) == key
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_secret_key_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = write_secret(tmp_path / "k", make_key())
+    os.chown(path, OTHER, -1)
+    with pytest.raises(ConfigError, match=rf"belongs to user {OTHER}.*chown"):
+        read_secret_key(path)
+
+
+def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path, message in ((tmp_path / "fifo", "is no file"), (tmp_path / "none", "cannot be read")):
+        with pytest.raises(ConfigError, match=message):
+            read_secret_key(path)
+
+
+def test_no_text_of_a_secret_key_shows_it() -> None:
+    key = make_key()
+    for text in (repr(key), str(key), f"{key}", repr({"keys": (key,)})):
+        assert key.text not in text
+
+
+def test_a_folder_is_the_list_of_its_public_keys(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.pub").write_text(format_public_key(make_key(name).public()))
+    (tmp_path / "README").write_text("not a key")
+    assert [key.name for key in read_public_keys(tmp_path)] == ["a", "b"]
+    (tmp_path / "c.pub").write_text(format_public_key(make_key("a").public()))
+    with pytest.raises(ConfigError, match="the name a has two keys"):
+        read_public_keys(tmp_path)
+
+
+def test_client_keys_come_from_files_or_text(tmp_path: Path) -> None:
+    server, own = make_key("server").public(), make_key("me")
+    secret, public = write_secret(tmp_path / "me", own), tmp_path / "server.pub"
+    public.write_text(format_public_key(server))
+    for given_key in (public, str(public)):
+        keys = read_client_keys(given_key, secret)
+        assert keys is not None
+        assert (keys.server, keys.own) == (server, own)
+    keys = read_client_keys(server.text, secret)
+    assert keys is not None
+    assert keys.server == PublicKey("feeder", server.text)
+    assert read_client_keys(None, None) is None
+    for one in ((public, None), (None, secret)):
+        with pytest.raises(ConfigError, match="belong together"):
+            read_client_keys(*one)
+
+
+def test_keygen_makes_a_pair_that_only_its_owner_reads(tmp_path: Path) -> None:
+    path = tmp_path / "server"
+    done = run_feeder("keygen", path)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = read_secret_key(path)
+    assert key.text not in done.stdout + done.stderr
+    assert read_public_keys(tmp_path / "server.pub") == (key.public(),)
+    assert key.name == "server"
+
+    again = run_feeder("keygen", path)
+    assert again.returncode == 2
+    assert "exists" in error_line(again)
+    assert read_secret_key(path) == key
+
+    assert run_feeder("keygen", path, "--force", "--name", "x").returncode == 0
+    assert read_secret_key(path).name == "x"
+    assert read_secret_key(path).text != key.text
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["server", "server.pub"]
+
+
+def test_keygen_replaces_no_public_key_either(tmp_path: Path) -> None:
+    (tmp_path / "k.pub").write_text("precious")
+    assert run_feeder("keygen", tmp_path / "k").returncode == 2
+    assert not (tmp_path / "k").exists()
+
+
+def test_keygen_asks_for_a_name_where_the_path_gives_none(tmp_path: Path) -> None:
+    done = run_feeder("keygen", tmp_path / "a key")
+    assert done.returncode == 2
+    assert "--name" in error_line(done)

@@ -1,0 +1,185 @@
+"""ZAP: who is let in, what is answered, counted and logged; nobody by mistake."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.keys import SecretKey, format_public_key
+from feeder.metrics import SocketCounters
+from feeder.zap import ZapRequest, format_answer, parse_request
+from feeder.zap_handler import ENDPOINT, KeyList, ZapHandler
+
+KEY = bytes(range(32))
+
+
+def request(key: bytes = KEY, **fields: bytes) -> list[bytes]:
+    """A request as libzmq sends it, with fields changed."""
+    usual = {
+        "version": b"1.0",
+        "number": b"1",
+        "domain": b"feeder",
+        "address": b"10.0.0.3",
+        "identity": b"",
+        "mechanism": b"CURVE",
+        "key": key,
+    }
+    return [b"", *(usual | fields).values()]
+
+
+def make_key(name: str) -> SecretKey:
+    return SecretKey(name, zmq.curve_keypair()[1].decode())
+
+
+def test_a_request_is_understood() -> None:
+    parsed = parse_request([b"\0abc", *request()])
+    assert parsed == ZapRequest((b"\0abc", b""), b"1", "10.0.0.3", KEY)
+    assert format_answer(parsed, 200, "me") == [
+        *(b"\0abc", b"", b"1.0", b"1", b"200", b"OK", b"me", b"")
+    ]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        request()[1:],
+        request(version=b"2.0"),
+        request(domain=b"other"),
+        request(domain=b""),
+        request(mechanism=b"NULL"),
+        request(mechanism=b"PLAIN"),
+        request(key=b"x" * 31),
+        [*request(), b"more"],
+        request(address=b"x" * 300),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        parse_request(frames)
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from(request()), max_size=12))
+def test_any_frames_are_a_question_or_an_error(frames: list[bytes]) -> None:
+    try:
+        parsed = parse_request(frames)
+    except ProtocolError:
+        return
+    assert len(parsed.public_key) == 32
+    assert parsed.address.isprintable() or parsed.address == ""
+
+
+class Asker:
+    """Asks a handler as libzmq does."""
+
+    def __init__(self, keys: KeyList) -> None:
+        self.now_s = 0.0
+        self.counters = SocketCounters()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.handler = ZapHandler(self.context, keys, self.counters, lambda: self.now_s)
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.connect(ENDPOINT)
+
+    def ask(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
+        """Status and user of the answer; None where there is none."""
+        self.socket.send_multipart(frames)
+        self.handler.answer()
+        if not self.socket.poll(0):
+            return None
+        answer = self.socket.recv_multipart()
+        return answer[3], answer[5]
+
+    def close(self) -> None:
+        self.handler.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "clients"
+    path.write_text("")
+    return path
+
+
+@pytest.fixture
+def asker(path: Path) -> Iterator[Asker]:
+    asker = Asker(KeyList(path))
+    yield asker
+    asker.close()
+
+
+def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: Asker, path: Path) -> None:
+    me = make_key("me").public()
+    assert asker.ask(request(me.raw)) == (b"400", b"")
+    path.write_text(format_public_key(me))
+    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    path.write_text("# nobody\n")
+    assert asker.ask(request(me.raw)) == (b"400", b"")
+    assert asker.counters.clients_refused == {"unknown-key": 2}
+
+
+def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: Asker, path: Path) -> None:
+    me = make_key("me").public()
+    path.write_text(format_public_key(me))
+    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    path.write_text("damaged")
+    assert asker.ask(request(me.raw)) == (b"500", b"")
+    path.unlink()
+    assert asker.ask(request(me.raw)) == (b"500", b"")
+    assert asker.counters.clients_refused == {"no-list": 2}
+    path.write_text(format_public_key(me))
+    assert asker.ask(request(me.raw)) == (b"200", b"me")
+
+
+def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None:
+    me = make_key("me").public()
+    asker = Asker(KeyList(tmp_path))
+    try:
+        assert asker.ask(request(me.raw)) == (b"400", b"")
+        (tmp_path / "me.pub").write_text(format_public_key(me))
+        assert asker.ask(request(me.raw)) == (b"200", b"me")
+        (tmp_path / "me.pub").unlink()
+        assert asker.ask(request(me.raw)) == (b"400", b"")
+    finally:
+        asker.close()
+
+
+def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        KeyList(tmp_path / "none")
+
+
+def test_requests_that_mean_nothing_get_no_answer(asker: Asker) -> None:
+    assert asker.ask(request(mechanism=b"NULL")) is None
+    assert asker.counters.clients_refused == {"malformed": 1}
+
+
+def test_a_refusal_is_logged_once_a_key_and_minute_with_a_part_of_the_key(
+    asker: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    one, two = make_key("one").public(), make_key("two").public()
+    for key in (one, one, two):
+        asker.ask(request(key.raw))
+    assert [key.text[:8] in line for key, line in zip((one, two), caplog.messages, strict=True)]
+    assert not any(one.text[:9] in line or "one" in line for line in caplog.messages)
+    asker.now_s = 61.0
+    asker.ask(request(one.raw))
+    assert len(caplog.messages) == 3
+    assert "10.0.0.3" in caplog.messages[2]
+
+
+def test_a_stranger_with_many_keys_does_not_fill_the_log(
+    asker: Asker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for number in range(1000):
+        asker.ask(request(number.to_bytes(32, "little")))
+    assert len(caplog.messages) == 64
+    assert asker.counters.clients_refused == {"unknown-key": 1000}
