@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,12 +69,16 @@ class Daemon:
         *arguments: str | Path,
         environ: Mapping[str, str] | None = None,
         is_ready: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start it, and wait for its ready line unless ``is_ready`` is false."""
+        """Start it, and wait for its ready line unless ``is_ready`` is false.
+
+        ``prefix`` is a command that becomes the one that follows it.
+        """
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            feeder_command("serve", *arguments),
+            [*prefix, *feeder_command("serve", *arguments)],
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,

@@ -106,10 +106,10 @@ class LentClient:
             pass
 
 
-def expected(endpoint: str, batches: int) -> list[str]:
+def expected(endpoint: str, batches: int, **options: object) -> list[str]:
     """Return what an undisturbed client gets, copied over the socket."""
     taken: list[str] = []
-    with make_loader(endpoint, share_memory=False) as loader:
+    with make_loader(endpoint, share_memory=False, **options) as loader:
         while True:
             for batch in loader:
                 taken.append(digest(batch))
