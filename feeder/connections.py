@@ -36,7 +36,7 @@ _GROWTH_BYTES: Final = 16 << 20
 
 _GROWTH_LOCAL_BYTES: Final = 64 << 20
 _QUIET_S: Final = 0.2
-_SILENT_S: Final = 5.0
+_SILENT_S: Final = 20.0
 """Clients speak every second. One that does not, while memory grows and nobody else explains it."""
 
 _ACCEPT_GROWTH_S: Final = 30.0
@@ -133,6 +133,8 @@ class Connections:
         ]
         for fd in guilty:
             self.cut(fd, "endless-message")
+        if guilty:
+            self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
             self._floor_bytes, self._grown_s = held, now_s
         return len(guilty)

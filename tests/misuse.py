@@ -12,7 +12,11 @@ def dial(endpoint: str) -> socket.socket:
     if endpoint.startswith("ipc://"):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(10)
-        connection.connect(endpoint.removeprefix("ipc://"))
+        try:
+            connection.connect(endpoint.removeprefix("ipc://"))
+        except OSError:
+            connection.close()
+            raise
         return connection
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     return socket.create_connection((host, int(port)), 10)
@@ -21,18 +25,30 @@ def dial(endpoint: str) -> socket.socket:
 def dial_zmtp(endpoint: str) -> socket.socket:
     """Connect and shake hands as a DEALER; then frames can be sent."""
     connection = dial(endpoint)
+    try:
+        _shake_hands(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _shake_hands(connection: socket.socket) -> None:
     connection.sendall(GREETING)
     left = len(GREETING)
     while left:
-        left -= len(connection.recv(left))
+        piece = connection.recv(left)
+        if not piece:
+            raise ConnectionResetError
+        left -= len(piece)
     properties = b"".join(
         bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
         for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", b""))
     )
     body = b"\x05READY" + properties
     connection.sendall(bytes([_COMMAND, len(body)]) + body)
-    assert connection.recv(4096)
-    return connection
+    if not connection.recv(4096):
+        raise ConnectionResetError
 
 
 def frame(body: bytes, *, more: bool = False) -> bytes:
