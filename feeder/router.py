@@ -107,7 +107,7 @@ class Router:
         self.wasted_bytes = 0
         """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
         self._connections = Connections(self.counters, connections_max)
-        self._pause = AcceptPause()
+        self._pauses: dict[str, AcceptPause] = {}  # by endpoint
         self._keys = keys
         self._socket_mode = socket_mode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -164,8 +164,9 @@ class Router:
             part = self.socket.recv(zmq.NOBLOCK, copy=False)
             self.wasted_bytes += len(part) + _PART_WASTE_BYTES
             self._parts += 1
-            if self._parts == _PARTS_MAX and self._connections.cut(self._fd, "many-parts"):
-                self._pause.accepted(time.monotonic(), as_many=_CUT_COST)
+            if self._parts == _PARTS_MAX:
+                listener = self._connections.cut(self._fd, "many-parts")
+                self._hold_off(listener, time.monotonic(), as_many=_CUT_COST)
             if not part.more:
                 self._is_skipping = False
                 self.waste(0)
@@ -217,13 +218,15 @@ class Router:
     @property
     def deadline_s(self) -> float:
         """When ``tend`` is due."""
-        return min(self._connections.deadline_s, self._pause.deadline_s)
+        pauses = (pause.deadline_s for pause in self._pauses.values())
+        return min(self._connections.deadline_s, *pauses, float("inf"))
 
     def tend(self, now_s: float) -> None:
         """Cut who takes memory without end; take connections again after a rest."""
-        for _ in range(self._connections.tend(now_s)):
-            self._pause.accepted(now_s, as_many=_CUT_COST)
-        self._pause.tend(now_s)
+        for listener in self._connections.tend(now_s):
+            self._hold_off(listener, now_s, as_many=_CUT_COST)
+        for pause in self._pauses.values():
+            pause.tend(now_s)
 
     def read_monitor(self, now_s: float) -> bool:
         """Take in what has happened to connections lately; return whether one has ended."""
@@ -236,12 +239,12 @@ class Router:
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:
                 is_ipc = where.startswith("ipc://")
-                self._pause.listens(value, Path(where.removeprefix("ipc://")) if is_ipc else None)
+                path = Path(where.removeprefix("ipc://")) if is_ipc else None
+                self._pauses[where] = AcceptPause(value, path)
             elif event == zmq.EVENT_ACCEPTED:
                 self.counters.connections_opened += 1
-                self._connections.opened(value, is_tcp=where.startswith("tcp://"), now_s=now_s)
-                self._pause.accepted(now_s)
-                self.counters.accept_rests = self._pause.rests
+                self._connections.opened(value, where, now_s)
+                self._hold_off(where, now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
                 self._connections.closed(value)
@@ -257,7 +260,9 @@ class Router:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
-        self._pause.close()
+        for pause in self._pauses.values():
+            pause.close()
+        self._pauses.clear()
         if self.zap is not None:
             self.zap.close()
         self.socket.disable_monitor()
@@ -271,6 +276,12 @@ class Router:
             with contextlib.suppress(FileNotFoundError):
                 if _identify(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
+
+    def _hold_off(self, listener: str | None, now_s: float, *, as_many: float = 1.0) -> None:
+        """Take account of a connection, or one that was cut, where it came in."""
+        pause = self._pauses.get(listener or "")
+        if pause is not None:
+            self.counters.accept_rests += pause.accepted(now_s, as_many=as_many)
 
     def _encrypt(self) -> None:
         """Have the addresses that are bound from now on take clients with keys only."""
