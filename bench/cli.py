@@ -5,10 +5,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import ablate, compare, decode, peers, plots, soak, stream
+from bench import ablate, chaos, compare, decode, peers, plots, soak, stream
 from bench.compare import Comparison
-from bench.report import Report
-from bench.soak import SoakReport
+from bench.report import JudgedReport, Report
 from feeder.errors import FeederError
 from feeder.stop_signals import StopSignals
 
@@ -46,6 +45,20 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batch-size", 128, "images in a batch")
     _add_plot(add)
     add.set_defaults(run=soak.run)
+    add = benches.add_parser("chaos", help="break things at random; does a client notice?")
+    _add_dataset(add, images=1024)
+    _add_number(add, "--minutes", 2.0, "minutes of faults")
+    _add_number(add, "--calm", 20.0, "seconds without faults before them, and after them")
+    _add_number(add, "--every", 4.0, "seconds from one fault to the next")
+    _add_number(add, "--seed", 0, "of the faults' order")
+    _add_number(add, "--nodes", 2, "feeders, of one node process with one worker each")
+    _add_number(add, "--clients", 2, "ranks, in turns over ipc and over tcp behind a proxy")
+    _add_number(add, "--batch-size", 64, "images in a batch")
+    _add_number(add, "--image-size", 224, "pixels of a side of them")
+    add.set_defaults(run=chaos.run)
+    add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
+    _add_shared(add, images=512, rounds=15)
+    add.set_defaults(run=_run_resume)
     add = benches.add_parser("compare", help="what changed between two runs, with the noise")
     add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
     add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
@@ -58,6 +71,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(add)
     add.set_defaults(run=peers.run)
     return parser
+
+
+def _run_resume(arguments: argparse.Namespace) -> Report:
+    from bench import resume  # with torch, which takes seconds that no other bench needs
+
+    return resume.run(arguments)
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 report.write_json(arguments.json)
             if isinstance(report, Report) and plot is not None:
                 plots.write_plot(report, plot)
-            if isinstance(report, SoakReport) and report.failures:
+            if isinstance(report, JudgedReport) and report.failures:
                 for reason in report.failures:
                     sys.stderr.write(f"feeder-bench: failed: {reason}\n")
                 return 1

@@ -11,16 +11,14 @@ end it cleanly, with a Bye to the node.
 
 import os
 import selectors
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from bench.daemon import DATASET_NAME
+from bench.line_process import LineProcess
 from bench.machine import pinned_to
 from feeder.errors import FeederError, PeerError
 from feeder.fetch import BatchFetcher
@@ -29,7 +27,6 @@ from feeder.recipe import Recipe
 from feeder.stop_signals import StopSignals
 
 TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Ended:
 ClientEvent = Arrived | Done | Ended
 
 
-class ClientProcess:
+class ClientProcess(LineProcess):
     """Our end of a client; a context manager that ends it."""
 
     def __init__(
@@ -66,71 +63,30 @@ class ClientProcess:
     ) -> None:
         """Start it on ``cores``; it opens its session meanwhile."""
         self.endpoint = endpoint
+        self.has_session = False
         with pinned_to(cores):
-            self._process = subprocess.Popen(
+            super().__init__(
                 [
                     *(sys.executable, "-m", "bench.client_process", str(os.getpid()), endpoint),
                     *(str(batch_size), str(window), str(seed)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is ours to pass on
+                ]
             )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        os.set_blocking(self._output.fileno(), False)
-        self._unread = b""
-        self.is_open = False
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def fileno(self) -> int:
-        """Return what to poll before ``read``."""
-        return self._output.fileno()
 
     def fetch(self, first: int, count: int) -> None:
         """Have it fetch ``count`` batches from ``first`` on."""
-        self._input.write(f"{first} {count}\n".encode())
-        self._input.flush()
+        self.write_line(f"{first} {count}")
 
     def read(self) -> list[ClientEvent]:
         """Return what it has said since; nothing when it has said nothing."""
-        try:
-            data = os.read(self._output.fileno(), 1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            return [Ended(f"a client ended with status {self._process.wait(_STOP_TIMEOUT_S)}")]
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        return [event for line in lines if (event := self._parse(line.decode())) is not None]
-
-    def terminate(self) -> None:
-        """End it cleanly: it closes its session first."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it as a crash would: the node hears nothing from it."""
-        self._end(signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.terminate()
+        lines = self.read_lines()
+        if lines is None:
+            return [Ended(f"a client ended with status {self.wait()}")]
+        return [event for line in lines if (event := self._parse(line)) is not None]
 
     def _parse(self, line: str) -> ClientEvent | None:
         match line.split(" ", 1):
             case ["open", _]:
-                self.is_open = True
+                self.has_session = True
             case ["batch", rest]:
                 at_s, images = rest.split()
                 return Arrived(float(at_s), int(images))
@@ -140,18 +96,6 @@ class ClientProcess:
                 return Ended(text)
         return None
 
-    def _end(self, number: signal.Signals) -> None:
-        if self._output.closed:
-            return
-        self._process.send_signal(number)
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._input.close()
-        self._output.close()
-
 
 def await_open(clients: Sequence[ClientProcess]) -> None:
     """Return once all have sessions; PeerError when one cannot get one."""
@@ -159,7 +103,7 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client, selectors.EVENT_READ)
-        while not all(client.is_open for client in clients):
+        while not all(client.has_session for client in clients):
             read_clients(selector, until_s)
 
 

@@ -60,6 +60,16 @@ class Daemon:
         self._process = process
         self._log = log
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its supervisor lives."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor, and number of the session that all its processes are in."""
+        return self._process.pid
+
     def processes(self) -> list[psutil.Process]:
         """Return the supervisor and all processes below it."""
         supervisor = psutil.Process(self._process.pid)
@@ -73,6 +83,20 @@ class Daemon:
     def last_words(self) -> str:
         """Return the last line of its log."""
         return _last_line(self._log)
+
+    def stop(self) -> None:
+        """End it: by SIGTERM, and by SIGKILL if that takes too long. Idempotent."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor; its processes go with it, by PDEATHSIG."""
+        self._process.kill()
+        self._process.wait()
 
     def worker_memory(self) -> list[WorkerMemory]:
         """Return the memory of each worker."""
@@ -93,37 +117,50 @@ def running_daemon(
 
     Raises ResourceError with what the daemon said when it does not get ready in READY_TIMEOUT_S.
     """
-    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
-        ipc = f"ipc://{folder}/node"
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as name:
+        folder = Path(name)
         tcp = f"tcp://127.0.0.1:{free_port()}"
-        command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), "serve"]
-        command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
-        command += ["--workers", str(workers), "--pin", "off", *options]
-        log = Path(folder) / "stderr"
-        notify_path = Path(folder) / "notify"
-        with (
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
-            log.open("wb") as stderr,
-            pinned_to(cores),
-        ):
-            notify.bind(str(notify_path))
-            process = subprocess.Popen(
-                command,
-                env=os.environ | {"NOTIFY_SOCKET": str(notify_path)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,  # Ctrl-C is ours to pass on
-            )
-            try:
-                _await_ready(process, notify, log)
-            except BaseException:
-                _stop(process)
-                raise
+        with pinned_to(cores):
+            daemon = start_daemon(dataset, folder, tcp=tcp, workers=workers, options=options)
         try:
-            yield Daemon(process, ipc, tcp, log)
+            yield daemon
         finally:
-            _stop(process)
+            daemon.stop()
+
+
+def start_daemon(
+    dataset: Path, folder: Path, *, tcp: str, workers: int, options: Sequence[str] = ()
+) -> Daemon:
+    """Start a daemon that keeps its ipc socket and its log in ``folder``; return it when ready.
+
+    One that has ended can be followed by another in the same folder. Raises as ``running_daemon``.
+    """
+    ipc = f"ipc://{folder}/node"
+    command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), "serve"]
+    command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
+    command += ["--workers", str(workers), "--pin", "off", *options]
+    log, notify_path = folder / "stderr", folder / "notify"
+    notify_path.unlink(missing_ok=True)
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
+        log.open("ab") as stderr,
+    ):
+        notify.bind(str(notify_path))
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"NOTIFY_SOCKET": str(notify_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # Ctrl-C is ours to pass on
+        )
+        daemon = Daemon(process, ipc, tcp, log)
+        try:
+            _await_ready(process, notify, log)
+        except BaseException:
+            daemon.stop()
+            raise
+    return daemon
 
 
 def free_port() -> int:
@@ -153,13 +190,3 @@ def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log:
 
 def _last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()  # its processes go with it, by PDEATHSIG
-        process.wait()

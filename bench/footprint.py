@@ -100,6 +100,12 @@ class Footprint:
         return by_purpose
 
 
+def mapped_slot_memories(pid: int) -> int:
+    """Return how many sessions' slots a process maps."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    return len({line.split()[4] for line in lines if f"{_ANONYMOUS}feeder-slots" in line})
+
+
 def _role(process: psutil.Process, before: Mapping[str, ProcessFootprint]) -> str:
     if not before:
         return "supervisor"

@@ -67,6 +67,13 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedReport(Report):
+    """A report with the reasons for which what it tells of has failed."""
+
+    failures: Sequence[str]
+
+
 def read_report(path: Path) -> Report:
     """Return what ``write_json`` wrote; DatasetError where ``path`` holds nothing of the kind."""
     try:

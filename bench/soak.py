@@ -25,7 +25,7 @@ from bench.footprint import Footprint
 from bench.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
 from bench.machine import choose_core, choose_other_core, describe_machine
 from bench.material import dataset_or_synthetic
-from bench.report import RATE, Report, Result, single, summarise
+from bench.report import RATE, JudgedReport, Result, single, summarise
 from feeder.dataset import Dataset
 from feeder.errors import ConfigError, PeerError
 from feeder.progress import ProgressLine
@@ -71,7 +71,7 @@ class SoakOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoakReport(Report):
+class SoakReport(JudgedReport):
     """A report with what was sampled, and with the reasons for which the soak has failed."""
 
     at_s: Sequence[float]
@@ -80,7 +80,6 @@ class SoakReport(Report):
     """By name, such as "memory/node-1" in MiB: one value a sample."""
     restarts: Sequence[tuple[float, str]]
     """When clients ended, and how: "clean" or "killed"."""
-    failures: Sequence[str]
 
 
 @dataclass(slots=True)

@@ -261,14 +261,7 @@ class _StreamBench:
                     )
 
     def _plan_epoch(self, epoch: int) -> EpochPlan:
-        return EpochPlan(
-            self._dataset.layout,
-            batch_size=self.recipe.batch_size,
-            seed=0,
-            epoch=epoch,
-            shuffle=self.recipe.shuffle,
-            last_batch=self.recipe.last_batch,
-        )
+        return self.recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -78,7 +78,15 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             lease_s=600.0,
             chunk_deadline_s=600.0,
         ),
-        NodeIdentity(node="bench", feeder_version=__version__, libraries={}),
+        NodeIdentity(
+            node="bench",
+            number=0,
+            incarnation=0,
+            siblings=((ipc, tcp),),
+            feeder_version=__version__,
+            self_test="none",
+            libraries={},
+        ),
         router,
         SlotDoor(),  # nobody is let in: what is measured is the messages
         pool,

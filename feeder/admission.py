@@ -70,10 +70,14 @@ NOTHING: Final = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """How this node process presents itself in a Welcome."""
+    """How this node process presents itself in a Welcome, field by field."""
 
     node: str
+    number: int
+    incarnation: int
+    siblings: tuple[tuple[str, ...], ...]
     feeder_version: str
+    self_test: str
     libraries: Mapping[str, str]
 
 
@@ -150,7 +154,11 @@ def compose_welcome(
         window=window,
         chunk_images=chunk_images,
         node=identity.node,
+        number=identity.number,
+        incarnation=identity.incarnation,
+        siblings=identity.siblings,
         feeder_version=identity.feeder_version,
+        self_test=identity.self_test,
         libraries=dict(identity.libraries),
     )
 
@@ -158,14 +166,7 @@ def compose_welcome(
 def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     recipe = hello.recipe
     try:
-        plan = EpochPlan(
-            dataset.layout,
-            batch_size=recipe.batch_size,
-            seed=hello.seed,
-            epoch=0,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        plan = recipe.plan_epoch(dataset.layout, seed=hello.seed, epoch=0)
     except ConfigError as error:
         return Refusal("bad-recipe", str(error))
     if plan.batches == 0:

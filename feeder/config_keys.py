@@ -13,6 +13,7 @@ from typing import Protocol
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError
 from feeder.placement_plan import parse_pin
+from feeder.wire import MAX_ENDPOINTS
 
 AUTO = "auto"
 
@@ -128,14 +129,17 @@ class PinList:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """At least one endpoint to bind, none twice; kept as a tuple of text."""
+    """Endpoints to bind, 1 .. MAX_ENDPOINTS, none twice; kept as a tuple of text."""
 
     @property
     def allowed(self) -> str:
-        return 'a list of different endpoints such as ["tcp://127.0.0.1:5555"]'
+        example = '["tcp://127.0.0.1:5555"]'
+        return f"a list of different endpoints such as {example}, at most {MAX_ENDPOINTS}"
 
     def parse(self, value: object) -> object:
-        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise ValueError
+        if not 1 <= len(value) <= MAX_ENDPOINTS:
             raise ValueError
         if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
             raise ValueError

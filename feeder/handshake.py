@@ -42,6 +42,9 @@ _HANG_UP_S: Final = 2.0
 """A handshake that takes longer was not refused: the feeder is busy, or frozen."""
 
 _PROBE_S: Final = 0.5
+_PROBE_PAUSE_S: Final = 2.0
+"""Between the first two probes; doubled from one to the next, as a probe holds all else up."""
+
 _GREETING_START: Final = b"\xff" + 7 * b"\0" + b"\x01\x7f\x03\x00"  # ZMTP 3: signature, version
 _GREETING_BYTES: Final = 64
 _MECHANISM: Final = slice(12, 32)
@@ -67,6 +70,8 @@ class HandshakeWatch:
         self._keys = keys if endpoint.startswith("tcp://") else None
         self._connected_s = float("-inf")
         self._hang_ups = 0
+        self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
+        self._probe_pause_s = _PROBE_PAUSE_S
 
     def hear(self, event: int, value: int, now_s: float) -> HandshakeProblem | None:
         """Return what is wrong with the keys, once an event shows it; waits 0.5 s at most."""
@@ -117,6 +122,9 @@ class HandshakeWatch:
         if self._hang_ups < _HANG_UPS_MAX:
             return None
         self._hang_ups = 0
+        if now_s < self._probe_s:
+            return None
+        self._probe_s, self._probe_pause_s = now_s + self._probe_pause_s, self._probe_pause_s * 2
         mechanism = ask_mechanism(self._endpoint)
         if mechanism not in ("NULL", "CURVE"):
             return None

@@ -6,6 +6,7 @@ takes no time. What arrives goes to the service, which knows what to do about it
 
 import gc
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -18,6 +19,7 @@ from feeder.channel import Channel, ChannelClosedError
 from feeder.decoded_cache import DecodedCache
 from feeder.node_messages import (
     Drain,
+    Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
@@ -26,6 +28,7 @@ from feeder.node_messages import (
 from feeder.node_service import NodeService
 from feeder.router import Router
 from feeder.session_events import DrainAsked
+from feeder.shard_format import printable
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.worker_messages import Configure
@@ -37,6 +40,7 @@ CHUNK_DEADLINE_S: Final = 30.0
 _FRAMES_A_TURN: Final = 64
 """Frames of clients that are read before workers are looked at again."""
 
+INCARNATION_BITS: Final = 63
 _WASTE_BYTES_A_S: Final = 25e6
 """So much misuse is read in a second, as Router counts it: some 6000 frames, 3 % of a core. More
 waits in its senders' sockets."""
@@ -113,7 +117,8 @@ class NodeLoop:
             self._on_worker,
             None if cache is None else cache.fileno(),
         )
-        self._service: NodeService | None = None  # once all workers are up
+        self._ready: NodeReady | None = None  # once all workers are up
+        self._service: NodeService | None = None  # once the neighbours are known
         self._drain_by_s: float | None = None
         self._resume_s = float("inf")  # when clients are heard again, after misuse
         self._is_over = False
@@ -136,16 +141,28 @@ class NodeLoop:
                     self._polls.add(self._router.socket, self._on_clients)
                 if self._service is not None:
                     self._service.tend(now_s)
-                elif self._pool.libraries:
-                    self._begin_service(endpoints, warnings)
+                elif self._ready is None and self._pool.libraries:
+                    self._ready = self._report(endpoints, warnings)
                 if self._drain_by_s is not None:
                     self._end_if_drained(now_s)
         finally:
             self._pool.close()
 
-    def _begin_service(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> None:
-        """Take clients now that all workers are up; what they have sent before is waiting."""
-        config, libraries = self._config, self._pool.libraries
+    def _report(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> NodeReady:
+        """Say that all workers are up; return what was said."""
+        ready = NodeReady(
+            endpoints=endpoints,
+            worker_pids=self._pool.pids,
+            libraries=self._pool.libraries,
+            self_test=self._pool.self_test,
+            warnings=warnings,
+        )
+        self._control.send(ready)
+        return ready
+
+    def _begin_service(self, ready: NodeReady, neighbours: Neighbours) -> None:
+        """Take clients now that they can be told everything; what they sent before is waiting."""
+        config = self._config
         self._service = NodeService(
             self._datasets,
             SessionLimits(
@@ -160,11 +177,20 @@ class NodeLoop:
                 client_slots_bytes=config.client_slots_bytes,
                 client_recipes_max=config.client_recipes_max,
             ),
-            NodeIdentity(node=config.name, feeder_version=__version__, libraries=libraries),
+            NodeIdentity(
+                # Two daemons of a host differ in what they bind, and clients in how they sort.
+                node=f"{config.name} {printable(ready.endpoints[0])}",
+                number=config.number,
+                incarnation=secrets.randbits(INCARNATION_BITS),
+                siblings=neighbours.endpoints,
+                feeder_version=__version__,
+                self_test=ready.self_test,
+                libraries=ready.libraries,
+            ),
             self._router,
             self._door,
             self._pool,
-            len(warnings),
+            len(ready.warnings),
             self._cache,
         )
         for worker in self._pool.numbers:
@@ -174,14 +200,6 @@ class NodeLoop:
         self._polls.add(self._router.socket, self._on_clients)
         self._polls.add(self._router.monitor, self._on_monitor)
         self._door.attend(self._polls, self._service, time.monotonic)
-        self._control.send(
-            NodeReady(
-                endpoints=endpoints,
-                worker_pids=self._pool.pids,
-                libraries=libraries,
-                warnings=warnings,
-            )
-        )
 
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
@@ -235,6 +253,9 @@ class NodeLoop:
             return
         if isinstance(message, Drain):
             self._drain()
+        elif isinstance(message, Neighbours):
+            assert self._ready is not None, "neighbours are told to who is ready"
+            self._begin_service(self._ready, message)
 
     def _on_signal(self) -> None:
         if self._wakeup.take():

@@ -4,6 +4,7 @@ supervisor                         node process
 placement (JSON)  ──────────►      (pins itself before it imports anything large)
 NodeConfig        ──────────►      (binds, starts its workers)
                   ◄──────────      NodeReady, or CannotStart and it ends
+Neighbours        ──────────►      (takes clients)
 Drain             ──────────►      (finishes what was asked for and ends)
 end of channel    ──────────►      (ends)
 """
@@ -19,7 +20,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     number: int
     """0-based among the daemon's node processes."""
     name: str
-    """How it presents itself to clients: host name and number."""
+    """Host name and number; clients are told the first endpoint as bound with it."""
     endpoints: tuple[str, ...]
     workers: int
     datasets: dict[str, str]
@@ -46,20 +47,29 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     log_level: str
 
 
+class Neighbours(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Where all node processes of the daemon are; told once all of them have been ready."""
+
+    endpoints: tuple[tuple[str, ...], ...]
+    """As bound, by number; its own included."""
+
+
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """Take nothing new, finish what was asked for, end within the configured drain_s."""
 
 
-SupervisorToNode = NodeConfig | Drain
+SupervisorToNode = NodeConfig | Neighbours | Drain
 
 
 class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """Batches can be served: all workers are up and have decoded a sample of each dataset."""
+    """All workers are up and have decoded a sample of each dataset."""
 
     endpoints: tuple[str, ...]
     """As bound, with the ports that the system chose."""
     worker_pids: tuple[int, ...]
     libraries: dict[str, str]
+    self_test: str
+    """Of all workers alike."""
     warnings: tuple[str, ...]
     """What people should know of this process's placement, a line each."""
 

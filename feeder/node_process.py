@@ -12,6 +12,7 @@ from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_p
 from feeder.node import encode_placement
 from feeder.node_messages import (
     Drain,
+    Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
@@ -86,11 +87,18 @@ class NodeProcess:
         """Have successors bind these, so that clients find them."""
         self.config = msgspec.structs.replace(self.config, endpoints=endpoints)
 
+    def introduce(self, neighbours: Neighbours) -> None:
+        """Tell it where all node processes are: it takes clients then."""
+        self._send(neighbours)
+
     def drain(self) -> None:
         """Ask it to finish and end."""
+        self._send(Drain())
+
+    def _send(self, message: SupervisorToNode) -> None:
         if self._channel is not None:
             try:
-                self._channel.send(Drain())
+                self._channel.send(message)
             except (ChannelClosedError, ChannelFullError):
                 self.kill()  # that it has ended is read from its channel
 

@@ -207,6 +207,7 @@ class NodeService:
         return {
             "node": self._identity.node,
             "feeder_version": __version__,
+            "self_test": self._identity.self_test,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": self._table.open_sessions,
             "slots_committed_bytes": self._table.committed_bytes,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from feeder.augment import Augmentation
 from feeder.crop import plan_crops
-from feeder.dataset import BlobPlace, Dataset
+from feeder.dataset import BlobPlace, Samples
 from feeder.decode import decode_rgbx
 from feeder.errors import DatasetError
 from feeder.finish import Finisher
@@ -109,7 +109,7 @@ class SampleReader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Samples,
         recipe: Recipe,
         cached: DecodedPictures | PackedRows | None = None,
     ) -> None:

@@ -49,29 +49,16 @@ class ShardWriter:
 
     def append(self, tiled: "TiledJpeg", *, label: int, name: str, flags: int) -> None:
         """Append one re-coded image with its label, source name and Oddity flags."""
-        blob, layout = tiled.blob, tiled.layout
         stored_name = encode_name(name)
-        record = SampleRecord(
+        record = record_of(
+            tiled,
             offset=self._offset,
-            checksum=checksum(blob),
-            blob_bytes=len(blob),
             label=label,
             name_offset=len(self._names),
             name_bytes=len(stored_name),
-            width=tiled.width,
-            height=tiled.height,
-            header_bytes=layout.header_bytes,
-            sof_offset=layout.sof_offset,
-            tile_columns=layout.tile_columns,
-            tile_rows=layout.tile_rows,
-            tile_mcus=layout.tile_mcus,
-            mcu_width_px=tiled.mcu_width_px,
-            mcu_height_px=tiled.mcu_height_px,
-            subsampling=int(tiled.subsampling),
             flags=flags,
-            table_bits=layout.table_bits,
         )
-        self._append(record.encode(), blob, stored_name)
+        self._append(record.encode(), tiled.blob, stored_name)
 
     def append_copy(self, record: np.void, blob: bytes | memoryview, stored_name: bytes) -> None:
         """Append a sample of another shard unchanged; only its offsets are new."""
@@ -133,6 +120,33 @@ class ShardWriter:
             # closing flushes, which fails again where the first error was a full disk
         finally:
             self._temporary.unlink(missing_ok=True)
+
+
+def record_of(
+    tiled: "TiledJpeg", *, offset: int, label: int, name_offset: int, name_bytes: int, flags: int
+) -> SampleRecord:
+    """Return the record of a re-coded image whose blob and name are where the offsets say."""
+    layout = tiled.layout
+    return SampleRecord(
+        offset=offset,
+        checksum=checksum(tiled.blob),
+        blob_bytes=len(tiled.blob),
+        label=label,
+        name_offset=name_offset,
+        name_bytes=name_bytes,
+        width=tiled.width,
+        height=tiled.height,
+        header_bytes=layout.header_bytes,
+        sof_offset=layout.sof_offset,
+        tile_columns=layout.tile_columns,
+        tile_rows=layout.tile_rows,
+        tile_mcus=layout.tile_mcus,
+        mcu_width_px=tiled.mcu_width_px,
+        mcu_height_px=tiled.mcu_height_px,
+        subsampling=int(tiled.subsampling),
+        flags=flags,
+        table_bits=layout.table_bits,
+    )
 
 
 def write_atomically(path: Path, data: bytes) -> None:

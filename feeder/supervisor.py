@@ -1,7 +1,8 @@
 """The supervisor: one node process for each NUMA node, looked after until it is told to end.
 
     plan      datasets, topology, placement ─► one NodeConfig for each node process
-    start     all node processes at once ─► all ready ─► placement checked and shown ─► ready
+    start     all node processes at once ─► all ready ─► told of each other ─► placement checked
+              and shown ─► ready
     crash     restarted after a growing pause; too many crashes end the daemon
     SIGTERM   every node process drains ─► all gone within HARD_END_S, killed if need be ─► status 0
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from feeder.agreement import Agreement, Maker
 from feeder.channel import ChannelClosedError
 from feeder.config import Config
 from feeder.dataset import Dataset
@@ -30,7 +32,7 @@ from feeder.memory_budget import (
     client_slots_budget,
     slots_budget,
 )
-from feeder.node_messages import NodeConfig, NodeReady
+from feeder.node_messages import Neighbours, NodeConfig, NodeReady
 from feeder.node_process import START_DEADLINE_S, NodeProcess
 from feeder.notify import Notifier
 from feeder.placement import (
@@ -86,6 +88,7 @@ class Supervisor:
         self._wakeup = SignalWakeup(_STOP_SIGNALS)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
+        self._agreement = Agreement()
         self._was_ready = False
         self._end_by_s: float | None = None
 
@@ -154,14 +157,23 @@ class Supervisor:
         if isinstance(message, CannotStart):
             raise message.as_error()
         if isinstance(message, NodeReady):
+            name = f"node process {node.config.number}"
+            self._agreement.check(Maker(name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
             # A successor takes the ports that the system chose for this one: clients know them.
             node.keep_endpoints(message.endpoints)
             if self._was_ready:
+                node.introduce(self._neighbours())
                 _log.warning("node process %d serves again", node.config.number)
             elif all(other.ready for other in self._nodes):
                 self._was_ready = True
+                for other in self._nodes:
+                    other.introduce(self._neighbours())
                 self._announce()
+
+    def _neighbours(self) -> Neighbours:
+        """Return where all node processes are, those included that are being restarted."""
+        return Neighbours(endpoints=tuple(node.config.endpoints for node in self._nodes))
 
     def _bury(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, plan its successor."""
@@ -300,4 +312,7 @@ def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: st
     endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
     workers = sum(len(report.worker_pids) for report in reports)
     libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())
-    return f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}"
+    return (
+        f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}, "
+        f"self-test {reports[0].self_test[:12]}"
+    )

@@ -44,6 +44,8 @@ MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class n
 MAX_INDICES: Final = 64
 MAX_WINDOW: Final = 64
 MAX_CLASSES: Final = 2**20
+MAX_NODES: Final = 4096  # node processes of a daemon
+MAX_ENDPOINTS: Final = 16  # of a node process
 
 PADDING_LABEL: Final = -100  # torch's cross_entropy ignores it
 PADDING_SAMPLE_ID: Final = -1
@@ -60,7 +62,12 @@ Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
+NodeName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_NO_CONTROLS)]
 Text = Annotated[str, Meta(max_length=4096)]
+Siblings = Annotated[
+    tuple[Annotated[tuple[Text, ...], Meta(max_length=MAX_ENDPOINTS)], ...],
+    Meta(max_length=MAX_NODES),
+]
 BatchKey = tuple[Epoch, Index]
 BatchKeys = Annotated[tuple[BatchKey, ...], Meta(max_length=MAX_INDICES)]
 Counter = int | float | Text
@@ -147,7 +154,14 @@ class StatsRequest(_Message, frozen=True, kw_only=True):
 
 
 class Welcome(_Message, frozen=True, kw_only=True):
-    """Grants a session: what the dataset is and how far the client may run ahead."""
+    """Grants a session: what the dataset is, how far the client may run ahead, and who serves it.
+
+    ``node`` is one node process's alone and outlives its restarts: clients rank node processes by
+    it. ``incarnation`` is drawn when the process starts: two endpoints that give the same one lead
+    to the same process, and one that gives another than before was restarted. ``siblings`` are the
+    endpoints of all node processes of the daemon, by ``number``, as bound. Feeders whose
+    ``self_test`` differs would make different bytes of the same batch.
+    """
 
     session: U64
     dataset: Name
@@ -160,8 +174,12 @@ class Welcome(_Message, frozen=True, kw_only=True):
     lanes: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
     window: Window
     chunk_images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
-    node: Name
+    node: NodeName
+    number: Annotated[int, Meta(ge=0, lt=MAX_NODES)]
+    incarnation: U64
+    siblings: Siblings
     feeder_version: Name
+    self_test: Name
     libraries: Annotated[dict[Name, Text], Meta(max_length=256)]
 
 

@@ -44,6 +44,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     from feeder.chunk_filler import STAGES, ChunkFiller
     from feeder.decoded_cache import DecodedCache
     from feeder.sample_cache import COUNTS
+    from feeder.self_test import compute_self_test
 
     cache = None
     if configure.cache is not None:
@@ -58,9 +59,17 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     )
     if configure.self_test:
         filler.test_decoding()
+    self_test = compute_self_test()
     gc.collect()
     gc.freeze()
-    channel.send(Started(libraries=library_versions(), stages=STAGES, cache_counts=COUNTS))
+    channel.send(
+        Started(
+            libraries=library_versions(),
+            self_test=self_test,
+            stages=STAGES,
+            cache_counts=COUNTS,
+        )
+    )
     return filler
 
 

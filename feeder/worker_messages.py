@@ -30,7 +30,8 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     open_shards: int
     """Most shards of a dataset that the worker holds open."""
     self_test: bool
-    """Whether to decode one sample of each dataset before Started."""
+    """Whether to decode one sample of each dataset before Started. The hash of the built-in images
+    is made by every worker: libraries can change between the first and its successor."""
     cache: CachePlan | None = None
 
 
@@ -69,6 +70,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
     """The worker is ready for sessions; the versions of everything that shapes its bytes."""
 
     libraries: dict[str, str]
+    self_test: str
+    """Hash of the bytes that these make: ``feeder.self_test``."""
     stages: tuple[str, ...]
     """Names of the stages that Filled gives seconds of."""
     cache_counts: tuple[str, ...]

@@ -2,8 +2,9 @@
 
 A worker that dies is replaced at once if it had worked for a while, else after a growing pause.
 One that says why it cannot start, or START_TRIES in a row that die while starting, end the node
-process with that one line, not with a loop. The pool never waits for a worker: what it reads comes
-through the poll set, and ``tend`` does what is due at ``deadline_s``.
+process with that one line, not with a loop. So does one that would make other bytes than the first,
+as libraries can be replaced under a daemon that runs. The pool never waits for a worker: what it
+reads comes through the poll set, and ``tend`` does what is due at ``deadline_s``.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from feeder.agreement import Agreement, Maker
 from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
 from feeder.errors import ResourceError
 from feeder.metrics import WorkerCounters
@@ -104,6 +106,7 @@ class WorkerPool:
         self._report = report
         self._cache_fd = cache_fd
         self._workers: dict[int, _Worker] = {}
+        self._agreement = Agreement()
         self._stages: tuple[str, ...] = ()
         self._cache_counts: tuple[str, ...] = ()
         self._next_number = 0
@@ -128,6 +131,11 @@ class WorkerPool:
         """The workers' library versions, once all of them are up; empty before."""
         found = [worker.libraries for worker in self._workers.values()]
         return found[0] if len(found) == self._size and all(found) else {}
+
+    @property
+    def self_test(self) -> str:
+        """The workers' self-test; empty before the first one is up."""
+        return self._agreement.self_test
 
     def start(self) -> None:
         """Start all workers at once; they come up later, each reported as Joined."""
@@ -229,6 +237,8 @@ class WorkerPool:
             case FillFailed():
                 self._report(message)
             case Started():
+                name = f"worker {worker.number}"
+                self._agreement.check(Maker(name, message.self_test, message.libraries))
                 self._failed_starts = 0
                 self._stages, self._cache_counts = message.stages, message.cache_counts
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,6 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.dataset import Dataset
-from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from feeder.stats_request import request_counters
@@ -70,12 +69,16 @@ class Daemon:
         *arguments: str | Path,
         environ: Mapping[str, str] | None = None,
         is_ready: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start it, and wait for its ready line unless ``is_ready`` is false."""
+        """Start it, and wait for its ready line unless ``is_ready`` is false.
+
+        ``prefix`` is a command that becomes the one that follows it.
+        """
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            feeder_command("serve", *arguments),
+            [*prefix, *feeder_command("serve", *arguments)],
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
@@ -300,14 +303,7 @@ def check_batch(
 ) -> None:
     """Compare a batch with the same one made in this process, to the last bit."""
     epoch, index = key
-    plan = EpochPlan(
-        dataset.layout,
-        batch_size=recipe.batch_size,
-        seed=seed,
-        epoch=epoch,
-        shuffle=recipe.shuffle,
-        last_batch=recipe.last_batch,
-    )
+    plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
     ids = plan.samples(index)
     real = len(ids)
     pixels = np.zeros_like(arrived.pixels)

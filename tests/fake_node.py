@@ -5,6 +5,7 @@ repeat, reorder or mangle the chunks of a batch; sessions can be forgotten; repl
 anything. Every message that arrives is kept in ``heard``.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ Message = list[bytes]  # the frames, without the peer's identity
 Script = Callable[[Key, list[Message]], list[Message]]
 
 WAIT_S = 20.0
+
+_INCARNATIONS = itertools.count(1)
 
 
 def sample_pixels(sample_ids: NDArray[np.int64], epoch: int, side: int) -> NDArray[np.int8]:
@@ -95,6 +98,11 @@ class FakeNode:
         self._router.linger = 0
         self._router.bind(endpoint)
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.name = f"fake/0 {self.endpoint}"
+        self.number = 0
+        self.incarnation = next(_INCARNATIONS)
+        self.siblings: tuple[tuple[str, ...], ...] = ((self.endpoint,),)
+        self.self_test = "5" * 32
         self._thread = threading.Thread(target=self._run, name="fake node")
         self._thread.start()
 
@@ -142,14 +150,7 @@ class FakeNode:
     def plan(self, session: Session, epoch: int) -> EpochPlan:
         """Return the order of an epoch."""
         recipe = session.hello.recipe
-        return EpochPlan(
-            self.layout,
-            batch_size=recipe.batch_size,
-            seed=session.hello.seed,
-            epoch=epoch,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        return recipe.plan_epoch(self.layout, seed=session.hello.seed, epoch=epoch)
 
     def chunks(self, number: int, key: Key) -> list[Message]:
         """Return the chunk messages of a batch in order."""
@@ -231,8 +232,12 @@ class FakeNode:
             lanes=self.layout.lanes,
             window=min(self.window, session.hello.window),
             chunk_images=self.chunk_images,
-            node="fake",
+            node=self.name,
+            number=self.number,
+            incarnation=self.incarnation,
+            siblings=self.siblings,
             feeder_version="0",
+            self_test=self.self_test,
             libraries={},
         )
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,7 +22,7 @@ SLOTS = WINDOW + 1  # one more, which the CPU reads
 BATCH, SIDE = 10, 32
 
 
-def make_loader(endpoint: str, **options: object) -> FeederLoader:
+def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoader:
     """Return a loader of small batches."""
     settings: dict[str, object] = {
         "dataset": "d",
@@ -105,10 +106,10 @@ class LentClient:
             pass
 
 
-def expected(endpoint: str, batches: int) -> list[str]:
+def expected(endpoint: str, batches: int, **options: object) -> list[str]:
     """Return what an undisturbed client gets, copied over the socket."""
     taken: list[str] = []
-    with make_loader(endpoint, share_memory=False) as loader:
+    with make_loader(endpoint, share_memory=False, **options) as loader:
         while True:
             for batch in loader:
                 taken.append(digest(batch))

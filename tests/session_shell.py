@@ -102,7 +102,15 @@ class Shell:
         self.table = SessionTable(
             {"d": ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)},
             self.limits,
-            NodeIdentity(node="host/0", feeder_version="0", libraries={}),
+            NodeIdentity(
+                node="host/1 ipc:///n.1",
+                number=1,
+                incarnation=77,
+                siblings=(("ipc:///n",), ("ipc:///n.1",)),
+                feeder_version="0",
+                self_test="5" * 32,
+                libraries={},
+            ),
             self.counters,
         )
         self.now_s = 0.0

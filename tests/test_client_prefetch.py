@@ -1,7 +1,11 @@
-"""The client's book-keeping, without socket, thread or clock."""
+"""The client's book-keeping, without socket, thread or clock.
+
+The first tests have one link; those about several come after them.
+"""
 
 import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +15,11 @@ from feeder.errors import DatasetError, ProtocolError
 from feeder.plan import rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk, Lent
-from trainer_client._prefetch import Key, Placement, Prefetch
+from trainer_client._prefetch import CompleteBatch, Key, Placement, Prefetch, name_batch
 
 BATCH, SIDE, CHUNK = 7, 8, 3
 CHUNK_FIRSTS = (0, 3, 6)
+A, B, C = 0, 1, 2  # links
 
 
 def make_prefetch(
@@ -33,20 +38,49 @@ def chunk(key: Key, first: int, **changes: int) -> tuple[Chunk, list[int]]:
     return Chunk(first=first, images=images, **fields), sizes
 
 
-def arrive(prefetch: Prefetch, key: Key, first: int, **changes: int) -> Placement | None:
-    placement = prefetch.place(*chunk(key, first, **changes), CHUNK)
+def arrive(
+    prefetch: Prefetch, key: Key, first: int, link: int = A, **changes: int
+) -> Placement | None:
+    placement = prefetch.place(link, *chunk(key, first, **changes), CHUNK)
     if placement is not None:
         prefetch.stored(placement)
     return placement
 
 
-def arrive_whole(prefetch: Prefetch, key: Key, **changes: int) -> None:
+def arrive_whole(prefetch: Prefetch, key: Key, link: int = A, **changes: int) -> None:
     for first in CHUNK_FIRSTS:
-        arrive(prefetch, key, first, **changes)
+        arrive(prefetch, key, first, link, **changes)
 
 
-def want(prefetch: Prefetch, window: int = 4, samples: int = 70) -> list[Key]:
-    return prefetch.want(window, samples, CHUNK)
+def ask(prefetch: Prefetch, link: int, key: Key, request: int = 1) -> None:
+    prefetch.ask(link, key, request, 0.0, CHUNK)
+
+
+def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 70) -> list[Key]:
+    """Ask a link for what nobody was asked for, as far as its window goes; return that."""
+    prefetch.extend(samples)
+    keys = []
+    for key, assembly in prefetch.open_batches():
+        if not assembly.asks and prefetch.load(link) < window and prefetch.may_ask(link, key):
+            ask(prefetch, link, key)
+            keys.append(key)
+    return keys
+
+
+def lent(key: Key, slot: int = 0, request: int = 1, valid: int = BATCH) -> Lent:
+    return Lent(session=1, request=request, epoch=key[0], index=key[1], slot=slot, valid=valid)
+
+
+def lend(prefetch: Prefetch, link: int, message: Lent, rows: object = None) -> bool:
+    """Hand a batch over in place; return whether that answered an ask."""
+    return prefetch.lend(link, message, rows or Pages()) is not None  # type: ignore[arg-type]
+
+
+class Pages:
+    """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
+
+    def __init__(self) -> None:
+        self.holds: tuple[Key, int] | None = None
 
 
 def take_keys(prefetch: Prefetch) -> list[Key]:
@@ -55,6 +89,15 @@ def take_keys(prefetch: Prefetch) -> list[Key]:
         keys.append(batch.key)
         prefetch.give_back(batch.buffer)
     return keys
+
+
+def test_a_course_begins_at_any_step_and_goes_on_with_whole_epochs() -> None:
+    prefetch = make_prefetch(rank=1, world_size=2, buffers=6)
+    prefetch.begin(3, batches=6, step=2)
+    assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
+    prefetch.begin(4, batches=6, step=1)
+    assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
+    assert want(prefetch, window=6) == [(5, 5), (6, 1)]
 
 
 def test_nothing_is_wanted_before_an_epoch_begins() -> None:
@@ -67,7 +110,7 @@ def test_wants_fill_the_window_in_order_and_go_on_as_batches_complete() -> None:
     assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
     assert want(prefetch) == []
     arrive_whole(prefetch, (3, 1))
-    assert prefetch.take_releases() == [(3, 1)]
+    assert prefetch.take_releases(A) == [(3, 1)]
     assert want(prefetch) == [(3, 4)]
     arrive_whole(prefetch, (3, 2))
     assert want(prefetch) == [], "all five buffers are in use"
@@ -97,10 +140,10 @@ def test_beginning_the_epoch_that_was_fetched_ahead_keeps_what_is_there() -> Non
     prefetch.begin(4, batches=3)
     for key in want(prefetch, window=6):
         arrive_whole(prefetch, key)
-    prefetch.take_releases()
+    prefetch.take_releases(A)
     assert [prefetch.take() is not None for _ in range(3)] == [True] * 3
     prefetch.begin(5, batches=3)
-    assert prefetch.take_releases() == []
+    assert prefetch.take_releases(A) == []
     assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
 
 
@@ -109,9 +152,9 @@ def test_beginning_another_epoch_releases_what_was_asked_for() -> None:
     prefetch.begin(4, batches=10)
     want(prefetch)
     arrive_whole(prefetch, (4, 0))
-    assert prefetch.take_releases() == [(4, 0)]
+    assert prefetch.take_releases(A) == [(4, 0)]
     prefetch.begin(9, batches=10)
-    assert prefetch.take_releases() == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
+    assert prefetch.take_releases(A) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
     assert want(prefetch) == [(9, 0), (9, 1), (9, 2), (9, 3)]
     assert arrive(prefetch, (4, 1), 0) is None
     assert prefetch.chunks_discarded == 1
@@ -123,7 +166,7 @@ def test_restarting_an_epoch_asks_again_from_its_start() -> None:
     for key in want(prefetch):
         arrive_whole(prefetch, key)
     assert prefetch.take() is not None
-    prefetch.take_releases()
+    prefetch.take_releases(A)
     prefetch.begin(0, batches=10)
     assert want(prefetch)[0] == (0, 0)
 
@@ -146,8 +189,8 @@ def test_a_lost_session_is_asked_for_everything_that_is_not_complete_from_the_st
     want(prefetch)
     arrive_whole(prefetch, (0, 1))
     arrive(prefetch, (0, 0), 0)
-    prefetch.forget_requests()
-    assert prefetch.take_releases() == [], "the new session knows nothing of the old one's"
+    prefetch.forget(A)
+    assert prefetch.take_releases(A) == [], "the new session knows nothing of the old one's"
     assert want(prefetch) == [(0, 0), (0, 2), (0, 3), (0, 4)]
     arrive(prefetch, (0, 0), 3)
     arrive(prefetch, (0, 0), 6)
@@ -160,7 +203,7 @@ def test_a_new_session_with_a_smaller_window_is_not_asked_for_more() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     want(prefetch)
-    prefetch.forget_requests()
+    prefetch.forget(A)
     assert want(prefetch, window=2) == [(0, 0), (0, 1)]
     arrive_whole(prefetch, (0, 0))
     assert want(prefetch, window=2) == [(0, 2)]
@@ -170,8 +213,9 @@ def test_a_batch_that_cannot_be_had_is_reported_in_its_turn_and_once() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     want(prefetch)
-    prefetch.failed((0, 1), "sample 12 is broken")
-    assert prefetch.take_releases() == [(0, 1)]
+    prefetch.failed(A, (0, 1), "sample 12 is broken")
+    prefetch.give_up((0, 1))
+    assert prefetch.take_releases(A) == [(0, 1)]
     arrive_whole(prefetch, (0, 0))
     arrive_whole(prefetch, (0, 2))
     assert prefetch.take() is not None
@@ -221,7 +265,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.place(*chunk((0, 0), first, **changes), CHUNK)
+        prefetch.place(A, *chunk((0, 0), first, **changes), CHUNK)
 
 
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
@@ -231,137 +275,392 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.place(message, sizes, CHUNK)
+        prefetch.place(A, message, sizes, CHUNK)
+
+
+# Several links
+
+
+def share(buffers: int = 5) -> Prefetch:
+    """Return one whose first batch was asked of A and B."""
+    prefetch = make_prefetch(buffers=buffers)
+    prefetch.begin(0, batches=10)
+    prefetch.extend(70)
+    ask(prefetch, A, (0, 0))
+    ask(prefetch, B, (0, 0))
+    return prefetch
+
+
+def test_whoever_answers_first_settles_a_batch_and_all_are_released() -> None:
+    prefetch = share()
+    arrive(prefetch, (0, 0), 0, A)
+    arrive_whole(prefetch, (0, 0), B)
+    assert prefetch.is_next_settled
+    assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([(0, 0)], [(0, 0)])
+    assert arrive(prefetch, (0, 0), 3, A) is None, "the loser's rest comes late"
+    assert prefetch.chunks_discarded == 1
+    assert prefetch.completed == 1
+    assert take_keys(prefetch) == [(0, 0)]
+    assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([], [])
+
+
+def test_rows_of_one_link_do_not_count_as_another_ones() -> None:
+    prefetch = share()
+    arrive(prefetch, (0, 0), 0, A)
+    arrive(prefetch, (0, 0), 3, B)
+    arrive(prefetch, (0, 0), 6, B)
+    assert not prefetch.is_next_settled
+    assert prefetch.progress() == "2 of 3 chunks are here", "of the one that is farther"
+
+
+def test_chunks_of_a_link_that_was_not_asked_are_discarded() -> None:
+    prefetch = share()
+    assert arrive(prefetch, (0, 0), 0, C) is None
+    assert arrive(prefetch, (0, 1), 0, A) is None
+    assert prefetch.chunks_discarded == 2
+
+
+def test_a_lost_link_leaves_what_others_were_asked_for() -> None:
+    prefetch = share()
+    arrive(prefetch, (0, 0), 0, B)
+    prefetch.forget(A)
+    assert prefetch.load(A) == 0
+    assert prefetch.load(B) == 1
+    arrive(prefetch, (0, 0), 3, B)
+    arrive(prefetch, (0, 0), 6, B)
+    assert take_keys(prefetch) == [(0, 0)]
+    assert prefetch.take_releases(A) == [], "its session is over"
+    assert prefetch.take_releases(B) == [(0, 0)]
+
+
+def test_asking_the_same_link_again_releases_the_former_ask() -> None:
+    prefetch = share()
+    arrive(prefetch, (0, 0), 0, A)
+    ask(prefetch, A, (0, 0), request=2)
+    assert prefetch.take_releases(A) == [(0, 0)]
+    assert prefetch.load(A) == 1
+    arrive(prefetch, (0, 0), 3, A)
+    arrive(prefetch, (0, 0), 6, A)
+    assert not prefetch.is_next_settled, "it starts over"
+
+
+def test_a_batch_that_one_link_cannot_make_may_be_had_of_another() -> None:
+    prefetch = share()
+    prefetch.failed(A, (0, 0), "disk of a")
+    assert prefetch.take_releases(A) == [(0, 0)]
+    assert not prefetch.may_ask(A, (0, 0))
+    assert not prefetch.may_ask(B, (0, 0)), "it was asked"
+    assert prefetch.may_ask(C, (0, 0))
+    arrive_whole(prefetch, (0, 0), B)
+    assert take_keys(prefetch) == [(0, 0)]
+
+
+def test_a_batch_that_nobody_can_make_says_why_each_cannot() -> None:
+    prefetch = share()
+    prefetch.failed(A, (0, 0), "disk of a")
+    prefetch.failed(B, (0, 0), "disk of b")
+    assert prefetch.progress() == "disk of a; disk of b"
+    prefetch.give_up((0, 0))
+    with pytest.raises(DatasetError, match=r"cannot be had: disk of a; disk of b"):
+        prefetch.take()
+    want(prefetch, window=9)
+    assert [key for key, _ in prefetch.open_batches()][-1] == (0, 5), "its buffer is free again"
+
+
+def test_a_link_that_comes_back_may_be_asked_for_what_it_failed_to_make() -> None:
+    prefetch = share()
+    prefetch.failed(A, (0, 0), "disk of a")
+    prefetch.forget(A)
+    assert prefetch.may_ask(A, (0, 0))
+
+
+def test_word_of_failure_after_the_batch_was_settled_is_nothing_to_us() -> None:
+    prefetch = share()
+    arrive_whole(prefetch, (0, 0), B)
+    prefetch.take_releases(A)
+    prefetch.failed(A, (0, 0), "disk of a")
+    assert prefetch.take_releases(A) == [], "it was released already"
+    assert take_keys(prefetch) == [(0, 0)]
+
+
+def test_a_lent_batch_counts_as_its_lenders_until_it_is_given_back() -> None:
+    prefetch = share()
+    rows = Pages()
+    assert lend(prefetch, A, lent((0, 0)), rows)
+    assert prefetch.take_releases(A) == []
+    assert prefetch.take_releases(B) == [(0, 0)], "the loser's"
+    assert (prefetch.load(A), prefetch.load(B)) == (1, 0)
+    batch = prefetch.take()
+    assert batch is not None
+    assert batch.lent is rows
+    assert prefetch.load(A) == 1
+    prefetch.give_back(batch.buffer)
+    assert prefetch.load(A) == 0
+    assert prefetch.take_releases(A) == [(0, 0)]
+
+
+def test_what_the_loser_has_lent_is_not_read() -> None:
+    prefetch = share()
+    assert lend(prefetch, B, lent((0, 0)))
+    assert not lend(prefetch, A, lent((0, 0)))
+    assert not lend(prefetch, B, lent((0, 0))), "it said so before"
+    assert prefetch.completed == 1
+
+
+def test_word_of_a_slot_counts_only_if_it_answers_the_latest_ask() -> None:
+    prefetch = share()
+    ask(prefetch, A, (0, 0), request=2)
+    assert not lend(prefetch, A, lent((0, 0), request=1)), "the node has that slot back"
+    assert lend(prefetch, A, lent((0, 0), request=2))
+
+
+def test_a_batch_that_is_still_read_is_asked_anew_only_of_others_than_its_lender() -> None:
+    prefetch = share()
+    lend(prefetch, A, lent((0, 0)))
+    batch = prefetch.take()
+    assert batch is not None
+    prefetch.begin(0, batches=10)
+    prefetch.extend(70)
+    assert not prefetch.may_ask(A, (0, 0)), "it would take it for the same"
+    assert prefetch.may_ask(B, (0, 0))
+    prefetch.give_back(batch.buffer)
+    assert prefetch.may_ask(A, (0, 0))
+
+
+def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
+    prefetch = share()
+    lend(prefetch, A, lent((0, 0)))
+    batch = prefetch.take()
+    assert batch is not None
+    prefetch.forget(A)
+    prefetch.give_back(batch.buffer)
+    assert prefetch.take_releases(A) == []
+
+
+def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
+    prefetch = share()
+    for index in (1, 2):
+        ask(prefetch, B, (0, index))
+        lend(prefetch, B, lent((0, index)))
+    assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
+    assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
+    assert prefetch.reclaim(B, (0, 0))
+    assert prefetch.take_releases(B) == [(0, 2)]
+    assert prefetch.completed == prefetch.lent == 1
+    assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]
+    assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"
+
+
+class Nodes:
+    """Nodes behind links, by their own accounts of what is wanted; a turn asks at random."""
+
+    def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
+        self.prefetch = prefetch
+        self.chance = chance
+        self.window = window
+        self.request = 0
+        self.wanted: list[dict[Key, int]] = [{} for _ in range(links)]  # the request's number
+
+    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+        """Ask as the asker does: what nobody has, late ones elsewhere, lost ones once more."""
+        prefetch, links = self.prefetch, range(len(self.wanted))
+        prefetch.extend(samples)
+        self.request += 1
+        wants: list[tuple[int, Key]] = []
+        for key, assembly in list(prefetch.open_batches()):
+            able = [
+                link
+                for link in links
+                if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
+            ]
+            if self.chance.random() < 0.1:
+                prefetch.reclaim(self.chance.choice(links), key)
+            link = None
+            if able and (not assembly.asks or self.chance.random() < 0.4):
+                link = self.chance.choice(able)
+            elif assembly.asks and self.chance.random() < 0.2:
+                link = self.chance.choice(list(assembly.asks))  # again
+            elif len(assembly.failures) == len(links):
+                prefetch.give_up(key)
+            if link is not None:
+                ask(prefetch, link, key, self.request)
+                wants.append((link, key))
+        for link in links:
+            for key in prefetch.take_releases(link):
+                self.released(link, key)
+                del self.wanted[link][key]  # each once
+        for link, key in wants:
+            assert key not in self.wanted[link]
+            self.wanted[link][key] = self.request
+            yield link, key
+        for wanted in self.wanted:
+            assert len(wanted) <= self.window
+
+    def released(self, link: int, key: Key) -> None:
+        """Hear of a release."""
+
+    def lose(self, link: int) -> None:
+        self.prefetch.forget(link)
+        self.wanted[link].clear()
+
+
+def take_next(prefetch: Prefetch, expected: Iterator[Key]) -> Iterator[tuple[Key, CompleteBatch]]:
+    """Take the next batch, if it is settled; yield it with the key that it must have."""
+    if not prefetch.is_next_settled:
+        assert prefetch.take() is None
+        return
+    key = next(expected)
+    batch, failure = None, ""
+    try:
+        batch = prefetch.take()
+    except DatasetError as error:
+        failure = str(error)
+    assert failure in ("", f"{name_batch(key)} cannot be had: a disk")
+    assert (batch is None) == bool(failure)
+    if batch is not None:
+        assert batch.key == key
+        if not batch.padding:
+            yield key, batch
+
+
+ACTIONS = ["arrive"] * 4 + ["take"] * 2 + ["turn"] * 3 + ["give", "begin", "lose", "fail"]
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
+    links=st.integers(1, 3),
     buffers=st.integers(1, 6),
     window=st.integers(1, 6),
     world_size=st.integers(1, 3),
     batches=st.integers(1, 5),
 )
 def test_any_mixture_of_events_gives_the_course_and_nothing_else(
-    seed: int, buffers: int, window: int, world_size: int, batches: int
+    seed: int, links: int, buffers: int, window: int, world_size: int, batches: int
 ) -> None:
-    """A node that answers late, twice and out of order, loses sessions, and a fickle consumer."""
+    """Nodes that answer late, twice and out of order, lose sessions, and a fickle consumer."""
     chance = random.Random(seed)
     prefetch = make_prefetch(split="val", world_size=world_size, buffers=buffers)
     indices = rank_indices(batches, 0, world_size, prefetch.recipe.last_batch)
-    wanted: set[Key] = set()  # by the node's account
-    in_flight: list[tuple[Key, int]] = []
-    owners: dict[int, Key] = {}  # of buffers that the consumer holds
-    expected = iter(())
-    for _ in range(150):
-        match chance.choice(["arrive", "arrive", "take", "give", "begin", "lose", "turn", "turn"]):
+    nodes = Nodes(prefetch, chance, links, window)
+    in_flight: list[tuple[int, Key, int]] = []
+    rows: dict[tuple[int, int], Key] = {}  # what is in the buffers
+    owned: set[int] = set()  # buffers that the consumer holds
+    expected: Iterator[Key] = iter(())
+    for _ in range(200):
+        link = chance.randrange(links)
+        match chance.choice(ACTIONS):
             case "arrive" if in_flight:
-                key, first = in_flight.pop(chance.randrange(len(in_flight)))
-                placement = arrive(prefetch, key, first)
-                assert placement is None or placement.buffer not in owners
+                link, key, first = in_flight.pop(chance.randrange(len(in_flight)))
+                placement = arrive(prefetch, key, first, link)
+                if placement is not None:
+                    assert placement.buffer not in owned
+                    rows[placement.buffer, first] = key
                 if chance.random() < 0.3:
-                    in_flight.append((key, first))
-            case "take" if (batch := prefetch.take()) is not None:
-                assert batch.key == next(expected)
-                assert batch.buffer not in owners
-                owners[batch.buffer] = batch.key
-            case "give" if owners:
-                prefetch.give_back(owners.popitem()[0])
-            case "begin" if chance.random() < 0.3:
+                    in_flight.append((link, key, first))
+            case "take":
+                for key, batch in take_next(prefetch, expected):
+                    assert batch.buffer not in owned
+                    owned.add(batch.buffer)
+                    assert {rows[batch.buffer, first] for first in CHUNK_FIRSTS} == {key}
+            case "give" if owned:
+                prefetch.give_back(owned.pop())
+            case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(4)
                 prefetch.begin(epoch, batches)
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
-            case "lose" if chance.random() < 0.3:
-                prefetch.forget_requests()
-                wanted.clear()
-                in_flight.clear()
+            case "lose" if chance.random() < 0.6:
+                nodes.lose(link)
+                in_flight = [each for each in in_flight if each[0] != link]
+            case "fail" if nodes.wanted[link] and chance.random() < 0.6:
+                prefetch.failed(link, chance.choice(list(nodes.wanted[link])), "a disk")
             case "turn":
-                wants = prefetch.want(window, batches * BATCH, CHUNK)
-                for key in prefetch.take_releases():
-                    wanted.remove(key)
-                for key in wants:
-                    assert key not in wanted
-                    assert key[1] < batches
-                    wanted.add(key)
-                    in_flight += [(key, first) for first in CHUNK_FIRSTS]
-                assert len(wanted) <= window
+                for link, key in nodes.turn(batches * BATCH):
+                    in_flight += [(link, key, first) for first in CHUNK_FIRSTS]
             case _:
                 pass
 
 
-class Pages:
-    """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
+class Lenders(Nodes):
+    """Nodes that reuse slots as soon as they may; their word comes in order, but late."""
 
-    def __init__(self) -> None:
-        self.holds: tuple[Key, int] | None = None
+    def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
+        super().__init__(prefetch, chance, links, window)
+        self.slots = [[Pages() for _ in range(window)] for _ in range(links)]  # of this session
+        self.word: list[list[Lent]] = [[] for _ in range(links)]
+
+    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+        for link, key in super().turn(samples):
+            pages = self.chance.choice([slot for slot in self.slots[link] if slot.holds is None])
+            pages.holds = key, self.request
+            slot = self.slots[link].index(pages)
+            self.word[link].append(lent(key, slot, self.request))
+            yield link, key
+
+    def released(self, link: int, key: Key) -> None:
+        held = key, self.wanted[link][key]
+        (pages,) = (slot for slot in self.slots[link] if slot.holds == held)
+        pages.holds = None
+
+    def lose(self, link: int) -> None:
+        super().lose(link)
+        self.word[link].clear()
+        self.slots[link] = [Pages() for _ in range(self.window)]  # another session, other memory
 
 
 @settings(max_examples=300, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
+    links=st.integers(1, 3),
     buffers=st.integers(1, 6),
     window=st.integers(1, 6),
     batches=st.integers(1, 5),
 )
 def test_a_lent_slot_is_never_the_nodes_to_write_while_it_is_read(
-    seed: int, buffers: int, window: int, batches: int
+    seed: int, links: int, buffers: int, window: int, batches: int
 ) -> None:
-    """A node that reuses slots as soon as it may, word of them that comes late, a fickle consumer.
+    """Nodes that reuse slots as soon as they may, word of them that comes late, a fickle consumer.
 
-    What the client reads is what the node has in the slot, from taking to giving back.
+    What the client reads is what the node has in the slot, from taking to giving back. The last of
+    three nodes copies.
     """
     chance = random.Random(seed)
     prefetch = make_prefetch(split="val", buffers=buffers)
     indices = rank_indices(batches, 0, 1, prefetch.recipe.last_batch)
-    slots = [Pages() for _ in range(window)]  # of this session
-    wanted: dict[Key, tuple[int, Pages]] = {}  # by the node's account, with the request's number
-    word: list[Lent] = []  # on its way, in order
-    owners: dict[int, tuple[Key, Pages, tuple[Key, int] | None]] = {}
-    expected = iter(())
+    nodes = Lenders(prefetch, chance, links, window)
+    owned: dict[int, tuple[Pages | None, tuple[Key, int] | None]] = {}
+    expected: Iterator[Key] = iter(())
     for _ in range(200):
-        match chance.choice(["arrive", "arrive", "take", "give", "begin", "lose", "turn", "turn"]):
-            case "arrive" if word:
-                message = word.pop(0)
-                prefetch.lend(message, slots[message.slot])  # type: ignore[arg-type]
-            case "take" if (batch := prefetch.take()) is not None:
-                assert batch.key == next(expected)
-                pages: Pages = batch.lent  # type: ignore[assignment]
-                assert pages.holds is not None
-                assert pages.holds[0] == batch.key
-                owners[batch.buffer] = batch.key, pages, pages.holds
-            case "give" if owners:
-                buffer, (_, pages, held) = owners.popitem()
-                assert pages.holds == held, "nobody wrote there meanwhile"
+        link = chance.randrange(links)
+        match chance.choice(ACTIONS):
+            case "arrive" if nodes.word[link]:
+                message = nodes.word[link].pop(0)
+                if link == C:
+                    arrive_whole(prefetch, (message.epoch, message.index), link)
+                else:
+                    lend(prefetch, link, message, nodes.slots[link][message.slot])
+            case "take":
+                for key, batch in take_next(prefetch, expected):
+                    assert batch.buffer not in owned
+                    pages: Pages | None = batch.lent  # type: ignore[assignment]
+                    held = pages and pages.holds
+                    assert held is None if pages is None else held and held[0] == key
+                    owned[batch.buffer] = pages, held
+            case "give" if owned:
+                buffer, (pages, held) = owned.popitem()
+                assert pages is None or pages.holds == held, "nobody wrote there meanwhile"
                 prefetch.give_back(buffer)
-            case "begin" if chance.random() < 0.4:
+            case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(3)
                 prefetch.begin(epoch, batches)
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
-            case "lose" if chance.random() < 0.2:
-                prefetch.forget_requests()
-                wanted.clear()
-                word.clear()
-                slots = [Pages() for _ in range(window)]  # another session has other memory
+            case "lose" if chance.random() < 0.4:
+                nodes.lose(link)
+            case "fail" if nodes.word[link] and chance.random() < 0.6:
+                message = nodes.word[link].pop()
+                prefetch.failed(link, (message.epoch, message.index), "a disk")
             case "turn":
-                wants = prefetch.want(window, batches * BATCH, CHUNK)
-                for key in prefetch.take_releases():
-                    wanted.pop(key)[1].holds = None
-                for key in wants:
-                    assert key not in wanted
-                    free = [slot for slot in slots if slot.holds is None]
-                    pages = chance.choice(free)
-                    pages.holds = key, prefetch.request
-                    wanted[key] = prefetch.request, pages
-                    word.append(
-                        Lent(
-                            session=1,
-                            request=prefetch.request,
-                            epoch=key[0],
-                            index=key[1],
-                            slot=slots.index(pages),
-                            valid=BATCH,
-                        )
-                    )
-                assert len(wanted) <= window
+                for _ in nodes.turn(batches * BATCH):
+                    pass
             case _:
                 pass

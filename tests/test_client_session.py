@@ -1,4 +1,4 @@
-"""The client's conversation with a node, on a clock that the test turns."""
+"""The client's session with one node, on a clock that the test turns."""
 
 import ast
 from pathlib import Path
@@ -11,169 +11,149 @@ from feeder.recipe import Recipe
 from feeder.wire import (
     Bye,
     Chunk,
-    ClientMessage,
     Draining,
     Failed,
-    Hello,
     Lent,
     Ping,
     Pong,
     Refused,
     RefusedCode,
     Request,
-    Welcome,
 )
-from trainer_client._batch import BatchBuffer
-from trainer_client._prefetch import Prefetch
-from trainer_client._session import (
+from tests.client_shell import NAME, Shell, asked, hello, lent, released, sends, welcome
+from trainer_client._conversation import (
     CLAIM_S,
     PING_INTERVAL_S,
     RETRY_INTERVAL_S,
     SILENCE_S,
-    ClientSession,
-    Job,
+)
+from trainer_client._session_events import (
+    ChunkArrived,
+    ClaimSlots,
+    Dial,
+    DropClaim,
+    EndpointsListed,
+    Instruction,
+    Say,
 )
 
 PEER = "tcp://feeder-3:5555"
-RECIPE = Recipe.for_split("train", batch_size=4, image_size=8)
-HELLO = Hello(dataset="birds", recipe=RECIPE, seed=7, window=2, client="me")
+IPC = "ipc:///run/node"
+HELLO = hello()
 
 
-def make_session() -> ClientSession:
-    prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=3)
-    return ClientSession(Job(endpoint=PEER, hello=HELLO), prefetch)
+def make_shell() -> Shell:
+    return Shell(PEER)
 
 
-def welcome(session: int = 1, *, fingerprint: str = "f1", window: int = 2) -> Welcome:
-    return Welcome(
-        session=session,
-        dataset="birds",
-        fingerprint=fingerprint,
-        recipe_fingerprint=RECIPE.fingerprint(),
-        classes=("a", "b"),
-        samples=40,
-        batches=10,
-        shards=1,
-        lanes=1,
-        window=window,
-        chunk_images=4,
-        node="n",
-        feeder_version="0.1",
-        libraries={},
-    )
+def serve(now_s: float = 0.0) -> Shell:
+    """Return a client that is welcome and fetches epoch 0."""
+    shell = make_shell()
+    shell.now_s = now_s
+    assert sends(shell.connect()) == [HELLO]
+    assert sends(shell.hear(welcome())) == []
+    shell.session.begin(0)
+    assert sends(shell.do()) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
+    return shell
 
 
-def serve(now_s: float = 0.0) -> ClientSession:
-    """Return a session that is welcome and fetches epoch 0."""
-    session = make_session()
-    session.connected(now_s)
-    session.heard(welcome(), now_s)
-    session.begin(0)
-    assert session.drain(now_s) == [HELLO, Request(session=1, number=1, want=((0, 0), (0, 1)))]
-    return session
-
-
-def whole_chunk(session: int, index: int, epoch: int = 0) -> tuple[Chunk, list[int]]:
-    header = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
-    return header, [4 * 8 * 8 * 3, 32, 32]
-
-
-def arrive(session: ClientSession, number: int, index: int, now_s: float = 0.0) -> bool:
-    placement = session.place(*whole_chunk(number, index), now_s)
-    if placement is not None:
-        session.stored(placement, now_s)
-    return placement is not None
-
-
-def run_clock(session: ClientSession, until_s: float, now_s: float = 0.0) -> list[ClientMessage]:
-    """Tick whenever something is due; return what was sent."""
-    sent: list[ClientMessage] = []
-    while (now_s := max(now_s, session.due_s())) <= until_s:
-        session.tick(now_s)
-        sent += session.drain(now_s)
-    return sent
-
-
-def refuse(session: ClientSession, code: RefusedCode, number: int | None = None) -> None:
-    session.heard(Refused(code=code, message="because of it", session=number), 1.0)
+def refuse(shell: Shell, code: RefusedCode, number: int | None = None) -> list[Instruction]:
+    return shell.hear(Refused(code=code, message="because of it", session=number))
 
 
 def test_nothing_is_said_before_the_connection_is_up() -> None:
-    session = make_session()
-    session.tick(100.0)
-    assert session.drain(100.0) == []
-    assert session.due_s() == float("inf")
-    session.connected(100.0)
-    assert session.drain(100.0) == [HELLO]
+    shell = make_shell()
+    assert shell.links == {0: PEER}
+    assert shell.do_at(100.0) == []
+    assert shell.session.due_s == float("inf")
+    assert sends(shell.connect()) == [HELLO]
+
+
+def test_the_endpoints_are_dialled_once() -> None:
+    shell = make_shell()
+    assert shell.do(EndpointsListed((PEER,))) == []
+    other = "tcp://feeder-4:5555"
+    assert shell.do(EndpointsListed((PEER, other))) == [Dial(1, other)]
 
 
 def test_a_complete_batch_is_released_and_the_next_is_wanted_in_one_message() -> None:
-    session = serve()
-    assert arrive(session, 1, 0)
-    assert session.drain(0.0) == [Request(session=1, number=2, want=((0, 2),), release=((0, 0),))]
-    batch = session.take()
-    assert batch is not None
-    assert batch.key == (0, 0)
-    session.give_back(batch.buffer)
-    assert session.drain(0.0) == [], "two batches are wanted already"
+    shell = serve()
+    assert sends(shell.answer(0)) == [
+        Request(session=1, number=2, want=((0, 2),), release=((0, 0),))
+    ]
+    assert shell.take_key() == (0, 0)
+    assert sends(shell.do()) == [], "two batches are wanted already"
+
+
+def test_a_batch_comes_to_the_consumer_in_its_buffer() -> None:
+    shell = serve()
+    assert not shell.session.is_next_complete()
+    shell.answer(1)
+    assert not shell.session.is_next_complete(), "batches are taken in order"
+    assert shell.session.take() is None
+    shell.answer(0)
+    assert shell.session.is_next_complete()
+    assert shell.take_keys() == [(0, 0), (0, 1)]
 
 
 def test_pings_go_out_every_second_while_there_is_nothing_else_to_say() -> None:
-    session = serve()
-    for second in range(1, 20):
-        assert session.due_s() == second * PING_INTERVAL_S
-        session.tick(float(second))
-        assert session.drain(float(second)) == [Ping(session=1)]
-        session.heard(Pong(session=1), second + 0.25)
+    shell = serve()
+    for _ in range(20):
+        spoke_at_s = shell.now_s
+        assert shell.session.due_s == spoke_at_s + PING_INTERVAL_S
+        assert sends(shell.do_at(spoke_at_s + PING_INTERVAL_S)) == [Ping(session=1)]
+        shell.now_s += 0.25
+        shell.hear(Pong(session=1))
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
-    session = serve()
-    sent = run_clock(session, SILENCE_S)
+    shell = serve()
+    sent = sends(shell.run_until(SILENCE_S))
     assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
-    session.heard(welcome(2), 6.0)
-    assert session.drain(6.0) == [Request(session=2, number=2, want=((0, 0), (0, 1)))]
-    assert session.welcomes == 2
-    assert not arrive(session, 1, 0, 6.0), "chunks of the former session count no more"
-    assert arrive(session, 2, 0, 6.0)
+    shell.now_s = 6.0
+    assert asked(shell.hear(welcome(2))) == [(0, 0), (0, 1)]
+    assert shell.session.reconnects == 1
+    assert shell.session.batches_asked_again == 2
+    shell.answer(0, session=1)
+    assert shell.session.take() is None, "chunks of the former session count no more"
+    assert shell.prefetch.chunks_discarded == 1
+    shell.answer(0, session=2)
+    assert shell.session.take() is not None
 
 
 def test_a_greeting_without_an_answer_is_repeated() -> None:
-    session = make_session()
-    session.connected(0.0)
-    assert run_clock(session, 2 * SILENCE_S) == [HELLO] * 3
+    shell = make_shell()
+    assert sends(shell.connect() + shell.run_until(2 * SILENCE_S)) == [HELLO] * 3
 
 
 def test_a_lost_connection_is_followed_by_a_greeting_and_what_is_missing() -> None:
-    session = serve()
-    arrive(session, 1, 1)
-    session.disconnected()
-    assert session.drain(3.0) == []
-    session.connected(4.0)
-    assert session.drain(4.0) == [HELLO]
-    session.heard(welcome(1), 4.1)  # a restarted node may well use the same number again
-    assert session.drain(4.1) == [Request(session=1, number=2, want=((0, 0), (0, 2)))]
+    shell = serve()
+    shell.answer(1)
+    assert shell.lose() == []
+    assert shell.run_until(4.0) == []
+    assert sends(shell.connect()) == [HELLO]
+    # A restarted node may well use the same number again.
+    assert asked(shell.hear(welcome(1, incarnation=2))) == [(0, 0), (0, 2)]
+    assert shell.session.reconnects == 1
 
 
 def test_a_session_that_the_node_forgot_is_greeted_anew_at_once() -> None:
-    session = serve()
-    refuse(session, "unknown-session", 1)
-    assert session.drain(1.0) == [HELLO]
-    refuse(session, "unknown-session", 1)
-    assert session.drain(1.0) == [], "that was about the former session"
+    shell = serve()
+    assert sends(refuse(shell, "unknown-session", 1)) == [HELLO], "and no Bye"
+    assert refuse(shell, "unknown-session", 1) == [], "that was about the former session"
 
 
 @pytest.mark.parametrize("code", ["memory", "clients", "draining"])
 def test_a_refusal_that_may_pass_is_followed_by_another_greeting(code: RefusedCode) -> None:
-    session = make_session()
-    session.connected(1.0)
-    session.drain(1.0)
-    refuse(session, code)
-    assert session.due_s() == 1.0 + RETRY_INTERVAL_S
-    assert session.explain(2.0) == "it refuses for the moment: because of it"
-    assert run_clock(session, 1.0 + RETRY_INTERVAL_S) == [HELLO]
-    session.heard(welcome(), 2.0)
-    assert session.check().samples == 40
+    shell = make_shell()
+    shell.now_s = 1.0
+    shell.connect()
+    refuse(shell, code)
+    assert shell.session.due_s == 1.0 + RETRY_INTERVAL_S
+    assert shell.session.explain(2.0) == "it refuses for the moment: because of it"
+    assert sends(shell.run_until(1.0 + RETRY_INTERVAL_S)) == [HELLO]
+    shell.hear(welcome())
+    assert shell.session.check().samples == 40
 
 
 @pytest.mark.parametrize(
@@ -190,119 +170,179 @@ def test_a_refusal_that_may_pass_is_followed_by_another_greeting(code: RefusedCo
 def test_other_refusals_end_the_session_for_good(
     code: RefusedCode, kind: type[FeederError]
 ) -> None:
-    session = make_session()
-    session.connected(1.0)
-    refuse(session, code)
-    for call in (session.check, session.take, lambda: session.begin(0)):
+    shell = make_shell()
+    shell.connect()
+    refuse(shell, code)
+    for call in (shell.session.check, shell.session.take, lambda: shell.session.begin(0)):
         with pytest.raises(kind, match="tcp://feeder-3:5555: because of it"):
             call()
-    assert session.drain(9.0) == []
-    assert session.due_s() == float("inf")
+    assert shell.session.is_next_complete(), "a wait for it is over"
+    assert shell.do_at(9.0) == []
+    assert shell.session.due_s == float("inf")
 
 
 def test_a_refusal_about_a_former_session_is_nothing_to_us() -> None:
-    session = serve()
-    refuse(session, "window", 99)
-    assert session.error is None
+    shell = serve()
+    assert refuse(shell, "window", 99) == []
+    assert shell.session.error is None
 
 
 def test_a_second_welcome_takes_the_place_of_the_first() -> None:
-    session = serve()
-    session.heard(welcome(2), 1.0)
-    assert session.drain(1.0) == [
+    shell = serve()
+    assert sends(shell.hear(welcome(2))) == [
         Bye(session=1),
         Request(session=2, number=2, want=((0, 0), (0, 1))),
     ]
 
 
+def test_the_same_welcome_twice_changes_nothing() -> None:
+    shell = serve()
+    assert shell.hear(welcome()) == []
+    assert shell.session.reconnects == 0
+
+
+def test_a_welcome_that_comes_after_the_connection_was_lost_is_not_believed() -> None:
+    shell = make_shell()
+    shell.connect()
+    shell.lose()
+    shell.hear(welcome())
+    assert shell.session.feeders == 0
+
+
 def test_another_dataset_after_a_restart_is_an_error() -> None:
-    session = serve()
-    session.disconnected()
-    session.connected(1.0)
-    with pytest.raises(DatasetError, match="'birds' changed while the daemon restarted: its fing"):
-        session.heard(welcome(2, fingerprint="f2"), 1.0)
+    shell = serve()
+    shell.lose()
+    shell.connect()
+    shell.hear(welcome(2, fingerprint="f2"))
+    with pytest.raises(
+        DatasetError, match=f"{PEER}: dataset 'birds' changed while the daemon restarted: its fing"
+    ):
+        shell.session.take()
 
 
 def test_a_recipe_that_the_node_understands_differently_is_an_error() -> None:
-    session = make_session()
-    session.connected(0.0)
+    shell = make_shell()
+    shell.connect()
     other = Recipe.for_split("train", batch_size=4, image_size=16).fingerprint()
-    message = Welcome(
-        **{
-            name: getattr(welcome(), name) if name != "recipe_fingerprint" else other
-            for name in Welcome.__struct_fields__
-        }
-    )
+    shell.hear(welcome(recipe_fingerprint=other))
     with pytest.raises(ProtocolError, match=r"feeder 0.1 there understands the recipe differently"):
-        session.heard(message, 0.0)
+        shell.session.check()
 
 
 def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
     crossed = Refused(code="draining", message="no more", session=1)
     for word in (Draining(session=1), crossed):
-        session = serve()
-        session.heard(word, 1.0)
-        assert arrive(session, 1, 0, 1.0)
-        assert session.drain(1.0) == [Request(session=1, number=1, release=((0, 0),))]
-        assert "it is shutting down" in session.explain(1.0)
-        session.disconnected()
-        session.connected(2.0)
-        session.heard(welcome(2), 2.0)
-        assert session.drain(2.0)[-1] == Request(session=2, number=2, want=((0, 1), (0, 2)))
+        shell = serve()
+        shell.now_s = 1.0
+        shell.hear(word)
+        assert shell.session.feeders == 0
+        assert sends(shell.answer(0)) == [Request(session=1, number=1, release=((0, 0),))]
+        assert shell.session.is_next_complete()
+        shell.lose()
+        shell.now_s = 2.0
+        shell.connect()
+        assert asked(shell.hear(welcome(2))) == [(0, 1), (0, 2)]
 
 
-def test_a_failed_batch_raises_with_the_nodes_reason_and_the_peer() -> None:
-    session = serve()
+def test_a_failed_batch_raises_with_the_nodes_reason_and_the_job() -> None:
+    shell = serve()
     failure = Failed(session=1, epoch=0, index=0, code="dataset", message="sample 3 is broken")
-    session.heard(failure, 0.0)
+    assert released(shell.hear(failure)) == [(0, 0)]
     with pytest.raises(
         DatasetError,
-        match=r"tcp://feeder-3:5555: batch 0 of epoch 0 cannot be had: sample 3 is broken \(data",
+        match=rf"{NAME}: batch 0 of epoch 0 cannot be had: sample 3 is broken \(data",
     ):
-        session.take()
+        shell.session.take()
+    shell.answer(1)
+    assert shell.take_key() == (0, 1), "it goes on after that"
+
+
+def test_word_of_another_session_is_not_believed() -> None:
+    shell = serve()
+    shell.hear(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
+    shell.hear(Draining(session=9))
+    shell.answer(0, session=9)
+    assert not shell.session.is_next_complete()
+    assert shell.session.feeders == 1
 
 
 def test_chunks_that_break_the_rules_name_the_peer() -> None:
-    session = serve()
-    header, _ = whole_chunk(1, 0)
+    shell = serve()
+    chunk = Chunk(session=1, epoch=0, index=0, first=0, images=4, valid=4)
+    assert sends(shell.do(ChunkArrived(0, chunk, [1, 2, 3]))) == [Bye(session=1)]
     with pytest.raises(ProtocolError, match="tcp://feeder-3:5555: a chunk of batch 0 of epoch 0"):
-        session.place(header, [1, 2, 3], 0.0)
+        shell.session.take()
 
 
 def test_every_wait_can_be_explained() -> None:
-    session = make_session()
-    session.attempt_failed()
-    assert "nobody answers there (1 attempts to connect failed)" in session.explain(0.0)
-    session.connected(0.0)
-    assert "does not answer the greeting; is it a feeder?" in session.explain(1.0)
-    session.heard(welcome(), 2.0)
-    assert "it was not asked for yet" in session.explain(2.0)
-    session.begin(0)
-    session.drain(2.0)
-    assert session.explain(3.5) == "it spoke 1.5 s ago, but 0 of 1 chunks are here"
-    session.disconnected()
-    session.attempt_failed()
-    assert "the connection is lost, 1 attempts to restore it failed" in session.explain(4.0)
+    shell = make_shell()
+    explain = shell.session.explain
+    shell.fail_attempt()
+    assert "nobody answers there (1 attempts to connect failed)" in explain(0.0)
+    shell.connect()
+    assert "does not answer the greeting; is it a feeder?" in explain(1.0)
+    shell.now_s = 2.0
+    shell.hear(welcome())
+    assert "it was not asked for yet" in explain(2.0)
+    shell.session.begin(0)
+    shell.do()
+    assert explain(3.5) == "it spoke 1.5 s ago, but 0 of 1 chunks are here"
+    shell.hear(Draining(session=1))
+    assert "it is shutting down" in explain(3.5)
+    shell.lose()
+    shell.fail_attempt()
+    assert "the connection is lost, 1 attempts to restore it failed" in explain(4.0)
 
 
 def test_a_session_without_a_welcome_cannot_begin() -> None:
-    with pytest.raises(PeerError, match="no welcome yet"):
-        make_session().begin(0)
+    with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
+        make_shell().session.begin(0)
+
+
+def test_a_client_without_endpoints_says_so() -> None:
+    assert Shell().session.explain(0.0) == "no endpoint is known yet"
 
 
 def test_the_first_batch_is_timed_from_its_request() -> None:
-    session = serve(10.0)
-    arrive(session, 1, 0, 12.5)
-    arrive(session, 1, 1, 14.0)
-    assert session.first_batch_s == 2.5
+    shell = serve(10.0)
+    shell.now_s = 12.5
+    shell.answer(0)
+    shell.now_s = 14.0
+    shell.answer(1)
+    assert shell.session.first_batch_s == 2.5
+
+
+def test_a_clock_that_goes_back_changes_nothing() -> None:
+    shell = serve(10.0)
+    due_s = shell.session.due_s
+    shell.now_s = 3.0
+    assert shell.do() == []
+    assert shell.session.due_s == due_s
+
+
+def test_a_clock_that_jumps_ahead_leads_to_one_greeting() -> None:
+    shell = serve()
+    assert sends(shell.do_at(1e6)) == [Bye(session=1), HELLO]
 
 
 def test_closing_says_goodbye() -> None:
-    assert serve().farewell() == [Bye(session=1)]
-    assert make_session().farewell() == []
+    assert sends(serve().session.farewell()) == [Bye(session=1)]
+    assert make_shell().session.farewell() == []
 
 
-@pytest.mark.parametrize("module", ["_prefetch", "_session"])
+PURE = (
+    "_asker",
+    "_conversation",
+    "_lateness",
+    "_owners",
+    "_prefetch",
+    "_roster",
+    "_session",
+    "_session_events",
+)
+
+
+@pytest.mark.parametrize("module", PURE)
 def test_the_state_machine_imports_neither_sockets_nor_clocks(module: str) -> None:
     source = Path(trainer_client.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     imported = {
@@ -316,125 +356,167 @@ def test_the_state_machine_imports_neither_sockets_nor_clocks(module: str) -> No
             else []
         )
     }
-    assert imported <= {"collections", "dataclasses", "typing", "feeder", "trainer_client"}
+    pure = {
+        "collections",
+        "dataclasses",
+        "functools",
+        "hashlib",
+        "math",
+        "typing",
+        "feeder",
+        "trainer_client",
+    }
+    assert imported <= pure
 
 
 # Slots that are mapped
 
 
-def share(now_s: float = 0.0) -> ClientSession:
-    """Return a session over ipc that was welcomed and waits for its slots."""
-    prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=3)
-    session = ClientSession(Job(endpoint="ipc:///run/node", hello=HELLO), prefetch)
-    session.connected(now_s)
-    session.heard(welcome(), now_s)
-    session.begin(0)
-    return session
+def share() -> Shell:
+    """Return a client over ipc that was welcomed and waits for its slots."""
+    shell = Shell(IPC)
+    shell.connect()
+    shell.hear(welcome())
+    shell.session.begin(0)
+    assert asked(shell.do()) == []
+    return shell
 
 
-def map_slots(session: ClientSession, number: int = 1) -> list[BatchBuffer]:
-    slots = [BatchBuffer(4, 8, pinned=False) for _ in range(2)]
-    session.claimed(number, slots)
-    return slots
+def share_slots() -> Shell:
+    """Return a client that has mapped its slots and asked for two batches in request 1."""
+    shell = share()
+    shell.map_slots()
+    return shell
 
 
-def lent(index: int, slot: int, *, session: int = 1, request: int = 1, **fields: int) -> Lent:
-    values = {"epoch": 0, "valid": 4} | fields
-    return Lent(session=session, request=request, index=index, slot=slot, **values)
+def welcome_again(shell: Shell, session: int = 2) -> list[Instruction]:
+    """Lose the connection and be welcomed again."""
+    shell.lose()
+    shell.connect()
+    return shell.hear(welcome(session))
+
+
+def claims(instructions: list[Instruction]) -> list[ClaimSlots]:
+    return [out for out in instructions if isinstance(out, ClaimSlots)]
 
 
 def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> None:
-    session = share()
-    claim = session.take_claim()
-    assert claim is not None
-    assert (claim.session, claim.door) == (1, "/run/node.slots")
+    shell = Shell(IPC)
+    shell.connect()
+    (claim,) = claims(shell.hear(welcome()))
+    assert (claim.link, claim.session, claim.door) == (0, 1, "/run/node.slots")
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
-    assert session.take_claim() is None
-    assert session.drain(0.0) == [HELLO]
-    map_slots(session)
-    assert session.drain(0.0) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
-    assert session.copied_because is None
+    shell.session.begin(0)
+    assert shell.do() == []
+    assert shell.session.feeders == 0
+    slots = shell.map_slots()
+    assert len(slots) == 2
+    assert shell.prefetch.load(0) == 2
+    assert shell.session.copied_because is None
+    assert [said.text for said in shell.said] == [f"{IPC}: batches are read in place, in its slots"]
+    assert shell.warnings == []
 
 
 def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None:
-    session = share()
-    slots = map_slots(session)
-    session.drain(0.0)
-    session.heard(lent(0, 1), 0.1)
-    assert session.first_batch_s == pytest.approx(0.1)
-    assert session.drain(0.1) == []
-    batch = session.take()
+    shell = share()
+    slots = shell.map_slots()
+    shell.now_s = 0.1
+    assert sends(shell.hear(lent(0, 1))) == []
+    assert shell.session.first_batch_s == pytest.approx(0.1)
+    batch = shell.session.take()
     assert batch is not None
     assert batch.lent is slots[1]
-    assert session.drain(0.2) == [], "it is being read"
-    session.give_back(batch.buffer)
-    assert session.drain(0.3) == [
+    assert shell.do() == [], "it is being read"
+    shell.session.give_back(batch.buffer)
+    assert sends(shell.do()) == [
         Request(session=1, number=2, want=((0, 2),), release=((0, 0),)),
     ]
 
 
 def test_where_slots_cannot_be_mapped_batches_are_copied_and_the_reason_is_known() -> None:
-    session = share()
-    session.not_shared(1, "/run/node.slots: No such file or directory")
-    assert session.drain(0.0)[-1] == Request(session=1, number=1, want=((0, 0), (0, 1)))
-    assert session.copied_because == "/run/node.slots: No such file or directory"
-    session.disconnected()
-    session.connected(1.0)
-    session.heard(welcome(2), 1.0)
-    assert session.take_claim() is not None, "the next session tries again"
+    shell = share()
+    reason = "/run/node.slots: No such file or directory"
+    assert asked(shell.refuse_slots(reason)) == [(0, 0), (0, 1)]
+    assert shell.session.copied_because == reason
+    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}"]
+    assert claims(welcome_again(shell)), "the next session tries again"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "share_memory", "reason"),
+    [(PEER, True, "it is no ipc endpoint"), (IPC, False, "share_memory is off")],
+)
+def test_where_slots_are_not_to_be_mapped_nothing_is_claimed_and_nobody_is_warned(
+    endpoint: str, share_memory: bool, reason: str
+) -> None:
+    shell = Shell(endpoint, share_memory=share_memory)
+    shell.connect()
+    out = shell.hear(welcome())
+    assert out == [Say(f"{endpoint}: batches are copied over the socket: {reason}")]
+    assert shell.session.copied_because == reason
 
 
 def test_a_claim_that_is_not_answered_in_time_is_given_up_for_good() -> None:
-    session = share()
-    assert session.due_s() <= CLAIM_S
-    session.tick(CLAIM_S + 0.01)
-    assert not session.awaits_slots
-    assert session.copied_because == "no answer to the claim within 2 s"
-    assert any(isinstance(message, Request) for message in session.drain(2.1))
-    map_slots(session)
-    assert session.slots_mapped == 0, "it comes too late"
-    session.disconnected()
-    session.connected(3.0)
-    session.heard(welcome(2), 3.0)
-    assert session.take_claim() is None
-    assert not session.awaits_slots
+    shell = share()
+    assert shell.session.due_s <= CLAIM_S
+    out = shell.run_until(CLAIM_S)
+    assert DropClaim(0) in out
+    assert asked(out) == [(0, 0), (0, 1)]
+    reason = "no answer to the claim within 2 s"
+    assert shell.session.copied_because == reason
+    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}"]
+    shell.map_slots()
+    assert shell.session.copied_because == reason, "it comes too late"
+    assert claims(welcome_again(shell)) == []
+    assert asked(shell.do()) == []
+    assert shell.prefetch.load(0) == 2, "the new session was asked at once"
+
+
+def test_a_claim_is_dropped_with_its_session() -> None:
+    shell = share()
+    assert shell.lose() == [DropClaim(0)]
+    shell.connect()
+    shell.hear(welcome(2))
+    shell.map_slots(session=1)
+    assert shell.session.feeders == 0, "those are the slots of the session before"
+    shell.map_slots(session=2)
+    assert shell.session.feeders == 1
 
 
 def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> None:
-    session = share()
-    slots = map_slots(session)
-    session.drain(0.0)
-    session.heard(lent(0, 0), 0.1)
-    session.heard(lent(1, 1), 0.1)
-    first = session.take()
+    shell = share()
+    slots = shell.map_slots()
+    shell.hear(lent(0, 0))
+    shell.hear(lent(1, 1))
+    first = shell.session.take()
     assert first is not None
-    session.disconnected()
-    session.connected(1.0)
-    session.heard(welcome(2), 1.0)
-    map_slots(session, 2)
-    session.give_back(first.buffer)
-    second = session.take()
+    welcome_again(shell)
+    shell.session.give_back(first.buffer)
+    second = shell.session.take()
     assert second is not None
     assert second.lent is slots[1]
-    session.give_back(second.buffer)
-    requests = [m for m in session.drain(1.0) if isinstance(m, Request)]
-    assert requests == [Request(session=2, number=2, want=((0, 2), (0, 3)))]
+    shell.session.give_back(second.buffer)
+    requests = sends(shell.do(), 0)
+    assert requests == [], "the new session has no slots yet"
+    shell.map_slots(session=2)
+    assert shell.prefetch.load(0) == 2
+    out = shell.hear(lent(2, 0, session=2, request=2))
+    assert shell.take_keys() == [(0, 2)]
+    assert released(out + shell.do()) == [(0, 2)]
 
 
 def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed() -> None:
-    session = share()
-    map_slots(session)
-    session.drain(0.0)
-    session.begin(1)
-    session.drain(0.0)
-    session.begin(0)
-    assert session.drain(0.0)[-1] == Request(
-        session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1))
-    )
-    session.heard(lent(0, 0, request=1), 0.1)
-    assert session.take() is None, "the node has that slot back and may write to it"
-    session.heard(lent(0, 1, request=3), 0.2)
-    assert session.take() is not None
+    shell = share_slots()
+    shell.session.begin(1)
+    shell.do()
+    shell.session.begin(0)
+    assert sends(shell.do()) == [
+        Request(session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1)))
+    ]
+    shell.hear(lent(0, 0, request=1))
+    assert shell.session.take() is None, "the node has that slot back and may write to it"
+    shell.hear(lent(0, 1, request=3))
+    assert shell.session.take() is not None
 
 
 @pytest.mark.parametrize(
@@ -445,8 +527,14 @@ def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed()
     ],
 )
 def test_what_cannot_be_lent_is_a_protocol_error(message: Lent, error: str) -> None:
-    session = share()
-    map_slots(session)
-    session.drain(0.0)
+    shell = share_slots()
+    shell.hear(message)
     with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
-        session.heard(message, 0.1)
+        shell.session.take()
+
+
+def test_letting_go_frees_all_slots() -> None:
+    shell = share_slots()
+    shell.hear(lent(0, 0))
+    shell.session.let_go()
+    assert shell.session.take() is None

@@ -15,6 +15,7 @@ from feeder.manifest import MANIFEST_NAME
 from feeder.shard_format import RECORD, shard_name
 from feeder.shard_reader import ShardReader
 from feeder.tiles import layout_of, whole_jpeg
+from tests.rewrite import rewrite_record
 from tests.sources import InlinePool, make_source, pack, pixels
 from tests.test_manifest import make_manifest
 
@@ -107,24 +108,23 @@ def test_open_shards_are_bounded_and_closed(packed: tuple[Path, Path]) -> None:
     assert process.num_fds() == before
 
 
-def test_damaged_blob_names_the_sample_on_first_read_only(damaged: Path) -> None:
+def test_damaged_blob_names_the_sample_whenever_it_is_read(damaged: Path) -> None:
     with Dataset.open(damaged) as dataset:
         records = dataset.read_records(_all_ids(dataset))
         name = _name(dataset, 6)
         path = damaged / dataset.describe(6).split(" in ")[1]
-        content = bytearray(path.read_bytes())
-        position = int(records[6]["offset"]) + int(records[6]["blob_bytes"]) - 9
-        content[position] ^= 1
-        path.write_bytes(content)
+        intact = path.read_bytes()
+        content = bytearray(intact)
+        content[int(records[6]["offset"]) + int(records[6]["blob_bytes"]) - 9] ^= 1
         scratch = np.empty(1 << 20, np.uint8)
         places = dataset.find_blobs(_all_ids(dataset), records)
-        for _ in range(2):  # an unchecked sample stays unchecked
+        for _ in range(2):  # that it was intact once says nothing
+            dataset.read_blob(places[6], scratch)
+            path.write_bytes(content)
             with pytest.raises(DatasetError, match=rf"sample 6 \({name}\) in .*feeder verify"):
                 dataset.read_blob(places[6], scratch)
-        content[position] ^= 1
-        path.write_bytes(content)
-        dataset.read_blob(places[6], scratch)
-        dataset.read_blob(places[5], scratch)
+            dataset.read_blob(places[5], scratch)
+            path.write_bytes(intact)
 
 
 def test_damaged_record_names_the_sample(damaged: Path) -> None:
@@ -146,6 +146,40 @@ def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> Non
     records["offset"] = 2**40
     with pytest.raises(DatasetError, match=r"sample 3 .*points out of the shard"):
         dataset.find_blobs(np.array([3]), records)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("subsampling", 200),
+        ("subsampling", 6),
+        ("mcu_width_px", 0),
+        ("mcu_height_px", 24),
+        ("tile_mcus", 0),
+        ("tile_columns", 60),
+        ("tile_rows", 0),
+        ("width", 0),
+        ("height", 65_535),
+        ("label", 3),
+    ],
+)
+def test_record_that_contradicts_itself_is_refused(damaged: Path, field: str, value: int) -> None:
+    rewrite_record(damaged, 4, **{field: value})
+    with Dataset.open(damaged) as dataset:
+        with pytest.raises(DatasetError, match=r"sample 4 \(class.*contradicts itself"):
+            dataset.read_records(np.array([3, 4]))
+        assert len(dataset.read_records(np.array([3, 2]))) == 2
+
+
+def test_picture_larger_than_packing_takes_is_refused(damaged: Path) -> None:
+    rewrite_record(
+        damaged, 4, width=65_528, height=65_528, tile_columns=8191, tile_rows=8191, tile_mcus=1
+    )
+    with (
+        Dataset.open(damaged) as dataset,
+        pytest.raises(DatasetError, match=r"sample 4 .*contradicts itself"),
+    ):
+        dataset.read_records(np.array([4]))
 
 
 def test_shard_truncated_under_an_open_dataset(damaged: Path) -> None:
@@ -196,5 +230,5 @@ def test_opening_fourteen_million_samples_takes_little_memory(tmp_path: Path) ->
             assert dataset._locate(14_197_121) == (9_999, 1_418)
     finally:
         tracemalloc.stop()
-    assert kept < 8e6  # the manifest's 10,000 entries, and one bit for each sample
+    assert kept < 8e6  # the manifest's 10,000 entries
     assert peak < 40e6  # while JSON is parsed

@@ -127,7 +127,7 @@ def test_another_protocol_version_names_both(node: FakeNode) -> None:
 @pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x01\xc1"])
 def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
     node.greeting = lambda hello: [garbage]
-    with pytest.raises(ProtocolError, match=f"{node.endpoint} does not speak as a feeder"):
+    with pytest.raises(ProtocolError, match=f"{node.endpoint}: who is there does not speak"):
         make_loader(node)
 
 

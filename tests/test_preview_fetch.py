@@ -45,7 +45,11 @@ def _welcome(window: int = 2) -> bytes:
             window=window,
             chunk_images=3,
             node="n",
+            number=0,
+            incarnation=1,
+            siblings=(("ipc:///n",),),
             feeder_version="0",
+            self_test="5" * 32,
             libraries={},
         )
     )

@@ -20,6 +20,7 @@ PURE = (
     "packing",
     "augment",
     "cache_plan",
+    "agreement",
 )
 IMPURE = {
     "asyncio",

@@ -31,6 +31,9 @@ def test_welcome_tells_what_is_served() -> None:
     assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 2)
     assert (welcome.window, welcome.chunk_images, welcome.classes) == (3, CHUNK, ("a", "b"))
     assert welcome.recipe_fingerprint == recipe().fingerprint()
+    assert (welcome.node, welcome.number, welcome.incarnation) == ("host/1 ipc:///n.1", 1, 77)
+    assert welcome.siblings == (("ipc:///n",), ("ipc:///n.1",))
+    assert welcome.self_test == "5" * 32
 
 
 def test_chunks_of_one_batch_spread_over_all_workers() -> None:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from feeder.errors import ProtocolError
 from feeder.recipe import Recipe
 from feeder.wire import (
+    MAX_ENDPOINTS,
     MAX_HEADER_BYTES,
     MAX_INDICES,
     MAX_NODE_HEADER_BYTES,
+    MAX_NODES,
     PROTOCOL_VERSION,
     BadRecipe,
     Bye,
@@ -68,7 +70,11 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         window=st.integers(1, 64),
         chunk_images=st.integers(1, 65_536),
         node=names,
+        number=st.integers(0, MAX_NODES - 1),
+        incarnation=u64,
+        siblings=st.lists(st.lists(texts, max_size=3).map(tuple), max_size=3).map(tuple),
         feeder_version=names,
+        self_test=names,
         libraries=st.dictionaries(names, texts, max_size=5),
     ),
     st.builds(
@@ -129,8 +135,12 @@ WELCOME: dict[str, Any] = {
     "lanes": 2,
     "window": 4,
     "chunk_images": 32,
-    "node": "host/0",
+    "node": "host/0 ipc:///n",
+    "number": 0,
+    "incarnation": 7,
+    "siblings": [["ipc:///n", "tcp://127.0.0.1:6000"], ["ipc:///n.1", "tcp://127.0.0.1:6001"]],
     "feeder_version": "0.1.0",
+    "self_test": "5" * 32,
     "libraries": {"libjpeg-turbo": "2.1.5"},
 }
 CHUNK: dict[str, Any] = {
@@ -291,6 +301,17 @@ def test_as_many_batches_as_allowed_are_accepted() -> None:
         (WELCOME, "classes", [1]),
         (WELCOME, "libraries", {"a": 1}),
         (WELCOME, "node", "a\x00b"),
+        (WELCOME, "node", "x" * 513),
+        (WELCOME, "number", -1),
+        (WELCOME, "number", MAX_NODES),
+        (WELCOME, "incarnation", -1),
+        (WELCOME, "incarnation", "7"),
+        (WELCOME, "self_test", ""),
+        (WELCOME, "self_test", "5" * 129),
+        (WELCOME, "siblings", [[]] * (MAX_NODES + 1)),
+        (WELCOME, "siblings", [["e"] * (MAX_ENDPOINTS + 1)]),
+        (WELCOME, "siblings", [["x" * 4097]]),
+        (WELCOME, "siblings", ["ipc:///n"]),
         ({"type": "Refused", "code": "version", "message": ""}, "code", "because"),
         ({"type": "Refused", "code": "version", "message": ""}, "session", -1),
         ({"type": "Stats", "counters": {}}, "counters", {"a": None}),
@@ -303,6 +324,20 @@ def test_a_node_message_out_of_bounds_is_a_protocol_error(
     assert decode_from_node(frame_of(fields))
     with pytest.raises(ProtocolError, match="malformed message"):
         decode_from_node(frame_of({**fields, field: value}))
+
+
+@pytest.mark.parametrize("field", ["number", "incarnation", "siblings", "self_test"])
+def test_a_welcome_says_who_serves(field: str) -> None:
+    fields = {name: value for name, value in WELCOME.items() if name != field}
+    with pytest.raises(ProtocolError, match=field):
+        decode_from_node(frame_of(fields))
+
+
+def test_the_largest_daemon_fits_into_a_welcome() -> None:
+    name = "tcp://[::1]:65535".ljust(100, "x")
+    fields = {**WELCOME, "siblings": [[name] * MAX_ENDPOINTS] * MAX_NODES}
+    message = decode_from_node(frame_of(fields))
+    assert decode_from_node(encode(message)) == message
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])

@@ -1,29 +1,31 @@
-"""Which batches are wanted, and what has arrived of them: book-keeping without input or output.
+"""Which batches are wanted, who was asked for them, and what has arrived: book-keeping, no I/O.
 
 Batches are wanted in one order, the *course*: this rank's indices of an epoch, then those of the
 next epoch, without end. Each batch of the course passes through these states:
 
-    open      has a buffer; to be asked for, or asked for; its chunks arrive in any order
-    settled   every row is there, or the node said that it cannot be had
+    open      has a buffer; links are asked for it, one, several or none yet; chunks arrive
+    settled   every row is there, or nobody can make it
     taken     the consumer owns the buffer until it gives it back
 
-A batch that the node lends in place settles at once. Its rows are in the node's slot instead of the
-buffer, so it is released later: when the consumer gives it back.
+A *link* is the client's connection to one endpoint, called by a number. Whoever answers first
+settles a batch; all answers have the same bytes, so it does not matter who it was. A batch that is
+lent in place settles at once. Its rows are in the node's slot instead of the buffer, so it is
+released later: when the consumer gives it back, or when its slot is needed for an earlier batch.
 
 Invariants. Only the course's next batch is ever taken, so none is repeated, skipped or reordered,
-whatever a node does. Buffers are assigned in ``want`` and nowhere else: whoever writes chunks also
-calls ``want``, in one thread, so no buffer is written for two batches at once. A batch that was
-asked for is released exactly once, when it is settled or given up, and one that was lent when the
-consumer has read it or never will; never in another session than the one it was asked for in. A
-slot is read by nobody once it was released: a Lent counts only if it answers the latest request.
+whatever nodes do. Buffers are assigned in ``extend`` and nowhere else: whoever writes chunks also
+calls ``extend``, in one thread, so no buffer is written for two batches at once. Each ask of a link
+is released to that link exactly once, when the batch is settled or given up, and one that was lent
+when the consumer has read it or never will; never in another session than it was asked in. A slot
+is read by nobody once it was released: a Lent counts only if it answers the link's latest ask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from feeder.errors import DatasetError, ProtocolError
 from feeder.packing import pixel_layout_of
-from feeder.plan import rank_indices
+from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk, Lent
 from trainer_client._batch import HostBatch
@@ -35,6 +37,7 @@ Key = tuple[int, int]  # (epoch, index)
 class Placement:
     """Where the rows of an arriving chunk belong."""
 
+    link: int
     key: Key
     buffer: int
     first: int
@@ -54,62 +57,68 @@ class CompleteBatch:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """All batches of one rank from an epoch's first on, in order and without end."""
+    """All batches of one rank from a step of an epoch on, in order and without end."""
 
     epoch: int
     indices: range
+    step: int = 0
 
     def key(self, position: int) -> Key:
         """Return the batch at ``position``, counted from the course's start."""
-        epochs, step = divmod(position, len(self.indices))
+        epochs, step = divmod(self.step + position, len(self.indices))
         return self.epoch + epochs, self.indices[step]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Assembly:
+class Ask:
+    """What one link was asked for and has not answered yet, or has lent."""
+
+    request: int  # the number of the message that asked
+    asked_s: float
+    missing: set[int]  # first rows of the chunks still to come
+    chunks: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Assembly:
     """A batch of the course that has a buffer."""
 
     buffer: int
     valid: int
-    asked: bool = False
-    request: int = 0  # the number of the latest one
+    asks: dict[int, Ask] = field(default_factory=dict)  # by link
+    failures: dict[int, str] = field(default_factory=dict)  # what links said who cannot make it
+    was_asked: bool = False
     settled: bool = False
-    lent: HostBatch | None = None
     failure: str | None = None
-    chunks: int = 0
-    missing: set[int] = field(default_factory=set)  # first rows of the chunks still to come
-
-    def ask(self, request: int, batch_size: int, chunk_images: int) -> None:
-        self.asked = True
-        self.request = request
-        self.chunks = -(-batch_size // chunk_images)
-        self.missing = set(range(0, batch_size, chunk_images))
+    lent: HostBatch | None = None
 
 
 class Prefetch:
-    """The batches between the node and the consumer. Not thread-safe."""
+    """The batches between the nodes and the consumer. Not thread-safe."""
 
     def __init__(self, recipe: Recipe, *, rank: int, world_size: int, buffers: int) -> None:
         """Start with all buffers, numbered from 0, free and nothing wanted."""
         self.recipe = recipe
         self.rank = rank
         self.world_size = world_size
+        self.buffers = buffers
         self.chunks_discarded = 0
         self.completed = 0
         self.lent = 0  # of the completed
-        self.request = 0  # number of the latest ``want`` that asked for anything
         self._free = list(range(buffers))
-        self._held: dict[Key, _Assembly] = {}  # in the course's order
+        self._held: dict[Key, Assembly] = {}  # in the course's order
         self._course: Course | None = None
         self._position = 0  # in the course, of the next batch that gets a buffer
-        self._releases: list[Key] = []
-        self._borrowed: dict[int, Key] = {}  # taken and lent in this session, by buffer
+        self._releases: dict[int, list[Key]] = {}  # by link
+        self._borrowed: dict[int, tuple[int, Key]] = {}  # by buffer: taken, lent by this link
 
-    def begin(self, epoch: int, batches: int) -> None:
-        """Start a course at ``epoch``'s first batch, keeping what is already held of it."""
+    # --- The consumer's side ------------------------------------------------------------------
+
+    def begin(self, epoch: int, batches: int, step: int = 0) -> None:
+        """Start a course at a step of ``epoch``, keeping what is already held of it."""
         indices = rank_indices(batches, self.rank, self.world_size, self.recipe.last_batch)
-        course = Course(epoch, indices)
-        kept: dict[Key, _Assembly] = {}
+        course = Course(epoch, indices, step)
+        kept: dict[Key, Assembly] = {}
         while (key := course.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)
         for key, assembly in self._held.items():
@@ -134,8 +143,8 @@ class Prefetch:
         if assembly.failure is not None:
             self._free.append(assembly.buffer)
             raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
-        if assembly.asked:  # lent, and not yet released
-            self._borrowed[assembly.buffer] = key
+        for link in assembly.asks:  # of the lender, if it still has its session
+            self._borrowed[assembly.buffer] = link, key
         return CompleteBatch(
             key=key,
             buffer=assembly.buffer,
@@ -146,121 +155,181 @@ class Prefetch:
 
     def give_back(self, buffer: int) -> None:
         """Make a taken batch's buffer free, and if the batch was lent, release it."""
-        key = self._borrowed.pop(buffer, None)
-        if key is not None:
-            self._releases.append(key)
+        borrowed = self._borrowed.pop(buffer, None)
+        if borrowed is not None:
+            link, key = borrowed
+            self._releases.setdefault(link, []).append(key)
         self._free.append(buffer)
 
-    def want(self, window: int, samples: int, chunk_images: int) -> list[Key]:
-        """Assign free buffers and return the batches to ask for, ``window`` being asked at most."""
-        asked = sum(assembly.asked for assembly in self._held.values())
-        room = window - asked - len(self._borrowed)
-        wants: list[Key] = []
-        request = self.request + 1
-        for key, assembly in self._held.items():  # first what a lost session left open
-            if not assembly.settled and not assembly.asked and len(wants) < room:
-                assembly.ask(request, self.recipe.batch_size, chunk_images)
-                wants.append(key)
-        while self._course is not None and self._free and len(wants) < room:
+    def drop_held(self) -> None:
+        """Forget all batches; nothing is taken any more after this."""
+        self._held.clear()
+
+    def progress(self) -> str:
+        """Say how much of the course's next batch is there."""
+        for assembly in self._held.values():
+            if assembly.settled:
+                continue
+            if assembly.failures:
+                return "; ".join(assembly.failures.values())
+            if assembly.asks:
+                chunks, missing = min(
+                    ((ask.chunks, len(ask.missing)) for ask in assembly.asks.values()),
+                    key=lambda counts: counts[1],
+                )
+                return f"{chunks - missing} of {chunks} chunks are here"
+        return "it was not asked for yet"
+
+    # --- Asking -------------------------------------------------------------------------------
+
+    def extend(self, samples: int) -> None:
+        """Give free buffers to the next batches of the course."""
+        while self._course is not None and self._free:
             key = self._course.key(self._position)
-            if key in self._borrowed.values():  # of a course before: the node would take it for one
+            if key[0] > MAX_EPOCH:
                 break
             valid = max(0, min(self.recipe.batch_size, samples - key[1] * self.recipe.batch_size))
             # An index past the end is all padding, the same for everybody: nobody need send it.
-            assembly = _Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
-            self._held[key] = assembly
+            self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
             self._position += 1
-            if not assembly.settled:
-                assembly.ask(request, self.recipe.batch_size, chunk_images)
-                wants.append(key)
-        if wants:
-            self.request = request
-        return wants
 
-    def take_releases(self) -> list[Key]:
-        """Return the batches whose slots the node may reuse, each once."""
-        releases, self._releases = self._releases, []
-        return releases
+    def open_batches(self) -> Iterator[tuple[Key, Assembly]]:
+        """Yield the batches that are not settled, in the course's order."""
+        return ((key, held) for key, held in self._held.items() if not held.settled)
 
-    def forget_requests(self) -> None:
-        """Note that a session is lost: what is open must be asked for again, from the start."""
-        self._releases.clear()
-        self._borrowed.clear()  # what was lent stays readable, but nobody waits for its release
+    def load(self, link: int) -> int:
+        """Return how many batches a link was asked for, or has lent, and not had back."""
+        asked = sum(link in assembly.asks for assembly in self._held.values())
+        return asked + sum(lender == link for lender, _ in self._borrowed.values())
+
+    def may_ask(self, link: int, key: Key) -> bool:
+        """Whether a link can be asked for an open batch: it was not, and has not failed to."""
+        assembly = self._held[key]
+        if link in assembly.asks or link in assembly.failures:
+            return False
+        # Of a course before, and still read: the node would take it for the same.
+        return (link, key) not in self._borrowed.values()
+
+    def ask(self, link: int, key: Key, request: int, now_s: float, chunk_images: int) -> None:
+        """Note that a link is asked for an open batch; if it was already, that ask is released."""
+        assembly = self._held[key]
+        if link in assembly.asks:
+            self._releases.setdefault(link, []).append(key)
+        firsts = range(0, self.recipe.batch_size, chunk_images)
+        assembly.asks[link] = Ask(
+            request=request, asked_s=now_s, missing=set(firsts), chunks=len(firsts)
+        )
+        assembly.was_asked = True
+
+    def take_releases(self, link: int) -> list[Key]:
+        """Return the batches whose slots the node of a link may reuse, each once."""
+        return self._releases.pop(link, [])
+
+    def forget(self, link: int) -> None:
+        """Note that a link's session is lost: it is to be asked again, from the start."""
+        self._releases.pop(link, None)
+        # What was lent stays readable, but nobody waits for its release.
+        for buffer in [b for b, (lender, _) in self._borrowed.items() if lender == link]:
+            del self._borrowed[buffer]
         for assembly in self._held.values():
-            assembly.asked = False
+            assembly.asks.pop(link, None)
+            assembly.failures.pop(link, None)
 
-    def place(self, chunk: Chunk, sizes: Sequence[int], chunk_images: int) -> Placement | None:
+    # --- Arrivals -----------------------------------------------------------------------------
+
+    def place(
+        self, link: int, chunk: Chunk, sizes: Sequence[int], chunk_images: int
+    ) -> Placement | None:
         """Return where a chunk with frames of ``sizes`` bytes belongs, None when nobody wants it.
 
         Raises ProtocolError when it is not what a chunk of its batch must look like.
         """
         key = (chunk.epoch, chunk.index)
         assembly = self._held.get(key)
-        if assembly is None or not assembly.asked:
+        ask = None if assembly is None else assembly.asks.get(link)
+        if assembly is None or ask is None:
             self.chunks_discarded += 1
             return None
         self._check_chunk(chunk, sizes, chunk_images, assembly.valid)
-        if chunk.first not in assembly.missing:
+        if chunk.first not in ask.missing:
             self.chunks_discarded += 1
             return None
-        return Placement(key=key, buffer=assembly.buffer, first=chunk.first)
+        return Placement(link=link, key=key, buffer=assembly.buffer, first=chunk.first)
 
-    def stored(self, placement: Placement) -> None:
-        """Note that the chunk's rows are in the buffer."""
+    def stored(self, placement: Placement) -> Ask | None:
+        """Note that the chunk's rows are in the buffer; return the ask that this has answered."""
         assembly = self._held.get(placement.key)
-        if assembly is None:  # the consumer began another course meanwhile
-            return
-        assembly.missing.discard(placement.first)
-        if not assembly.missing:
-            assembly.settled = True
-            self.completed += 1
-            self._release(placement.key, assembly)
+        ask = None if assembly is None else assembly.asks.get(placement.link)
+        if assembly is None or ask is None:  # the consumer began another course meanwhile
+            return None
+        ask.missing.discard(placement.first)
+        if ask.missing:
+            return None
+        assembly.settled = True
+        self.completed += 1
+        self._release(placement.key, assembly)
+        return ask
 
-    def lend(self, message: Lent, rows: HostBatch) -> None:
-        """Note that all rows of a batch are where the node has lent them.
+    def lend(self, link: int, message: Lent, rows: HostBatch) -> Ask | None:
+        """Note that all rows of a batch are where a node has lent them; return the ask.
 
         Raises ProtocolError when it cannot be that batch.
         """
         key = (message.epoch, message.index)
         assembly = self._held.get(key)
-        if assembly is None or not assembly.asked or assembly.request != message.request:
-            return  # given up meanwhile, and released by that
+        ask = None if assembly is None else assembly.asks.get(link)
+        if assembly is None or ask is None or ask.request != message.request:
+            return None  # given up meanwhile, or answered by another link, and released by that
         if assembly.settled:
-            raise ProtocolError(f"{name_batch(key)} was lent twice")
+            return None  # said twice
         if message.valid != assembly.valid:
             raise ProtocolError(
                 f"{name_batch(key)} was lent with {message.valid} real rows, it must have "
                 f"{assembly.valid}"
             )
+        del assembly.asks[link]
+        self._release(key, assembly)
+        assembly.asks[link] = ask  # until the consumer has read it
         assembly.settled, assembly.lent = True, rows
-        assembly.missing.clear()
+        ask.missing.clear()
         self.completed += 1
         self.lent += 1
+        return ask
 
-    def drop_held(self) -> None:
-        """Forget all batches; nothing is taken any more after this."""
-        self._held.clear()
-
-    def failed(self, key: Key, reason: str) -> None:
-        """Note that the node cannot make a batch: the consumer hears of it in the batch's turn."""
+    def failed(self, link: int, key: Key, reason: str) -> None:
+        """Note that a link's node cannot make a batch; another one may."""
         assembly = self._held.get(key)
-        if assembly is not None and assembly.asked and not assembly.settled:
-            assembly.settled = True
-            assembly.failure = reason
-            self._release(key, assembly)
+        if assembly is not None and not assembly.settled and link in assembly.asks:
+            del assembly.asks[link]
+            assembly.failures[link] = reason
+            self._releases.setdefault(link, []).append(key)
 
-    def progress(self) -> str:
-        """Say how much of the course's next batch is there."""
-        for assembly in self._held.values():
-            if assembly.asked and not assembly.settled:
-                arrived = assembly.chunks - len(assembly.missing)
-                return f"{arrived} of {assembly.chunks} chunks are here"
-        return "it was not asked for yet"
+    def reclaim(self, link: int, key: Key) -> bool:
+        """Release the last batch that a link has lent and that comes after an open one.
 
-    def _release(self, key: Key, assembly: _Assembly) -> None:
-        if assembly.asked:
-            assembly.asked = False
-            self._releases.append(key)
+        Nobody has read it yet; it is open again. Returns whether there was one.
+        """
+        for later, assembly in reversed(self._held.items()):
+            if later == key:
+                return False
+            if assembly.lent is not None and link in assembly.asks:
+                self._release(later, assembly)
+                assembly.settled, assembly.lent = False, None
+                self.completed -= 1
+                self.lent -= 1
+                return True
+        return False
+
+    def give_up(self, key: Key) -> None:
+        """Note that nobody can make a batch: the consumer hears of it in the batch's turn."""
+        assembly = self._held[key]
+        assembly.settled = True
+        assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
+
+    def _release(self, key: Key, assembly: Assembly) -> None:
+        for link in assembly.asks:
+            self._releases.setdefault(link, []).append(key)
+        assembly.asks.clear()
 
     def _check_chunk(
         self, chunk: Chunk, sizes: Sequence[int], chunk_images: int, valid: int

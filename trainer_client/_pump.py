@@ -1,55 +1,49 @@
-"""The one thread that owns the socket: carries messages between a node and the session.
+"""The one thread that owns the sockets: carries events to the session, and its instructions out.
 
-It dials the node, hands what it hears to ``ClientSession``, sends what that asks for, and copies
-the rows of chunks, once, from ZeroMQ's own memory into batch buffers; or, where it could map the
-node's slots (``_lent``), copies nothing. It alone assigns buffers (in
-``ClientSession.drain``) and writes them, one after the other, so the copy needs no lock.
-
-ZeroMQ is told to queue nothing for a peer that is not there (IMMEDIATE), and its monitor tells when
-the connection comes and goes: a greeting is sent once for each connection, never many into the
-dark, and an error can say whether anybody was there at all. What arrives is bounded by the window,
-in bytes; the high-water mark lies above that and never takes effect.
+It keeps a link to each endpoint, and copies the rows of chunks, once, from ZeroMQ's own memory into
+batch buffers; or, where a node's slots could be mapped, copies nothing. It alone assigns buffers
+(when it tells the session of the clock) and writes them, one after the other, so the copy needs no
+lock.
 """
 
 import logging
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, FeederError, ProtocolError, ResourceError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys
-from feeder.slot_layout import SlotLayout
-from feeder.wire import (
-    MAX_NODE_HEADER_BYTES,
-    Chunk,
-    ClientMessage,
-    NodeMessage,
-    VersionMismatch,
-    decode_from_node,
-    encode,
-)
+from feeder.wire import Chunk
 from trainer_client._batch import BatchBuffers
-from trainer_client._lent import Claimant
+from trainer_client._link import Link
 from trainer_client._session import ClientSession
+from trainer_client._session_events import (
+    ChunkArrived,
+    ChunkStored,
+    ClaimSlots,
+    ClockAdvanced,
+    Dial,
+    DropClaim,
+    EndpointsListed,
+    Event,
+    HangUp,
+    Heard,
+    Instruction,
+    LinkUnfit,
+    Say,
+    Send,
+    Store,
+)
 
-FAREWELL_MS: Final = 200  # how long the last message may take to leave
-RECONNECT_MS: Final = 100
-RECONNECT_MAX_MS: Final = 1000  # a node that comes back is found within about a second
-HANDSHAKE_MS: Final = 5000
-HEARTBEAT_MS: Final = 2000  # a host that lost its power closes no connection: notice ourselves
-HEARTBEAT_TIMEOUT_MS: Final = 10000
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000
 
 _log = logging.getLogger(__name__)
 
-_CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+_Frames = Sequence[zmq.Frame]
 
 
 class Pump:
@@ -63,30 +57,31 @@ class Pump:
         ring: socket.socket,
     ) -> None:
         self.closing = False
+        self.listed: tuple[str, ...] | None = None
+        """Endpoints that the session has not heard of yet; set them and ring."""
         self._session = session
-        self._endpoint = session.job.endpoint
-        self._watch = HandshakeWatch(self._endpoint, session.job.keys)
         self._changed = changed
         self._buffers = buffers
         self._ring = ring
-        self._unsent: deque[ClientMessage] = deque()
-        self._said = ""  # the last that was logged of how batches come
+        self._links: dict[int, Link] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._poller.register(ring, zmq.POLLIN)
 
     def run(self) -> None:
-        """Serve the connection until ``closing``; an error goes to the consumer."""
+        """Serve the connections until ``closing``; an error goes to the consumer."""
         try:
-            with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-                self._set_options(dealer)
-                monitor = dealer.get_monitor_socket(_CONNECTION_EVENTS)
+            with self._context:
                 try:
-                    self._serve(dealer, monitor)
+                    self._serve()
                 finally:
-                    dealer.disable_monitor()
-                    monitor.close()
+                    for link in self._links.values():
+                        link.close()
         except FeederError as error:
             self._fail(error)
         except BaseException as error:
-            self._fail(ResourceError(f"{self._endpoint}: the I/O thread broke down: {error!r}"))
+            name = self._session.job.name
+            self._fail(ResourceError(f"{name}: the I/O thread broke down: {error!r}"))
             raise
         finally:
             self._ring.close()
@@ -95,84 +90,30 @@ class Pump:
                     self._session.let_go()  # after the Bye, or it would look like a death
                 self._changed.notify_all()
 
-    def _set_options(self, dealer: "zmq.Socket[bytes]") -> None:
-        hello = self._session.job.hello
-        recipe, window = hello.recipe, hello.window
-        dealer.linger = FAREWELL_MS
-        dealer.immediate = True
-        pixel_bytes = SlotLayout.of_recipe(recipe, slots=1).pixel_bytes
-        dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
-        dealer.rcvhwm = window * recipe.batch_size + 64  # were every chunk a single row
-        dealer.sndhwm = 64
-        dealer.reconnect_ivl = RECONNECT_MS
-        dealer.reconnect_ivl_max = RECONNECT_MAX_MS
-        dealer.handshake_ivl = HANDSHAKE_MS
-        dealer.heartbeat_ivl = HEARTBEAT_MS
-        dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
-
-    def _serve(self, dealer: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
-        try:
-            apply_client_keys(dealer, self._endpoint, self._session.job.keys)
-            dealer.connect(self._endpoint)
-        except zmq.ZMQError as error:
-            raise ConfigError(
-                f"endpoint {self._endpoint!r} cannot be dialled ({error}): "
-                "use tcp://HOST:PORT or ipc://PATH"
-            ) from None
-        poller = zmq.Poller()
-        poller.register(self._ring, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        claimant = Claimant(self._session, self._changed, poller)
+    def _serve(self) -> None:
         while not self.closing:
-            claimant.tend()
-            wait_ms = self._send(dealer)
-            self._say_how_batches_come()
-            poller.register(dealer, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
-            poller.poll(wait_ms)
+            listed, self.listed = self.listed, None
+            if listed is not None:
+                self._give(EndpointsListed(listed))
+            wait_ms = self._advance_clock()
+            for link in self._links.values():
+                self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
+            ready = {source for source, _ in self._poller.poll(wait_ms)}
             self._hear_ring()
-            self._hear_monitor(monitor)
-            self._hear_node(dealer)
-            claimant.hear()
-        claimant.close()
+            for link in list(self._links.values()):
+                if link.number in self._links:  # else one of the others told to hang up
+                    self._hear(link, ready)
         with self._changed:
-            self._unsent.extend(self._session.farewell())
-        self._flush(dealer)
+            farewell = self._session.farewell()
+        self._carry_out(farewell)
 
-    def _send(self, dealer: "zmq.Socket[bytes]") -> int:
-        """Send what the session asks for; return how many ms it has no wish of its own."""
-        now_s = time.monotonic()
+    def _advance_clock(self) -> int:
+        """Have the session make its requests; return how many ms it then wants nothing."""
+        self._give(ClockAdvanced())
         with self._changed:
-            self._session.tick(now_s)
-            self._unsent.extend(self._session.drain(now_s))
-            wait_s = self._session.due_s() - now_s
+            wait_s = self._session.due_s - time.monotonic()
             self._changed.notify_all()
-        self._flush(dealer)
         return IDLE_MS if wait_s * 1000 > IDLE_MS else max(1, int(wait_s * 1000))
-
-    def _say_how_batches_come(self) -> None:
-        """Log, once each time that it changes, whether batches are read in place."""
-        session = self._session
-        if session.welcome is None or session.awaits_slots:
-            return
-        said = (
-            f"batches are copied over the socket: {session.copied_because}"
-            if session.copied_because is not None
-            else "batches are read in place, in the feeder's slots"
-        )
-        if said != self._said:
-            self._said = said
-            is_fallback = session.copied_because is not None and session.wants_slots
-            _log.log(
-                logging.WARNING if is_fallback else logging.INFO, "%s: %s", self._endpoint, said
-            )
-
-    def _flush(self, dealer: "zmq.Socket[bytes]") -> None:
-        while self._unsent:
-            try:
-                dealer.send(encode(self._unsent[0]), zmq.DONTWAIT)
-            except zmq.Again:  # not connected, or just not yet: POLLOUT tells
-                return
-            self._unsent.popleft()
 
     def _hear_ring(self) -> None:
         try:
@@ -181,59 +122,93 @@ class Pump:
         except BlockingIOError:
             return
 
-    def _hear_monitor(self, monitor: "zmq.Socket[bytes]") -> None:
-        while monitor.poll(0):
-            said = recv_monitor_message(monitor)
-            event = said["event"]
-            problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
-            if problem is not None:
-                raise problem
-            with self._changed:
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._session.connected(time.monotonic())
-                elif event == zmq.EVENT_DISCONNECTED:
-                    self._session.disconnected()
-                    self._unsent.clear()
-                elif event != zmq.EVENT_CONNECTED:
-                    self._session.attempt_failed()
+    def _hear(self, link: Link, ready: Container[object]) -> None:
+        if link.monitor in ready:
+            for event in link.hear_connection():
+                self._give(event)
+        if link.dealer in ready:
+            link.flush()
+            for _ in range(MESSAGES_IN_A_ROW):
+                if not self._hear_node(link):
+                    break
+        if link.claim is not None and link.claim.fileno() in ready:
+            self._poller.unregister(link.claim.fileno())
+            self._give(link.take_claim())
 
-    def _hear_node(self, dealer: "zmq.Socket[bytes]") -> None:
-        for _ in range(MESSAGES_IN_A_ROW):
-            try:
-                frames = [dealer.recv(zmq.DONTWAIT, copy=False)]
-            except zmq.Again:
-                return
-            while frames[-1].more:
-                frames.append(dealer.recv(copy=False))
-            message = self._decode(frames[0])
-            if isinstance(message, Chunk):
-                self._store(message, frames[1:])
-            elif len(frames) > 1:
-                raise ProtocolError(
-                    f"{self._endpoint}: {type(message).__name__} came with frames it must not have"
-                )
-            else:
-                with self._changed:
-                    self._session.heard(message, time.monotonic())
-
-    def _decode(self, frame: zmq.Frame) -> NodeMessage:
+    def _hear_node(self, link: Link) -> bool:
+        """Take in one message; return whether there was one to go on from."""
         try:
-            return decode_from_node(frame.buffer)
-        except VersionMismatch as error:
-            raise ProtocolError(f"{self._endpoint}: {error}") from None
+            received = link.receive()
         except ProtocolError as error:
-            raise ProtocolError(f"{self._endpoint} does not speak as a feeder: {error}") from None
-
-    def _store(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
-        with self._changed:
+            self._give(LinkUnfit(link.number, error))
+            return False
+        if received is None:
+            return False
+        message, frames = received
+        if isinstance(message, Chunk):
             sizes = [len(frame) for frame in frames]
-            placement = self._session.place(chunk, sizes, time.monotonic())
-        if placement is None:
-            return
-        pixels, labels, sample_ids = (frame.buffer for frame in frames)
-        self._buffers[placement.buffer].write(placement.first, pixels, labels, sample_ids)
+            self._give(ChunkArrived(link.number, message, sizes), frames)
+        else:
+            self._give(Heard(link.number, message))
+        return True
+
+    def _give(self, event: Event, frames: _Frames = ()) -> None:
+        """Tell the session of an event, and carry out what follows; ``frames`` are a chunk's."""
         with self._changed:
-            self._session.stored(placement, time.monotonic())
+            instructions = self._session.handle(event, time.monotonic())
+        self._carry_out(instructions, frames)
+
+    def _carry_out(self, instructions: Sequence[Instruction], frames: _Frames = ()) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Store(placement):
+                    pixels, labels, sample_ids = (frame.buffer for frame in frames)
+                    buffer = self._buffers[placement.buffer]
+                    buffer.write(placement.first, pixels, labels, sample_ids)
+                    self._give(ChunkStored(placement))
+                case Send(number, message):
+                    self._links[number].send(message)
+                case Dial(number, endpoint):
+                    self._dial(number, endpoint)
+                case HangUp(number):
+                    self._hang_up(number)
+                case ClaimSlots(number):
+                    self._claim(self._links[number], instruction)
+                case DropClaim(number):
+                    self._drop_claim(self._links[number])
+                case Say(text, is_warning):
+                    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+    def _dial(self, number: int, endpoint: str) -> None:
+        try:
+            job = self._session.job
+            link = Link(number, endpoint, job.hello, job.keys, self._context)
+        except ConfigError as error:
+            self._give(LinkUnfit(number, error))
+            return
+        self._links[number] = link
+        self._poller.register(link.monitor, zmq.POLLIN)
+
+    def _hang_up(self, number: int) -> None:
+        link = self._links.pop(number, None)
+        if link is not None:  # else it could not be dialled
+            self._drop_claim(link)
+            self._poller.unregister(link.monitor)
+            self._poller.unregister(link.dealer)
+            link.close()
+
+    def _claim(self, link: Link, wanted: ClaimSlots) -> None:
+        self._drop_claim(link)
+        outcome = link.begin_claim(wanted)
+        if outcome is not None:
+            self._give(outcome)
+        elif link.claim is not None:
+            self._poller.register(link.claim.fileno(), zmq.POLLIN)
+
+    def _drop_claim(self, link: Link) -> None:
+        if link.claim is not None:
+            self._poller.unregister(link.claim.fileno())
+            link.drop_claim()
 
     def _fail(self, error: FeederError) -> None:
         with self._changed:

@@ -1,68 +1,64 @@
-"""The client's conversation with a node, without socket, thread or clock: events in, messages out.
+"""The client's session with all its nodes, without socket, thread or clock.
 
-    away ──connected──► greeting ──Welcome──► served ──Bye──►
-      ▲                    ▲                    │
-      └──connection lost── │ ◄──session unknown, silence, refused for the moment
-                           └── an error that waiting cannot mend ──► failed (for good)
+    EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (each link: ``_conversation``)
+    course ─► batch gets a buffer ─► its lane's owner is asked ─► chunks or a lent slot ─► settled
+                                     └─ late, quiet or lost: the next in the lane's order is asked
 
-Between welcome and first request it settles how batches are handed over: if the node's slots can be
-mapped here (the shell tries, see ``_lent``) they are lent in place, else copied over the socket.
+Events go into ``handle``, instructions come out; requests are made when ClockAdvanced comes, which
+the shell gives after whatever else it gave. What the consumer does (``begin``, ``take``,
+``give_back``) has no instructions of its own: the next ClockAdvanced has them.
 
-A node that restarts is greeted again and asked for all that is not complete; ``_prefetch`` sees to
-it that nothing is repeated or skipped. How long the consumer has patience is not decided here: it
-waits until its own deadline and then asks ``explain`` for the reason.
+Invariants, which tests/test_client_fleet.py checks over random losses, restarts and clock jumps:
+- the batches that the consumer takes are the course's, each once, in order (``_prefetch``);
+- only nodes of one dataset, one understanding of the recipe and one self-test hash are asked;
+- a batch that is open is asked for at somebody, unless nobody is there, has room or can make it.
 
-All times are seconds on one monotonic clock, passed in by the caller.
+How long the consumer has patience is not decided here: it waits until its own deadline and then
+asks ``explain`` for the reason.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
+from feeder.agreement import Maker, find_disagreement
+from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
 from feeder.keys import ClientKeys
-from feeder.slot_claim import door_path
-from feeder.slot_layout import SlotLayout
-from feeder.wire import (
-    Bye,
-    Chunk,
-    ClientMessage,
-    Draining,
-    Failed,
-    Hello,
-    Lent,
-    NodeMessage,
-    Ping,
-    Refused,
-    Request,
-    Welcome,
+from feeder.wire import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
+from trainer_client._asker import Asker
+from trainer_client._conversation import Conversation
+from trainer_client._owners import LanePlaces
+from trainer_client._prefetch import Ask, CompleteBatch, Placement, Prefetch
+from trainer_client._roster import Roster
+from trainer_client._session_events import (
+    AttemptFailed,
+    ChunkArrived,
+    ChunkStored,
+    ClockAdvanced,
+    Connected,
+    Dial,
+    Disconnected,
+    EndpointsListed,
+    Event,
+    HangUp,
+    Heard,
+    Instruction,
+    LinkUnfit,
+    Say,
+    Send,
+    SlotsMapped,
+    SlotsNotShared,
+    Store,
 )
-from trainer_client._batch import HostBatch
-from trainer_client._prefetch import CompleteBatch, Placement, Prefetch
-
-PING_INTERVAL_S: Final = 1.0  # far below any node's lease
-SILENCE_S: Final = 5.0  # five unanswered pings: greet again, the node may have lost the session
-RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses for the moment
-CLAIM_S: Final = 2.0  # a node answers a claim at once, or it is stopped or swamped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the client asks of a node; the same for the whole life of the client."""
+    """What the client asks of its nodes; the same for the whole life of the client."""
 
-    endpoint: str
+    name: str
+    """The endpoints as people know them."""
     hello: Hello
     share_memory: bool = True
     keys: ClientKeys | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSlots:
-    """A session's slots, to be claimed at ``door``."""
-
-    session: int
-    door: str
-    layout: SlotLayout
 
 
 class ClientSession:
@@ -75,36 +71,25 @@ class ClientSession:
         self.job = job
         self.welcome: Welcome | None = None  # the first one; later ones must agree with it
         self.error: FeederError | None = None
-        self.welcomes = 0
+        self.reconnects = 0
         self.received_bytes = 0
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
-        self.copied_because: str | None = None  # why batches are not lent, as far as is known
         self._prefetch = prefetch
-        self._door = door_path(job.endpoint)
-        if self._door is None:
-            self.copied_because = "it is no ipc endpoint"
-        elif not job.share_memory:
-            self._door, self.copied_because = None, "share_memory is off"
-        self._claim: WantedSlots | None = None  # to be made
-        self._claim_by_s: float | None = None  # while it is not known whether slots can be mapped
-        self._slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
-        self._session: int | None = None
-        self._chunk_images = 1
-        self._window = 0
-        self._outbox: list[ClientMessage] = []
-        self._connected = False
-        self._failed_attempts = 0
-        self._refusal: str | None = None  # why the node does not serve us for the moment
-        self._retry_at_s: float | None = None
-        self._sign_at_s = 0.0  # when the node last spoke, or was greeted without an answer
-        self._spoke_at_s = 0.0
+        self._roster = Roster()
+        self._links: dict[int, Conversation] = {}
+        self._next_link = 0
+        self._welcomed: set[int] = set()  # links that were welcomed before
+        self._asker: Asker | None = None  # once the dataset is known
+        self._has_taken = False
         self._first_request_at_s: float | None = None
+        self._now_s = 0.0
+        self._out: list[Instruction] = []
 
-    # What the consumer does
+    # --- What the consumer does ---------------------------------------------------------------
 
-    def begin(self, epoch: int) -> None:
-        """Start over at an epoch's first batch; what is already there of it is kept."""
-        self._prefetch.begin(epoch, self.check().batches)
+    def begin(self, epoch: int, step: int = 0) -> None:
+        """Start over at a step of an epoch; what is already there of it is kept."""
+        self._prefetch.begin(epoch, self.check().batches, step)
 
     def is_next_complete(self) -> bool:
         """Return whether ``take`` would give a batch, or the reason why it cannot be had."""
@@ -114,9 +99,11 @@ class ClientSession:
         """Return the next batch if it is complete. Raises what stands in its way for good."""
         self.check()
         try:
-            return self._prefetch.take()
+            batch = self._prefetch.take()
         except DatasetError as error:
-            raise DatasetError(self._say(str(error))) from None
+            raise DatasetError(f"{self.job.name}: {error}") from None
+        self._has_taken |= batch is not None
+        return batch
 
     def give_back(self, buffer: int) -> None:
         """Let the buffer of a batch that was taken be written again."""
@@ -127,275 +114,333 @@ class ClientSession:
         if self.error is not None:
             raise type(self.error)(str(self.error)) from self.error
         if self.welcome is None:
-            raise PeerError(self._say("there was no welcome yet"))
+            raise PeerError(f"{self.job.name}: there was no welcome yet")
         return self.welcome
 
     def explain(self, now_s: float) -> str:
-        """Say in one clause why a wait is not over."""
-        if not self._connected and self.welcome is None:
-            return (
-                f"nobody answers there ({self._failed_attempts} attempts to connect failed); "
-                "start `feeder serve` or correct the endpoint"
-            )
-        if not self._connected:
-            return (
-                f"the connection is lost, {self._failed_attempts} attempts to restore it failed; "
-                "is the daemon still running?"
-            )
-        if self._refusal is not None:
-            return f"it refuses for the moment: {self._refusal}"
-        if self._session is None:
-            return "it took the connection but does not answer the greeting; is it a feeder?"
-        silence_s = now_s - self._sign_at_s
-        return f"it spoke {silence_s:.1f} s ago, but {self._prefetch.progress()}"
+        """Say in one line why a wait is not over."""
+        progress = self._prefetch.progress()
+        links = list(self._links.values())
+        if not links:
+            return "no endpoint is known yet"
+        if len(links) == 1:
+            return links[0].explain(now_s, progress)
+        return "; ".join(f"{link.endpoint}: {link.explain(now_s, progress)}" for link in links)
 
-    # What the connection brings
-
-    def connected(self, now_s: float) -> None:
-        """Note that the connection is up, and greet."""
-        self._connected = True
-        self._failed_attempts = 0
-        self._greet(now_s)
-
-    def disconnected(self) -> None:
-        """Note that the connection is lost, and the session with it."""
-        self._connected = False
-        self._lose_session()
-        self._outbox.clear()
-
-    def attempt_failed(self) -> None:
-        """Count an attempt to connect that failed."""
-        self._failed_attempts += 1
-
-    def heard(self, message: NodeMessage, now_s: float) -> None:
-        """Take in any message but a chunk."""
-        self._sign_at_s = now_s
-        match message:
-            case Welcome():
-                self._accept_welcome(message, now_s)
-            case Refused():
-                self._accept_refusal(message, now_s)
-            case Lent() if message.session == self._session:
-                self._accept_lent(message, now_s)
-            case Failed() if message.session == self._session:
-                key = (message.epoch, message.index)
-                self._prefetch.failed(key, f"{message.message} ({message.code})")
-            case Draining() if message.session == self._session:
-                self._drain()
-            case _:  # the answer to a ping, or word of a session that is over
-                pass
-
-    def place(self, chunk: Chunk, sizes: Sequence[int], now_s: float) -> Placement | None:
-        """Return where a chunk with frames of ``sizes`` bytes belongs, None when nobody wants it.
-
-        Raises ProtocolError when it is not what a chunk of its batch must look like.
-        """
-        self._sign_at_s = now_s
-        self.received_bytes += sum(sizes)
-        if chunk.session != self._session:
-            self._prefetch.chunks_discarded += 1
-            return None
-        try:
-            return self._prefetch.place(chunk, sizes, self._chunk_images)
-        except ProtocolError as error:
-            raise ProtocolError(self._say(str(error))) from None
-
-    def stored(self, placement: Placement, now_s: float) -> None:
-        """Note that the rows of a chunk that was placed are in their buffer."""
-        self._prefetch.stored(placement)
-        self._note_first_batch(now_s)
-
-    # How batches are handed over
+    # --- What there is ------------------------------------------------------------------------
 
     @property
-    def awaits_slots(self) -> bool:
-        """Whether it is not yet known if this session's slots can be mapped."""
-        return self._claim_by_s is not None
+    def copied_because(self) -> str | None:
+        """Why some batches are copied over the socket; None where all nodes lend them."""
+        links = list(self._links.values())  # at once: others come and go in the I/O thread
+        served = [link for link in links if link.session is not None]
+        return next((link.copied_because for link in served or links), None)
 
     @property
-    def wants_slots(self) -> bool:
-        """Whether batches are to be lent in place where that is possible."""
-        return door_path(self.job.endpoint) is not None and self.job.share_memory
+    def is_gathered(self) -> bool:
+        """Whether all endpoints have shown if they serve this job."""
+        return self.error is not None or all(link.has_shown for link in self._links.values())
 
     @property
-    def slots_mapped(self) -> int:
-        """How many slots this session has mapped; 0 where batches are copied."""
-        return len(self._slots)
+    def batches_asked_again(self) -> int:
+        """How many batches were asked of another node because theirs was lost or failed."""
+        return 0 if self._asker is None else self._asker.asked_again
 
-    def take_claim(self) -> WantedSlots | None:
-        """Return, once, the slots that the shell shall claim."""
-        claim, self._claim = self._claim, None
-        return claim
+    @property
+    def batches_hedged(self) -> int:
+        """How many batches were late and asked of another node too."""
+        return 0 if self._asker is None else self._asker.hedged
 
-    def claimed(self, session: int, slots: Sequence[HostBatch]) -> None:
-        """Note that a session's slots are mapped."""
-        if session == self._session and self.awaits_slots:
-            self._claim_by_s, self._slots, self.copied_because = None, slots, None
+    @property
+    def feeders(self) -> int:
+        """How many node processes serve this client now."""
+        return sum(link.is_served for link in list(self._links.values()))
 
-    def not_shared(self, session: int, reason: str) -> None:
-        """Note that a session's slots cannot be mapped; the next session tries again."""
-        if session == self._session and self.awaits_slots:
-            self._claim_by_s, self._claim, self.copied_because = None, None, reason
+    @property
+    def feeders_left_out(self) -> int:
+        """How many endpoints cannot serve this job, though they answer."""
+        return sum(link.unfit is not None for link in list(self._links.values()))
+
+    @property
+    def due_s(self) -> float:
+        """When ClockAdvanced is due, if nothing else happens before."""
+        if self.error is not None:
+            return float("inf")
+        ask_due_s = float("inf") if self._asker is None else self._asker.due_s
+        return min([ask_due_s, *(link.due_s() for link in self._links.values())])
+
+    # --- Events -------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+        """Return what follows from an event, to be carried out in this order."""
+        self._now_s = max(self._now_s, now_s)
+        if self.error is None:
+            match event:
+                case ChunkArrived():
+                    self._on_chunk(event)
+                case ChunkStored():
+                    self._on_stored(event.placement)
+                case ClockAdvanced():
+                    self._on_clock()
+                case EndpointsListed():
+                    self._roster.set_listed(event.endpoints)
+                    self._follow_roster()
+                case Connected() | Disconnected() | AttemptFailed() | LinkUnfit() | Heard():
+                    self._on_link(event)
+                case SlotsMapped() | SlotsNotShared():
+                    self._on_slots(event)
+        out, self._out = self._out, []
+        return out
 
     def fail(self, error: FeederError) -> None:
         """End for good; the consumer's calls raise the first such error from now on."""
         if self.error is None:
             self.error = error
 
-    # What time brings
-
-    def due_s(self) -> float:
-        """Return when ``tick`` has something to do."""
-        if self.error is not None or not self._connected:
-            return float("inf")
-        if self._retry_at_s is not None:
-            return self._retry_at_s
-        silence_at_s = self._sign_at_s + SILENCE_S
-        if self._session is None:
-            return silence_at_s
-        due_s = min(silence_at_s, self._spoke_at_s + PING_INTERVAL_S)
-        return due_s if self._claim_by_s is None else min(due_s, self._claim_by_s)
-
-    def tick(self, now_s: float) -> None:
-        """Do what is due: ping, or greet again after silence or a refusal for the moment."""
-        if now_s < self.due_s():
-            return
-        if self._session is not None and self._claim_by_s is not None and now_s > self._claim_by_s:
-            self.not_shared(self._session, f"no answer to the claim within {CLAIM_S:g} s")
-            self._door = None  # a late grant of the next claim too would end that session
-        elif self._session is None or now_s >= self._sign_at_s + SILENCE_S:
-            self._greet(now_s)
-        else:
-            self._outbox.append(Ping(session=self._session))
-
-    def drain(self, now_s: float) -> list[ClientMessage]:
-        """Return the messages to send now, requests for all that there is room for among them."""
-        if self.error is not None or not self._connected:
-            return []
-        messages, self._outbox = self._outbox, []
-        if self._session is not None and self.welcome is not None and not self.awaits_slots:
-            wants = self._prefetch.want(self._window, self.welcome.samples, self._chunk_images)
-            releases = self._prefetch.take_releases()
-            if wants and self._first_request_at_s is None:
-                self._first_request_at_s = now_s
-            if wants or releases:
-                messages.append(
-                    Request(
-                        session=self._session,
-                        number=self._prefetch.request,
-                        want=tuple(wants),
-                        release=tuple(releases),
-                    )
-                )
-        if messages:
-            self._spoke_at_s = now_s
-        return messages
-
-    def farewell(self) -> list[ClientMessage]:
-        """Return the last message: the node then need not wait for the lease to end."""
-        return [] if self._session is None else [Bye(session=self._session)]
+    def farewell(self) -> list[Instruction]:
+        """Return the last messages: nodes then need not wait for the leases to end."""
+        return [
+            Send(link.link, Bye(session=link.session))
+            for link in self._links.values()
+            if link.session is not None
+        ]
 
     def let_go(self) -> None:
         """Let go of slots, those with a batch included; nothing is taken any more after this."""
-        self._slots = ()
+        for link in self._links.values():
+            link.slots = ()
         self._prefetch.drop_held()
 
-    # Inside
+    # --- Links --------------------------------------------------------------------------------
 
-    def _note_first_batch(self, now_s: float) -> None:
-        asked_at_s = self._first_request_at_s
-        if self.first_batch_s is None and asked_at_s is not None and self._prefetch.completed:
-            self.first_batch_s = now_s - asked_at_s
+    def _on_link(self, event: Connected | Disconnected | AttemptFailed | LinkUnfit | Heard) -> None:
+        link = self._links.get(event.link)
+        if link is None:
+            return  # it was hung up
+        match event:
+            case Connected():
+                link.connected(self._now_s)
+            case Disconnected():
+                link.disconnected()
+                self._wake_twins(link)
+            case AttemptFailed():
+                link.attempt_failed()
+            case LinkUnfit(_, error) if link.unfit is None:
+                self._leave_out(link, error)
+            case Heard(_, message) if link.unfit is None:
+                link.heard(self._now_s)
+                self._on_message(link, message)
+            case _:
+                pass
+        self._collect(link)
 
-    def _say(self, what: str) -> str:
-        return f"{self.job.endpoint}: {what}"
+    def _on_message(self, link: Conversation, message: object) -> None:
+        match message:
+            case Welcome() if link.is_connected:  # else it was still on its way to us
+                if message.session != link.session or not link.leads_to(message):
+                    self._on_welcome(link, message)
+            case Refused():
+                error = link.refused(message, self._now_s)
+                if error is not None:
+                    self._leave_out(link, error)
+            case Lent() if message.session == link.session:
+                self._on_lent(link, message)
+            case Failed() if message.session == link.session:
+                key = (message.epoch, message.index)
+                self._prefetch.failed(link.link, key, f"{message.message} ({message.code})")
+            case Draining() if message.session == link.session:
+                link.drain()
+            case Pong():
+                pass
+            case _:  # word of a session that is over
+                pass
 
-    def _greet(self, now_s: float) -> None:
-        self._lose_session()
-        self._retry_at_s = None
-        self._sign_at_s = now_s
-        self._outbox.append(self.job.hello)
-
-    def _lose_session(self) -> None:
-        if self._session is not None:  # harmless where the node lost it too
-            self._outbox.append(Bye(session=self._session))
-        self._session = None
-        self._refusal = None
-        self._claim = self._claim_by_s = None
-        self._slots = ()  # those with a batch in them that is not yet consumed stay mapped
-        self._prefetch.forget_requests()
-
-    def _drain(self) -> None:
-        """Ask a node that is ending for nothing more; it still sends what it took on."""
-        self._refusal = "it is shutting down"
-        self._window = 0
-
-    def _accept_lent(self, lent: Lent, now_s: float) -> None:
-        if lent.slot >= len(self._slots):
-            raise ProtocolError(
-                self._say(f"slot {lent.slot} was lent, {len(self._slots)} are mapped here")
-            )
-        try:
-            self._prefetch.lend(lent, self._slots[lent.slot])
-        except ProtocolError as error:
-            raise ProtocolError(self._say(str(error))) from None
-        self._note_first_batch(now_s)
-
-    def _accept_welcome(self, welcome: Welcome, now_s: float) -> None:
-        if welcome.session == self._session:
+    def _on_welcome(self, link: Conversation, welcome: Welcome) -> None:
+        error = self._find_misfit(link, welcome)
+        if error is not None:
+            self._leave_out(link, error)
             return
-        self._check_welcome(welcome)
-        self._lose_session()  # an earlier greeting was answered too: the last session counts
+        for other in self._links.values():
+            if other is not link and other.leads_to(welcome):
+                link.decline(welcome, other.link)
+                self._learn_siblings(link, welcome)  # the other way may not show them
+                return
         self.welcome = self.welcome or welcome
-        self.welcomes += 1
-        self._session = welcome.session
-        self._chunk_images = welcome.chunk_images
-        self._window = min(welcome.window, self.job.hello.window)
-        self._refusal = None
-        self._retry_at_s = None
-        if self._door is not None:
-            layout = SlotLayout.of_recipe(self.job.hello.recipe, slots=welcome.window)
-            self._claim = WantedSlots(session=welcome.session, door=self._door, layout=layout)
-            self._claim_by_s = now_s + CLAIM_S
+        if self._asker is None:
+            self._asker = Asker(self._prefetch, LanePlaces(welcome, self.job.hello))
+        self.reconnects += link.link in self._welcomed
+        self._welcomed.add(link.link)
+        link.accept(welcome, self._now_s)
+        if not link.awaits_slots:
+            self._tell_how_batches_come(link)
+        self._learn_siblings(link, welcome)
 
-    def _check_welcome(self, welcome: Welcome) -> None:
+    def _learn_siblings(self, link: Conversation, welcome: Welcome) -> None:
+        self._roster.hear(link.endpoint, welcome)
+        self._follow_roster()
+
+    def _find_misfit(self, link: Conversation, welcome: Welcome) -> FeederError | None:
+        """Return why a node would give other bytes than the others do."""
         ours, theirs = self.job.hello.recipe.fingerprint(), welcome.recipe_fingerprint
         if ours != theirs:
-            raise ProtocolError(
-                self._say(
-                    f"feeder {welcome.feeder_version} there understands the recipe differently "
-                    f"({theirs}, here {ours}); install the same version on both sides"
-                )
+            return ProtocolError(
+                f"feeder {welcome.feeder_version} there understands the recipe differently "
+                f"({theirs}, here {ours}); install the same version on both sides"
             )
-        if self.welcome is not None and welcome.fingerprint != self.welcome.fingerprint:
-            raise DatasetError(
-                self._say(
-                    f"dataset {self.job.hello.dataset!r} changed while the daemon restarted: its "
-                    f"fingerprint is {welcome.fingerprint}, it was {self.welcome.fingerprint}; "
-                    "serve the old one or restart the job"
-                )
+        first = self.welcome
+        if first is None:
+            return None
+        if welcome.fingerprint != first.fingerprint and link.link in self._welcomed:
+            return DatasetError(
+                f"dataset {self.job.hello.dataset!r} changed while the daemon restarted: its "
+                f"fingerprint is {welcome.fingerprint}, it was {first.fingerprint}; serve the old "
+                "one or restart the job"
             )
+        if welcome.fingerprint != first.fingerprint:
+            return DatasetError(
+                f"dataset {self.job.hello.dataset!r} there is not the one of {first.node}: its "
+                f"fingerprint is {welcome.fingerprint}, not {first.fingerprint}; serve the same "
+                "one everywhere"
+            )
+        disagreement = find_disagreement(_name_maker(first), _name_maker(welcome))
+        if disagreement is not None:
+            return ProtocolError(f"{disagreement}; install the same ones on both")
+        return None
 
-    def _accept_refusal(self, refused: Refused, now_s: float) -> None:
-        if refused.session is not None and refused.session != self._session:
-            return  # word of a session that is over
-        reason = self._say(refused.message)
-        match refused.code:
-            case "unknown-session":
-                if self._session is not None:
-                    self._session = None  # nobody there to say Bye to
-                    self._greet(now_s)
-            case "draining" if refused.session is not None:  # our request and its word crossed
-                self._drain()
-            case (
-                "memory" | "clients" | "recipes" | "rate" | "draining"
-            ):  # may be over before the consumer's deadline
-                self._lose_session()
-                self._refusal = refused.message
-                self._retry_at_s = now_s + RETRY_INTERVAL_S
-            case "unknown-dataset":
-                self.fail(DatasetError(reason))
-            case "bad-recipe":
-                self.fail(ConfigError(reason))
-            case _:
-                self.fail(ProtocolError(f"{reason} ({refused.code})"))
+    def _leave_out(self, link: Conversation, error: FeederError) -> None:
+        """Have no more to do with a node; the job ends if that is its start, or nobody is left.
+
+        At the start somebody watches, and which nodes agree with each other is not known yet; later
+        a feeder that was added by mistake must not end a job that runs.
+        """
+        named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
+        link.leave(error)
+        self._wake_twins(link)
+        if not self._has_taken or all(each.unfit for each in self._links.values()):
+            self.fail(named)
+        else:
+            self._out.append(Say(f"left out: {named}", is_warning=True))
+
+    def _wake_twins(self, lost: Conversation) -> None:
+        """Greet by another link a node process that a lost link led to."""
+        for link in self._links.values():
+            if link.twin == lost.link:
+                link.greet(self._now_s)
+                self._collect(link)
+
+    def _follow_roster(self) -> None:
+        """Dial the endpoints that are new, and hang up on those that are gone."""
+        wanted = self._roster.endpoints
+        for link in [link for link in self._links.values() if link.endpoint not in wanted]:
+            link.leave()
+            self._collect(link)
+            del self._links[link.link]
+            self._out.append(HangUp(link.link))
+            self._wake_twins(link)
+        known = {link.endpoint for link in self._links.values()}
+        for endpoint in wanted:
+            if endpoint not in known:
+                number, self._next_link = self._next_link, self._next_link + 1
+                self._links[number] = Conversation(
+                    number,
+                    endpoint,
+                    self.job.hello,
+                    self._prefetch,
+                    share_memory=self.job.share_memory,
+                )
+                self._out.append(Dial(number, endpoint))
+
+    def _on_slots(self, event: SlotsMapped | SlotsNotShared) -> None:
+        link = self._links.get(event.link)
+        if link is None:
+            return
+        if isinstance(event, SlotsMapped):
+            is_news = link.claimed(event.session, event.slots)
+        else:
+            is_news = link.not_shared(event.session, event.reason)
+        if is_news:
+            self._tell_how_batches_come(link)
+
+    def _tell_how_batches_come(self, link: Conversation) -> None:
+        if link.copied_because is None:
+            self._out.append(Say(f"{link.endpoint}: batches are read in place, in its slots"))
+        else:
+            text = f"{link.endpoint}: batches are copied over the socket: {link.copied_because}"
+            self._out.append(Say(text, is_warning=link.wants_slots))
+
+    def _collect(self, link: Conversation) -> None:
+        self._out += link.take_instructions()
+
+    # --- Batches that arrive ------------------------------------------------------------------
+
+    def _on_chunk(self, event: ChunkArrived) -> None:
+        link = self._links.get(event.link)
+        self.received_bytes += sum(event.sizes)
+        if link is None or event.chunk.session != link.session:
+            self._prefetch.chunks_discarded += 1
+            return
+        link.heard(self._now_s)
+        try:
+            placement = self._prefetch.place(link.link, event.chunk, event.sizes, link.chunk_images)
+        except ProtocolError as error:
+            self._leave_out(link, error)
+            self._collect(link)
+            return
+        if placement is not None:
+            self._out.append(Store(placement))
+
+    def _on_stored(self, placement: Placement) -> None:
+        ask = self._prefetch.stored(placement)
+        if ask is not None:
+            self._note_answer(ask)
+
+    def _on_lent(self, link: Conversation, lent: Lent) -> None:
+        try:
+            if lent.slot >= len(link.slots):
+                raise ProtocolError(f"slot {lent.slot} was lent, {len(link.slots)} are mapped here")
+            ask = self._prefetch.lend(link.link, lent, link.slots[lent.slot])
+        except ProtocolError as error:
+            self._leave_out(link, error)
+            return
+        if ask is not None:
+            self._note_answer(ask)
+
+    def _note_answer(self, ask: Ask) -> None:
+        if self._asker is not None:
+            self._asker.answered(ask, self._now_s)
+        if self.first_batch_s is None and self._first_request_at_s is not None:
+            self.first_batch_s = self._now_s - self._first_request_at_s
+
+    # --- Asking -------------------------------------------------------------------------------
+
+    def _on_clock(self) -> None:
+        for link in self._links.values():
+            if link.tick(self._now_s):
+                self._tell_how_batches_come(link)
+            self._collect(link)
+        if self.welcome is None or self._asker is None:
+            return
+        self._prefetch.extend(self.welcome.samples)
+        wants = self._asker.choose(self._links, self._now_s)
+        if wants and self._first_request_at_s is None:
+            self._first_request_at_s = self._now_s
+        for link in self._links.values():
+            if link.session is None:
+                continue
+            keys, releases = wants.get(link.link, ()), self._prefetch.take_releases(link.link)
+            if keys or releases:
+                request = Request(
+                    session=link.session,
+                    number=self._asker.request,
+                    want=tuple(keys),
+                    release=tuple(releases),
+                )
+                self._out.append(Send(link.link, request))
+
+
+def _name(error: FeederError, endpoint: str) -> FeederError:
+    return type(error)(f"{endpoint}: {error}")
+
+
+def _name_maker(welcome: Welcome) -> Maker:
+    return Maker(welcome.node, welcome.self_test, welcome.libraries)

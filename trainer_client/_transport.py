@@ -17,46 +17,59 @@ from typing import Final
 from feeder.errors import ConfigError, PeerError
 from feeder.wire import Welcome
 from trainer_client._batch import BatchBuffers
+from trainer_client._endpoints import Directory
 from trainer_client._prefetch import CompleteBatch
 from trainer_client._pump import Pump
 from trainer_client._session import ClientSession
 
 CLOSE_TIMEOUT_S: Final = 1.8
+GATHER_S: Final = 1.0  # for whom neither answers nor refuses the connection: a host that is down
 
 _log = logging.getLogger(__name__)
 
 
 class Transport:
-    """A connection to one node, kept up until ``close``."""
+    """The connections to all nodes of a job, kept up until ``close``."""
 
-    def __init__(self, session: ClientSession, buffers: BatchBuffers) -> None:
-        """Start the I/O thread, which dials ``session.job.endpoint`` at once."""
+    def __init__(self, session: ClientSession, buffers: BatchBuffers, directory: Directory) -> None:
+        """Read the endpoints, start the I/O thread that dials them, and watch for others."""
+        endpoints = directory.read()
         self._session = session
-        self._endpoint = session.job.endpoint
+        self._directory = directory
+        self._name = session.job.name
         self._pid = os.getpid()
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         ring.setblocking(False)
         self._changed = threading.Condition()  # also the lock of the session
         self._pump = Pump(session, self._changed, buffers, ring)
+        self._pump.listed = endpoints
         self._thread = threading.Thread(
-            target=self._pump.run, name=f"feeder client of {self._endpoint}", daemon=True
+            target=self._pump.run, name=f"feeder client of {self._name}"[:64], daemon=True
         )
         self._thread.start()
+        directory.watch(self._list)
 
     def wait_for_welcome(self, timeout_s: float) -> Welcome:
-        """Return the node's welcome; PeerError when there is none within ``timeout_s``."""
+        """Return the first welcome; PeerError when there is none within ``timeout_s``.
+
+        Waits a moment longer for the other feeders, so that those that do not fit are an error
+        now, and not left out later.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while self._session.welcome is None and self._session.error is None:
                 self._wait(deadline_s, "no welcome", timeout_s)
+            gather_by_s = time.monotonic() + GATHER_S
+            while not self._session.is_gathered and (now_s := time.monotonic()) < gather_by_s:
+                self._changed.wait(gather_by_s - now_s)
             return self._session.check()
 
-    def begin(self, epoch: int) -> None:
-        """Ask for the batches of ``epoch`` from the first on, then for those of the next."""
+    def begin(self, epoch: int, step: int = 0) -> None:
+        """Ask for the batches of ``epoch`` from a step on, then for those of the next."""
         self.check_usable()
         with self._changed:
-            self._session.begin(epoch)
+            self._session.begin(epoch, step)
         self._wake()
 
     def take(
@@ -89,11 +102,11 @@ class Transport:
         """Raise ConfigError in a fork of the process that made this, and after ``close``."""
         if self._pid != os.getpid():
             raise ConfigError(
-                f"this loader of {self._endpoint} belongs to process {self._pid} and cannot work "
+                f"this loader of {self._name} belongs to process {self._pid} and cannot work "
                 f"in its fork {os.getpid()}: make a loader in each process"
             )
         if self._pump.closing:
-            raise ConfigError(f"this loader of {self._endpoint} is closed")
+            raise ConfigError(f"this loader of {self._name} is closed")
 
     def close(self) -> None:
         """Say Bye, end the thread and close the socket, within 2 s. Idempotent, never raises."""
@@ -102,21 +115,26 @@ class Transport:
         # The garbage collector may call this in any thread, even in the I/O thread, and at any
         # point: so it takes no lock, and the I/O thread does not wait for itself.
         self._pump.closing = True
+        self._directory.close()
         self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_TIMEOUT_S)
             if self._thread.is_alive():
-                _log.warning("%s: the client's I/O thread did not end in time", self._endpoint)
+                _log.warning("%s: the client's I/O thread did not end in time", self._name)
         self._bell.close()
+
+    def _list(self, endpoints: tuple[str, ...]) -> None:
+        self._pump.listed = endpoints
+        self._wake()
 
     def _wait(self, deadline_s: float, what: str, timeout_s: float) -> None:
         """Wait for the session to change, with its lock held; PeerError past the deadline."""
         if self._pump.closing:
-            raise ConfigError(f"this loader of {self._endpoint} was closed in the meantime")
+            raise ConfigError(f"this loader of {self._name} was closed in the meantime")
         now_s = time.monotonic()
         if now_s >= deadline_s:
             reason = self._session.explain(now_s)
-            raise PeerError(f"{what} from {self._endpoint} within {timeout_s:g} s: {reason}")
+            raise PeerError(f"{what} from {self._name} within {timeout_s:g} s: {reason}")
         self._changed.wait(deadline_s - now_s)
 
     def _wake(self) -> None:

@@ -1,4 +1,4 @@
-"""SIGKILL of every process of the daemon, and of its clients: nothing lost, nothing left."""
+"""Processes that die in ways of their own; see test_fault_matrix for each at each phase."""
 
 import signal
 from collections.abc import Iterator
@@ -38,25 +38,6 @@ def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0") -> Daemon:
     )
 
 
-def test_killed_workers_are_replaced_and_no_batch_is_lost(packed: Path, dataset: Dataset) -> None:
-    recipe = small_recipe(batch_size=10, image_size=160, resize_size=180)
-    keys = [(epoch, index) for epoch in range(6) for index in range(5)]
-    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
-        client.hello(recipe, window=4)
-        client.want(*keys[:4])
-        for done, key in enumerate(keys):
-            if done % 10 == 0:
-                victim = daemon.workers()[0]
-                client.receive()  # in mid-batch
-                victim.kill()
-            check_batch(dataset, recipe, key, client.take(key))
-            client.want(*keys[done + 4 : done + 5], release=(key,))
-        assert not client.others
-        wait_until(lambda: daemon.counters()["worker_restarts"] == 3, "three deaths counted")
-        wait_until(lambda: len(daemon.workers()) == 2, "both workers are back")
-        daemon.family()
-
-
 def test_a_killed_node_process_comes_back_on_its_port(packed: Path, dataset: Dataset) -> None:
     recipe = small_recipe()
     with serve(packed) as daemon:
@@ -77,23 +58,6 @@ def test_a_killed_node_process_comes_back_on_its_port(packed: Path, dataset: Dat
         for process in (node, *workers):
             wait_until(lambda p=process: not p.is_running(), f"{process} is gone")  # type: ignore[misc]
         daemon.family()
-
-
-def test_nothing_survives_a_killed_supervisor(packed: Path) -> None:
-    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe())
-        client.want((0, 0))
-        daemon.family()
-        daemon.process.kill()
-        daemon.wait_gone()
-
-
-def test_nothing_survives_a_supervisor_that_is_killed_while_starting(packed: Path) -> None:
-    daemon = Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", is_ready=False)
-    with daemon:
-        wait_until(lambda: len(daemon.family()) >= 2, "the node process was started")
-        daemon.process.kill()
-        daemon.wait_gone()
 
 
 def test_a_killed_clients_slots_come_back_after_its_lease(packed: Path) -> None:

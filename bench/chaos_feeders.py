@@ -1,0 +1,171 @@
+"""The feeders of ``feeder-bench chaos``: one daemon each, hit, awaited, and followed by another.
+
+A feeder keeps its two endpoints for good: ipc, and a tcp one that lies behind a proxy. When its
+daemon has ended, another is started there, as systemd would.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+from bench.chaos_proxy import TcpProxy
+from bench.daemon import DATASET_NAME, Daemon, free_port, start_daemon
+from feeder.errors import PeerError
+from feeder.fetch import BatchFetcher
+from feeder.metrics import Counters
+from feeder.recipe import Recipe
+from feeder.stats_request import request_counters
+
+_ANSWER_S: Final = 1.0
+
+
+class Feeder:
+    """One feeder; a context manager that ends it."""
+
+    def __init__(self, dataset: Path, *, workers: int, lease_s: float) -> None:
+        """Start it; ready when this returns."""
+        self._dataset = dataset
+        self._workers = workers
+        self._options = ["--lease-s", str(lease_s)]
+        self._folder = Path(tempfile.mkdtemp(prefix="feeder-chaos-"))
+        port = free_port()
+        self._tcp = f"tcp://127.0.0.1:{port}"
+        self.proxy = TcpProxy(port)
+        self._seen: set[psutil.Process] = set()
+        try:
+            self._daemon = self._start()
+        except BaseException:
+            self._remove()
+            raise
+
+    @property
+    def ipc(self) -> str:
+        """Its endpoint on this host, where slots are lent."""
+        return self._daemon.ipc
+
+    @property
+    def tcp(self) -> str:
+        """Its endpoint behind the proxy."""
+        return self.proxy.endpoint
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        """The process that was started."""
+        return self._look()[0]
+
+    @property
+    def node(self) -> psutil.Process:
+        """Its node process."""
+        return self._of_module("feeder.node")[0]
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """Its workers."""
+        return self._of_module("feeder.worker")
+
+    def last_words(self) -> str:
+        """Return the last line of its log."""
+        return self._daemon.last_words()
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor and start another."""
+        self._look()
+        self._daemon.kill()
+        self._daemon = self._start()
+
+    def drain(self) -> None:
+        """SIGTERM, and another is started when it has ended."""
+        self._look()
+        self._daemon.stop()
+        self._daemon = self._start()
+
+    def is_whole(self) -> bool:
+        """Whether it answers and has all its workers; one that gave up is started again."""
+        if not self._daemon.is_running:
+            self._daemon = self._start()
+        return self.counters().get("workers") == self._workers
+
+    def counters(self) -> Counters:
+        """Return its counters, not through the proxy; none when it does not answer."""
+        try:
+            return request_counters(self._tcp, _ANSWER_S)
+        except PeerError:
+            return {}
+
+    def warm_up(self, recipe: Recipe) -> None:
+        """Serve a batch over each endpoint: what is opened only then is no leak later."""
+        for endpoint in (self.ipc, self._tcp):
+            with BatchFetcher(endpoint, dataset=DATASET_NAME, recipe=recipe, window=1) as fetcher:
+                next(fetcher.fetch([(0, 0)]))
+
+    def fds(self) -> Mapping[str, int]:
+        """Return how many descriptors each of its processes has, shards of the dataset left out."""
+        counts = {"supervisor": _count_fds(self.supervisor, self._dataset)}
+        counts["node"] = _count_fds(self.node, self._dataset)
+        for number, worker in enumerate(self.workers, start=1):
+            counts[f"worker-{number}"] = _count_fds(worker, self._dataset)
+        return counts
+
+    def close(self) -> list[str]:
+        """End it in good order; return what it left behind: processes and sockets."""
+        self._look()
+        self._daemon.stop()
+        _, alive = psutil.wait_procs(list(self._seen), timeout=_ANSWER_S)
+        left = [f"process {process.pid}" for process in alive]
+        left += [f"socket {path.name}" for path in self._folder.glob("node*")]
+        for process in alive:
+            process.kill()
+        self._remove()
+        return left
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._folder.exists():
+            self.close()
+
+    def _start(self) -> Daemon:
+        daemon = start_daemon(
+            self._dataset,
+            self._folder,
+            tcp=self._tcp,
+            workers=self._workers,
+            options=self._options,
+        )
+        self._seen.update(daemon.processes())
+        return daemon
+
+    def _look(self) -> list[psutil.Process]:
+        """Return the processes that it has now, and remember them."""
+        processes = self._daemon.processes() if self._daemon.is_running else []
+        self._seen.update(processes)
+        return processes
+
+    def _of_module(self, module: str) -> list[psutil.Process]:
+        return [process for process in self._look() if module in process.cmdline()]
+
+    def _remove(self) -> None:
+        self.proxy.close()
+        shutil.rmtree(self._folder)
+
+
+def _count_fds(process: psutil.Process, dataset: Path) -> int:
+    folder, shards = Path(f"/proc/{process.pid}/fd"), str(dataset.resolve())
+    targets = []
+    for link in folder.iterdir():
+        try:
+            targets.append(str(link.readlink()))
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return sum(not target.startswith(shards) for target in targets)

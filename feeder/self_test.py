@@ -1,0 +1,167 @@
+"""The self-test: a hash of what this feeder and its libraries make of a few built-in images.
+
+A batch is the same whoever makes it as long as all feeders run the same code on libraries that give
+the same bytes. Version numbers do not tell: distributions patch, and two versions mostly agree. So
+every worker makes the same small batches when it starts, in memory and by the way that all samples
+go, and hashes them with the order of a small epoch. Whoever mixes feeders compares the hashes.
+
+Invariant: the hash depends on nothing but Feeder's code and the libraries; not on the CPU, the
+host, the time, the locale or any dataset. It may be another one in each version of Feeder.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.dataset import BlobPlace
+from feeder.errors import DatasetError, ResourceError
+from feeder.packing import pixel_layout_of
+from feeder.plan import EpochPlan, LastBatch, ShardLayout
+from feeder.recipe import Recipe, Split
+from feeder.recode import RecodeError, TiledJpeg, tile_jpeg
+from feeder.sample import SampleReader
+from feeder.shard_format import RECORD
+from feeder.shard_writer import record_of
+
+IMAGE_FOLDER: Final = Path(__file__).with_name("self_test_images")
+IMAGES: Final = ("444", "422", "420-large", "440", "411", "grey", "progressive", "tiny")
+"""Their chroma and what else is odd: no side is a multiple of an MCU's, and the large one is large
+enough to be decoded at an eighth of its size."""
+
+KEYS: Final = ((0, 0), (2**64 - 1, 7))
+"""Seed and epoch of each batch."""
+
+_TILE_WIDTH_PX: Final = 32
+_LAYOUT: Final = ShardLayout(samples=97, shards=7, lanes=3)
+
+
+def _recipe(split: Split, image_size: int, **fields: object) -> Recipe:
+    return Recipe.for_split(split, batch_size=len(IMAGES), image_size=image_size, **fields)
+
+
+RECIPES: Final = (
+    _recipe("train", 56),
+    _recipe("val", 48, resize_size=56),
+    _recipe("train", 40, interpolation="bicubic"),
+    _recipe("train", 40, interpolation="box"),
+    _recipe("train", 40, interpolation="bilinear-no-antialias"),
+    # Nearly all of each image: the large one is decoded at an eighth of its size.
+    _recipe("train", 32, scale=(0.8, 1.0), ratio=(1.0, 1.3), packing="uint8-chw-rgbx"),
+    _recipe(
+        "train",
+        32,
+        auto_augment="rand-augment",
+        rand_augment_ops=5,
+        brightness=0.4,
+        contrast=0.4,
+        saturation=0.4,
+        hue=0.3,
+        greyscale_probability=0.2,
+        erasing_probability=0.5,
+        erasing_value="noise",
+    ),
+)
+"""Every way to resize, every scale of decoding, every operation of the augmentations."""
+
+
+def compute_self_test() -> str:
+    """Return 32 hexadecimal digits; takes some 40 ms.
+
+    Raises ResourceError where a built-in image cannot be read or does not decode.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for array in _make_all():
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(array.tobytes())
+    except DatasetError as error:
+        raise ResourceError(
+            f"a built-in image of the self-test does not decode ({error.__cause__ or error}): "
+            "install the daemon's libraries again (`make setup`)"
+        ) from error
+    return digest.hexdigest()
+
+
+def _make_all() -> Iterator[NDArray[Any]]:
+    """Yield batch orders, then pixels and labels of the built-in images with every recipe."""
+    for seed, epoch in KEYS:
+        for shuffle, last_batch in ((True, LastBatch.DROP), (False, LastBatch.PAD)):
+            plan = EpochPlan(
+                _LAYOUT,
+                batch_size=11,
+                seed=seed,
+                epoch=epoch,
+                shuffle=shuffle,
+                last_batch=last_batch,
+            )
+            yield from (plan.samples(index) for index in range(plan.batches))
+    packed = PackedImages.built_in()
+    ids = np.arange(len(IMAGES))
+    for recipe in RECIPES:
+        reader = SampleReader(packed, recipe)
+        layout = pixel_layout_of(recipe.packing)
+        pixels = np.empty((len(IMAGES), *layout.image_shape(recipe.image_size)), layout.dtype)
+        labels = np.empty(len(IMAGES), np.int64)
+        for seed, epoch in KEYS:
+            reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+            yield pixels
+            yield labels
+
+
+class PackedImages:
+    """Images packed in memory: ``feeder.dataset.Samples``, by their position."""
+
+    path: Final = IMAGE_FOLDER
+
+    def __init__(self, images: Sequence[TiledJpeg]) -> None:
+        """Take re-coded images; the label of each is its position."""
+        self._blobs = [image.blob for image in images]
+        records = (
+            record_of(image, offset=0, label=label, name_offset=0, name_bytes=0, flags=0)
+            for label, image in enumerate(images)
+        )
+        self._records = np.frombuffer(b"".join(record.encode() for record in records), RECORD)
+
+    @classmethod
+    def built_in(cls) -> Self:
+        """Return the built-in images, re-coded as packing does; ResourceError without one."""
+        images: list[TiledJpeg] = []
+        for name in IMAGES:
+            path = IMAGE_FOLDER / f"{name}.jpg"
+            try:
+                images.append(tile_jpeg(path.read_bytes(), _TILE_WIDTH_PX))
+            except (OSError, RecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ResourceError(
+                    f"{path}, a part of feeder, is damaged or missing ({reason}): install feeder "
+                    "again"
+                ) from error
+        return cls(images)
+
+    def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return the records of samples."""
+        return self._records[sample_ids]
+
+    def find_blobs(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
+    ) -> list[BlobPlace]:
+        """Return the places of samples' blobs, of which only the id and the size matter here."""
+        extents = records[["blob_bytes", "checksum"]].tolist()
+        return [
+            BlobPlace(sample_id, 0, 0, blob_bytes, expected)
+            for sample_id, (blob_bytes, expected) in zip(sample_ids.tolist(), extents, strict=True)
+        ]
+
+    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+        """Copy a blob to the front of ``into``; return that part."""
+        blob = into.data[: place.blob_bytes]
+        blob[:] = self._blobs[place.sample_id]
+        return blob
+
+    def describe(self, sample_id: int) -> str:
+        """Return a sample's name."""
+        return f"image {IMAGES[sample_id]}"

@@ -1,0 +1,240 @@
+"""A stand-in for all that surrounds the client's session, on a clock that the test turns."""
+
+from collections.abc import Sequence
+
+from feeder.recipe import Recipe
+from feeder.wire import (
+    Chunk,
+    ClientMessage,
+    Hello,
+    Lent,
+    NodeMessage,
+    Request,
+    Welcome,
+)
+from trainer_client._batch import BatchBuffer, HostBatch
+from trainer_client._prefetch import Key, Prefetch
+from trainer_client._session import ClientSession, Job
+from trainer_client._session_events import (
+    AttemptFailed,
+    ChunkArrived,
+    ChunkStored,
+    ClaimSlots,
+    ClockAdvanced,
+    Connected,
+    Dial,
+    Disconnected,
+    DropClaim,
+    EndpointsListed,
+    Event,
+    HangUp,
+    Heard,
+    Instruction,
+    LinkUnfit,
+    Say,
+    Send,
+    SlotsMapped,
+    SlotsNotShared,
+    Store,
+)
+
+NAME = "the feeders"
+RECIPE = Recipe.for_split("train", batch_size=4, image_size=8)
+IDLE_TURNS_MAX = 3  # turns of the clock at one instant without an instruction: more is a busy loop
+
+
+def hello(window: int = 2) -> Hello:
+    """Return what the client greets with."""
+    return Hello(dataset="birds", recipe=RECIPE, seed=7, window=window, client="me")
+
+
+def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
+    """Return a node's welcome to a dataset of ten batches, one lane unless ``fields`` differ."""
+    values: dict[str, object] = {
+        "dataset": "birds",
+        "fingerprint": "f1",
+        "recipe_fingerprint": RECIPE.fingerprint(),
+        "classes": ("a", "b"),
+        "samples": 40,
+        "batches": 10,
+        "shards": 1,
+        "lanes": 1,
+        "window": 2,
+        "chunk_images": 4,
+        "number": 0,
+        "incarnation": sum(node.encode()),
+        "siblings": (),
+        "feeder_version": "0.1",
+        "self_test": "5" * 32,
+        "libraries": {},
+    }
+    return Welcome(session=session, node=node, **(values | fields))  # type: ignore[arg-type]
+
+
+def lent(
+    index: int, slot: int, *, session: int = 1, request: int = 1, epoch: int = 0, valid: int = 4
+) -> Lent:
+    """Return word of a batch that is handed over in place."""
+    return Lent(session=session, request=request, epoch=epoch, index=index, slot=slot, valid=valid)
+
+
+def sends(instructions: Sequence[Instruction], link: int = 0) -> list[ClientMessage]:
+    """Return the messages to one link among instructions."""
+    return [out.message for out in instructions if isinstance(out, Send) and out.link == link]
+
+
+def asked(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
+    """Return the batches that one link is asked for by instructions."""
+    requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
+    return [key for request in requests for key in request.want]
+
+
+def released(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
+    """Return the batches that are released to one link by instructions."""
+    requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
+    return [key for request in requests for key in request.release]
+
+
+class Shell:
+    """A client's session, and links to endpoints that a test plays.
+
+    Checks that instructions are about links that are there, and that the session never asks for the
+    clock without doing something when it is given.
+    """
+
+    def __init__(
+        self,
+        *endpoints: str,
+        window: int = 2,
+        buffers: int = 3,
+        share_memory: bool = True,
+    ) -> None:
+        """Dial ``endpoints``, as links 0, 1, …"""
+        prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=buffers)
+        job = Job(name=NAME, hello=hello(window), share_memory=share_memory)
+        self.session = ClientSession(job, prefetch)
+        self.prefetch = prefetch
+        self.now_s = 0.0
+        self.links: dict[int, str] = {}
+        self.said: list[Say] = []
+        self._dialled: set[int] = set()
+        self._claims: set[int] = set()  # links with one on its way
+        self.do(EndpointsListed(endpoints))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What people were warned of."""
+        return [said.text for said in self.said if said.is_warning]
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def do(self, *events: Event) -> list[Instruction]:
+        """Give events, then the clock until nothing is due; return what is to be done."""
+        done: list[Instruction] = []
+        for event in (*events, ClockAdvanced()):
+            done += self._give(event)
+        idle = 0
+        while self.session.due_s <= self.now_s:
+            out = self._give(ClockAdvanced())
+            done += out
+            idle += not out
+            assert idle < IDLE_TURNS_MAX, "a busy loop"
+        return done
+
+    def do_at(self, now_s: float, *events: Event) -> list[Instruction]:
+        """Do as ``do`` at a later time; what was due before is not made up for."""
+        self.now_s = now_s
+        return self.do(*events)
+
+    def run_until(self, until_s: float) -> list[Instruction]:
+        """Give the clock whenever it is due, up to a time; return what is to be done."""
+        done = []
+        while self.session.due_s <= until_s:
+            assert self.session.due_s > self.now_s
+            done += self.do_at(self.session.due_s)
+        self.now_s = until_s
+        return done
+
+    def hear(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
+        """Have a message without frames come."""
+        return self.do(Heard(link, message))
+
+    def connect(self, link: int = 0) -> list[Instruction]:
+        """Have a connection come up."""
+        return self.do(Connected(link))
+
+    def lose(self, link: int = 0) -> list[Instruction]:
+        """Have a connection go down."""
+        return self.do(Disconnected(link))
+
+    def fail_attempt(self, link: int = 0) -> list[Instruction]:
+        """Have an attempt to connect fail."""
+        return self.do(AttemptFailed(link))
+
+    def find_unfit(self, error: Exception, link: int = 0) -> list[Instruction]:
+        """Have the shell find that a link cannot serve."""
+        return self.do(LinkUnfit(link, error))  # type: ignore[arg-type]
+
+    def change_list(self, *endpoints: str) -> list[Instruction]:
+        """Have the endpoints be others."""
+        return self.do(EndpointsListed(endpoints))
+
+    def answer(
+        self, index: int, link: int = 0, *, session: int = 1, epoch: int = 0
+    ) -> list[Instruction]:
+        """Have a whole batch come, as one chunk."""
+        chunk = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
+        return self.do(ChunkArrived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
+
+    def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[HostBatch]:
+        """Have a session's slots be mapped; return them."""
+        mapped = [BatchBuffer(4, 8, pinned=False) for _ in range(slots)]
+        self.do(SlotsMapped(link, session, mapped))
+        return mapped
+
+    def refuse_slots(self, reason: str, link: int = 0, session: int = 1) -> list[Instruction]:
+        """Have it turn out that a session's slots cannot be mapped."""
+        return self.do(SlotsNotShared(link, session, reason))
+
+    # --- what the consumer does ---------------------------------------------------------------
+
+    def take_key(self) -> Key | None:
+        """Take a batch and give it back; return which it was."""
+        batch = self.session.take()
+        if batch is None:
+            return None
+        self.session.give_back(batch.buffer)
+        return batch.key
+
+    def take_keys(self) -> Sequence[Key]:
+        """Take all that is there."""
+        keys = []
+        while (key := self.take_key()) is not None:
+            keys.append(key)
+        return keys
+
+    # ------------------------------------------------------------------------------------------
+
+    def _give(self, event: Event) -> Sequence[Instruction]:
+        done: list[Instruction] = []
+        for instruction in self.session.handle(event, self.now_s):
+            done.append(instruction)
+            match instruction:
+                case Dial(link, endpoint):
+                    assert link not in self._dialled, "no number is used twice"
+                    assert endpoint not in self.links.values()
+                    self._dialled.add(link)
+                    self.links[link] = endpoint
+                case HangUp(link):
+                    del self.links[link]
+                case Send(link) | ClaimSlots(link):
+                    assert link in self.links
+                case DropClaim(link):
+                    assert link in self._claims
+                case Store(placement):
+                    done += self._give(ChunkStored(placement))
+                case Say():
+                    self.said.append(instruction)
+            if isinstance(instruction, ClaimSlots):
+                self._claims.add(instruction.link)
+        return done

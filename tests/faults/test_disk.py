@@ -1,0 +1,97 @@
+"""Shard files that change under a running daemon: one clear error or the right bytes, no others."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from feeder.errors import DatasetError
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.lent_client import digest, expected, make_loader
+
+EPOCH = 5  # batches
+SHARD = "shard-00002.fds"
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def daemon(packed: Path) -> Iterator[Daemon]:
+    bind = f"ipc://{packed.parent}/node"
+    with Daemon("--data", f"d={packed}", "--bind", bind, "--workers", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def undisturbed(daemon: Daemon) -> list[str]:
+    """All that is asked for; so the daemon has read every sample before anything changes."""
+    return expected(daemon.endpoint, 4 * EPOCH)
+
+
+@pytest.fixture
+def shard(packed: Path, undisturbed: list[str], tmp_path: Path) -> Iterator[Path]:
+    """A shard, which is as it was when the test is over."""
+    path = packed / SHARD
+    shutil.copy(path, tmp_path / SHARD)
+    yield path
+    path.write_bytes((tmp_path / SHARD).read_bytes())
+
+
+def overwrite(path: Path) -> None:
+    """Change bytes of the samples in place; size and index stay."""
+    with path.open("r+b") as file:
+        content = bytearray(file.read())
+        file.seek(64)
+        file.write(bytes(byte ^ 0xFF for byte in content[64 : len(content) // 2]))
+
+
+def truncate(path: Path) -> None:
+    """Leave the header and not much more."""
+    os.truncate(path, 500)
+
+
+@pytest.mark.parametrize("damage", [overwrite, truncate])
+def test_a_shard_that_is_damaged_after_it_was_read_is_one_error_and_no_other_bytes(
+    daemon: Daemon, shard: Path, undisturbed: list[str], damage: Callable[[Path], None]
+) -> None:
+    intact = shard.read_bytes()
+    failed = daemon.counters()["batches_failed"]
+    with make_loader(daemon.endpoint) as loader:
+        batches = iter(loader)
+        taken = [digest(next(batches))]
+        damage(shard)
+        with pytest.raises(DatasetError, match=SHARD):
+            taken += map(digest, chain(batches, loader))
+        assert taken == undisturbed[: len(taken)]
+        assert daemon.counters()["batches_failed"] > failed
+        shard.write_bytes(intact)
+        loader.set_epoch(3)
+        assert [digest(batch) for batch in loader] == undisturbed[3 * EPOCH :]
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+
+
+def test_a_shard_that_was_replaced_is_read_on_until_a_worker_opens_the_other(
+    daemon: Daemon, packed: Path, shard: Path, undisturbed: list[str], tmp_path: Path
+) -> None:
+    """The name means another file then, which is not the one that the manifest means."""
+    other = tmp_path / "other"
+    shutil.copy(packed / "shard-00001.fds", other)
+    intact = tmp_path / "intact"
+    shard.rename(intact)
+    other.rename(shard)
+    with make_loader(daemon.endpoint) as loader:
+        assert [digest(batch) for batch in loader] == undisturbed[:EPOCH]
+        (worker,) = daemon.workers()
+        worker.kill()
+        with pytest.raises(DatasetError, match=rf"{SHARD} is not the shard that the manifest"):
+            list(chain(loader, loader))
+        intact.replace(shard)
+        loader.set_epoch(3)
+        assert [digest(batch) for batch in loader] == undisturbed[3 * EPOCH :]
+    daemon.family()

@@ -1,0 +1,216 @@
+"""SIGKILL and SIGSTOP of each process at each phase: one client goes through all of it.
+
+One training process, the survivor, lives through every case at one feeder, whose supervisor is
+started again as systemd would. All that it gets is compared with an undisturbed run, and after each
+case no process, descriptor, shared memory or slot is left that was not there before.
+"""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+import pytest
+
+from bench.footprint import mapped_slot_memories
+from tests.daemon import pack_small, wait_until
+from tests.faults.client import Client, stop
+from tests.faults.service import Service, await_fds, shared_names
+from tests.lent_client import expected
+
+EPOCH: Final = 5  # batches
+EPOCHS: Final = 120
+"""More than all cases together take."""
+
+DEADLINE_S: Final = 40.0
+"""Of the loader: see ``make_loader``."""
+
+PHASES: Final = ("start", "mid-batch", "slot lent", "epoch end", "drain")
+VICTIMS: Final = ("worker", "node process", "supervisor")
+
+
+@dataclass
+class Trainee:
+    """A client, and how far it is in the batches that an undisturbed one gets."""
+
+    client: Client
+    undisturbed: list[str]
+    taken: int = 0
+    asked: int = 0
+
+    def ask(self, batches: int) -> None:
+        """Have it take batches."""
+        self.client.ask(batches)
+        self.asked += batches
+
+    def hear(self) -> None:
+        """Take in all that it was asked for, which is what it must be, in time."""
+        while self.taken < self.asked:
+            step = self.client.answer()
+            assert step.text == self.undisturbed[self.taken]
+            assert step.waited_s < DEADLINE_S
+            self.taken += 1
+
+    def take(self, batches: int) -> None:
+        """Have it take batches, and compare them."""
+        self.ask(batches)
+        self.hear()
+
+    def take_to(self, place: int) -> None:
+        """Have it take batches, one at least, until that place of an epoch comes next."""
+        self.take((place - self.asked - 1) % EPOCH + 1)
+
+
+@dataclass
+class Scene:
+    """The feeder, the survivor, and what there was before any fault."""
+
+    service: Service
+    survivor: Trainee
+    client_fds: int
+    node_fds: int
+
+    def check_no_trace(self) -> None:
+        """Compare with what there was: the survivor's session, and nothing else."""
+        self.service.await_all()
+        self.service.await_counters(sessions=1)
+        counters = self.service.counters()
+        assert counters["slots_held_bytes"] == counters["slots_committed_bytes"] > 0
+        await_fds(self.service.daemon.node, self.node_fds)
+        await_fds(self.survivor.client.process, self.client_fds)
+        assert mapped_slot_memories(self.survivor.client.process.pid) == 1
+        running = psutil.Process(self.service.daemon.process.pid)
+        family = [running, *running.children(recursive=True), self.survivor.client.process]
+        assert not shared_names(family)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("matrix")
+    bind = f"ipc://{folder}/node"
+    with Client() as client, Service(pack_small(folder), bind, "--lease-s", "3") as service:
+        survivor = Trainee(client, expected(bind, EPOCH * EPOCHS))
+        service.await_none_held()
+        client.open(bind)
+        client.opened()
+        survivor.take(2 * EPOCH)
+        client.await_lent()
+        yield Scene(service, survivor, client.process.num_fds(), service.daemon.node.num_fds())
+        client.close()
+        service.await_none_held()
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_goes_on_when_a_process_is_killed(scene: Scene, phase: str, victim: str) -> None:
+    held = enter(phase, scene.service, scene.survivor)
+    process = find(victim, scene.service)
+    process.kill()
+    process.wait()
+    leave(phase, scene.service, held)
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_goes_on_when_one_process_after_the_other_was_stopped(
+    scene: Scene, phase: str
+) -> None:
+    held = enter(phase, scene.service, scene.survivor)
+    for victim in VICTIMS:
+        process = find(victim, scene.service)
+        stop(process)
+        process.resume()
+    leave(phase, scene.service, held)
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+@pytest.mark.parametrize("phase", PHASES[1:])
+def test_a_stopped_client_goes_on_with_the_same_bytes(scene: Scene, phase: str) -> None:
+    held = enter(phase, scene.service, scene.survivor)
+    scene.survivor.client.stop()
+    leave(phase, scene.service, held)
+    scene.survivor.client.process.resume()
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+@pytest.mark.parametrize("phase", PHASES[1:])
+def test_a_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
+    with Client() as client:
+        client.open(scene.service.endpoint)
+        client.opened()
+        trainee = Trainee(client, scene.survivor.undisturbed)
+        trainee.take(1)
+        held = enter(phase, scene.service, trainee)
+    leave(phase, scene.service, held)
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_client_that_is_hit_while_it_starts_hurts_nobody(scene: Scene, how: str) -> None:
+    with Client() as client:
+        client.open(scene.service.endpoint)
+        scene.service.await_counters(sessions=2)
+        client.stop()
+        if how == "stopped":
+            client.process.resume()
+            client.opened()
+            Trainee(client, scene.survivor.undisturbed).take(EPOCH)
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+def enter(phase: str, service: Service, trainee: Trainee) -> psutil.Process | None:
+    """Bring a feeder and its client into a phase; return a worker that holds up a batch."""
+    match phase:
+        case "start":
+            service.end()
+            trainee.ask(2 * EPOCH)  # what it was lent is soon used up
+            daemon = service.start(is_ready=False)
+            wait_until(lambda: len(daemon.family()) >= 3, "a worker is starting")
+            return None
+        case "slot lent" | "epoch end":
+            trainee.take_to(2 if phase == "slot lent" else 0)
+            trainee.client.await_lent()
+            return None
+    trainee.take_to(1)
+    held = _hold_batch(service, trainee)
+    if phase == "drain":
+        service.daemon.family()
+        service.daemon.process.send_signal(signal.SIGTERM)
+        service.daemon.wait_line("draining")
+    return held
+
+
+def find(victim: str, service: Service) -> psutil.Process:
+    """Return a feeder's process by its name."""
+    if victim == "supervisor":
+        return psutil.Process(service.daemon.process.pid)
+    return service.daemon.node if victim == "node process" else service.daemon.workers()[0]
+
+
+def leave(phase: str, service: Service, held: psutil.Process | None) -> None:
+    """Let the held worker go on, if it lives, and have the feeder serve again."""
+    if held is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            held.resume()
+    if phase == "drain":
+        service.await_end()
+    service.revive()
+
+
+def _hold_batch(service: Service, trainee: Trainee) -> psutil.Process:
+    """Stop a worker and ask for batches: it has chunks of one in hand, and others are lent."""
+    trainee.client.await_lent()
+    released = service.counters()["batches_released"]
+    held = service.daemon.workers()[0]
+    stop(held)
+    trainee.ask(EPOCH)
+    # One may have been on its way before; with each, another batch was asked for.
+    wait_until(lambda: service.counters()["batches_released"] >= released + 3, "it asks for more")
+    return held

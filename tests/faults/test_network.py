@@ -1,0 +1,125 @@
+"""The network between client and feeder cut, stalled, delayed and half closed: the same bytes."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, get_args
+
+import pytest
+
+from bench.chaos_proxy import Side, TcpProxy
+from feeder.errors import PeerError
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.lent_client import digest, expected, make_loader
+from trainer_client import FeederLoader
+
+EPOCHS: Final = 2
+LARGE: Final = {"image_size": 224, "recipe": {"resize_size": 236}}
+"""1.5 MB a batch: some pieces of what a proxy passes on."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    packed = pack_small(tmp_path_factory.mktemp("network"))
+    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--lease-s", "2")
+    with Daemon("--data", f"d={packed}", *bind) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def undisturbed(daemon: Daemon) -> list[str]:
+    return expected(daemon.endpoint, EPOCHS * 5)
+
+
+@pytest.fixture
+def proxy(daemon: Daemon) -> Iterator[TcpProxy]:
+    with TcpProxy(int(daemon.endpoint.rpartition(":")[2])) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays(daemon: Daemon, undisturbed: list[str]) -> Iterator[None]:
+    """What the node process opens when it first copies a batch is there already."""
+    fds = daemon.node.num_fds()
+    yield
+    wait_until(lambda: daemon.counters()["sessions"] == 0, "no session is left")
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "no slot is left")
+    wait_until(lambda: daemon.node.num_fds() <= fds, "no descriptor is left")
+
+
+def take(
+    loader: FeederLoader, strike: Callable[[], None] = lambda: None, at: tuple[int, ...] = ()
+) -> list[str]:
+    """Take all epochs, and strike when so many batches were taken."""
+    taken: list[str] = []
+    for _ in range(EPOCHS):
+        for batch in loader:
+            taken.append(digest(batch))
+            if len(taken) in at:
+                strike()
+    return taken
+
+
+def cut(proxy: TcpProxy) -> None:
+    """Cut the network until a connection was refused."""
+    refused = proxy.refused
+    proxy.cut()
+    wait_until(lambda: proxy.refused > refused, "the client has tried again")
+    proxy.mend()
+
+
+def test_a_network_that_is_cut_goes_unnoticed(proxy: TcpProxy, undisturbed: list[str]) -> None:
+    with make_loader(proxy.endpoint) as loader:
+        assert take(loader, lambda: cut(proxy), at=(1, 5)) == undisturbed
+        assert loader.statistics().reconnects == 2
+
+
+def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[str]) -> None:
+    with make_loader(proxy.endpoint) as loader, ThreadPoolExecutor() as pool:
+        taken = pool.submit(take, loader, proxy.stall, at=(2,))
+        wait_until(lambda: proxy.pieces_held, "something is on its way")
+        proxy.mend()
+        assert taken.result(30) == undisturbed
+        assert loader.statistics().reconnects == 0
+
+
+def test_half_a_message_is_no_batch(daemon: Daemon, proxy: TcpProxy) -> None:
+    """Cut while pieces of a chunk are here and others are not."""
+    with make_loader(daemon.endpoint, **LARGE) as loader:
+        undisturbed = take(loader)
+    with make_loader(proxy.endpoint, **LARGE) as loader, ThreadPoolExecutor() as pool:
+        taken = pool.submit(take, loader, proxy.stall, at=(1, 6))
+        for _ in range(2):
+            wait_until(lambda: proxy.pieces_held, "half a message is on its way")
+            cut(proxy)
+        assert taken.result(30) == undisturbed
+
+
+def test_a_slow_network_changes_nothing(proxy: TcpProxy, undisturbed: list[str]) -> None:
+    proxy.delay(0.02)
+    with make_loader(proxy.endpoint) as loader:
+        assert take(loader) == undisturbed
+        assert loader.statistics().reconnects == 0
+
+
+@pytest.mark.parametrize("side", get_args(Side))
+def test_a_connection_that_one_side_thinks_is_over_is_made_anew(
+    proxy: TcpProxy, undisturbed: list[str], side: Side
+) -> None:
+    with make_loader(proxy.endpoint) as loader:
+        assert take(loader, lambda: proxy.half_close(side), at=(2,)) == undisturbed
+        assert loader.statistics().reconnects == 1
+
+
+@pytest.mark.parametrize("fault", [TcpProxy.stall, TcpProxy.cut])
+def test_a_network_that_stays_away_is_one_exception_at_the_deadline(
+    proxy: TcpProxy, fault: Callable[[TcpProxy], None]
+) -> None:
+    with make_loader(proxy.endpoint, timeout_s=1.0) as loader:
+        began_s = time.monotonic()
+        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 1 s: "):
+            take(loader, lambda: fault(proxy), at=(1,))
+        assert time.monotonic() - began_s < 4
+        assert loader.statistics().wait_s < 2
+    with pytest.raises(PeerError, match=r"no welcome from .* within 1 s: "):
+        make_loader(proxy.endpoint, timeout_s=1.0)

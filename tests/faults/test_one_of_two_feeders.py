@@ -1,0 +1,130 @@
+"""One of two feeders out of reach, however that comes about: the other serves on, and soon."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import pytest
+
+from bench.chaos_check import GAP_MAX_S
+from bench.chaos_proxy import TcpProxy
+from bench.daemon import free_port
+from feeder.errors import PeerError
+from tests.daemon import pack_small, wait_until
+from tests.faults.client import stop
+from tests.faults.service import Service
+from tests.lent_client import digest, expected, make_loader
+from trainer_client import FeederLoader
+
+EPOCH = 5  # batches
+EPOCHS = 30
+
+
+@dataclass
+class Pair:
+    """A feeder that is struck, the network to it, another feeder, and a client of both."""
+
+    struck: Service
+    proxy: TcpProxy
+    other: Service
+    loader: FeederLoader
+    undisturbed: list[str]
+    taken: int = 0
+
+    def take(self, epochs: int) -> float:
+        """Take epochs, which are what they must be; return the longest wait for a batch."""
+        longest_s, since_s = 0.0, time.monotonic()
+        for _ in range(epochs):
+            for batch in self.loader:
+                now_s = time.monotonic()
+                longest_s, since_s = max(longest_s, now_s - since_s), now_s
+                assert digest(batch) == self.undisturbed[self.taken]
+                self.taken += 1
+        return longest_s
+
+    def await_both(self) -> None:
+        """Return once the client is served by both."""
+        wait_until(lambda: self.loader.statistics().feeders == 2, "both serve the client")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("two")
+    packed, port = pack_small(folder), free_port()
+    with (
+        Service(packed, f"tcp://127.0.0.1:{port}", "--lease-s", "3") as struck,
+        Service(packed, f"ipc://{folder}/node") as other,
+        TcpProxy(port) as proxy,
+    ):
+        undisturbed = expected(other.endpoint, EPOCH * EPOCHS)
+        with make_loader([proxy.endpoint, other.endpoint]) as loader:
+            yield Pair(struck, proxy, other, loader, undisturbed)
+        struck.await_none_held()
+        other.await_none_held()
+
+
+def kill_supervisor(pair: Pair) -> None:
+    pair.struck.daemon.process.kill()
+    pair.struck.daemon.wait_gone()
+
+
+def drain(pair: Pair) -> None:
+    pair.struck.end()
+
+
+def kill_node(pair: Pair) -> None:
+    pair.struck.daemon.node.kill()
+
+
+def stop_node(pair: Pair) -> None:
+    stop(pair.struck.daemon.node)
+
+
+def stop_workers(pair: Pair) -> None:
+    for worker in pair.struck.daemon.workers():
+        stop(worker)
+
+
+def cut(pair: Pair) -> None:
+    pair.proxy.cut()
+
+
+def stall(pair: Pair) -> None:
+    pair.proxy.stall()
+
+
+@pytest.mark.parametrize(
+    "strike", [kill_supervisor, drain, kill_node, stop_node, stop_workers, cut, stall]
+)
+def test_no_batch_is_waited_for_longer_than_promised(
+    pair: Pair, strike: Callable[[Pair], None]
+) -> None:
+    pair.await_both()
+    pair.take(1)
+    strike(pair)
+    assert pair.take(2) < GAP_MAX_S
+    pair.proxy.mend()
+    for process in pair.struck.daemon.family():
+        if process.is_running():
+            process.resume()
+    pair.struck.revive()
+    pair.await_both()
+    assert pair.take(1) < GAP_MAX_S
+
+
+def test_with_both_out_of_reach_the_deadline_ends_the_wait_with_one_exception(pair: Pair) -> None:
+    endpoints = [pair.proxy.endpoint, pair.other.endpoint]
+    with make_loader(endpoints, timeout_s=1.0) as loader:
+        wait_until(lambda: loader.statistics().feeders == 2, "both serve it")
+        nodes = [service.daemon.node for service in (pair.struck, pair.other)]
+        for node in nodes:
+            stop(node)
+        began_s = time.monotonic()
+        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 1 s: "):
+            list(chain(loader, loader))
+        assert time.monotonic() - began_s < GAP_MAX_S
+        for node in nodes:
+            node.resume()
+        loader.set_epoch(1)
+        assert [digest(batch) for batch in loader] == pair.undisturbed[EPOCH : 2 * EPOCH]

@@ -1,0 +1,45 @@
+"""Memory for slots that another client has used up."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from feeder.errors import PeerError
+from feeder.slot_layout import SlotLayout
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.lent_client import BATCH, SLOTS, digest, expected, make_loader
+
+EPOCH: Final = 5  # batches
+SIDE: Final = 224
+LARGE: Final = {"image_size": SIDE, "recipe": {"resize_size": 236}}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("memory"))
+
+
+def test_a_client_without_room_for_its_slots_waits_for_it_or_hears_what_is_missing(
+    packed: Path, tmp_path: Path
+) -> None:
+    budget = SLOTS * SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
+    options = ("--workers", "1", "--slots-bytes", str(budget))
+    with Daemon("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", *options) as daemon:
+        undisturbed = expected(daemon.endpoint, EPOCH)
+        with ThreadPoolExecutor() as pool:
+            with make_loader(daemon.endpoint, **LARGE) as first:
+                batches = iter(first)
+                taken = [digest(next(batches))]
+                with pytest.raises(PeerError, match=r"no welcome .* within 1 s: .*slots_bytes"):
+                    make_loader(daemon.endpoint, timeout_s=1.0)
+                refused = daemon.counters()["refused.memory"]
+                patient = pool.submit(make_loader, daemon.endpoint)
+                wait_until(lambda: daemon.counters()["refused.memory"] > refused, "it is refused")
+                taken += map(digest, batches)
+                assert first.statistics().reconnects == 0
+            with patient.result(30) as second:
+                assert [digest(batch) for batch in second] == undisturbed
+        assert taken == expected(daemon.endpoint, EPOCH, **LARGE)
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all is back")

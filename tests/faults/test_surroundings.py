@@ -1,0 +1,71 @@
+"""What a daemon and its clients must not depend on: the wall clock, and room in /dev/shm."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.faults.client import Client
+from tests.lent_client import expected
+
+EPOCH: Final = 5  # batches
+
+WITHOUT_SHM: Final = (
+    *("unshare", "-m", "sh", "-c"),
+    'mount -t tmpfs -o size=4k,nr_inodes=1 none /dev/shm && exec "$@"',
+    "-",
+)
+"""A command in which /dev/shm has no room for a file."""
+
+
+@pytest.fixture(scope="module")
+def jumping_clock(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment in which the wall clock jumps by two days whenever it is read."""
+    library = tmp_path_factory.mktemp("clock") / "wall_clock.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    environ = {"LD_PRELOAD": str(library)}
+    program = "import time; print(round(abs(time.time() - time.time()) / 86400))"
+    seen = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+    assert seen.stdout == "2\n", "it jumps"
+    return environ
+
+
+@pytest.fixture(scope="module")
+def without_shm() -> Sequence[str]:
+    """A prefix that takes /dev/shm away, where this user may do that; else an empty one."""
+    done = subprocess.run([*WITHOUT_SHM, "true"], check=False, capture_output=True)
+    return WITHOUT_SHM if done.returncode == 0 else ()
+
+
+def test_neither_a_set_clock_nor_a_dev_shm_without_room_is_noticed(
+    jumping_clock: Mapping[str, str], without_shm: Sequence[str], tmp_path: Path
+) -> None:
+    packed = pack_small(tmp_path)
+    bind = ("--bind", f"ipc://{tmp_path}/node", "--workers", "2", "--lease-s", "2")
+    with (
+        Daemon(
+            *("--data", f"d={packed}", *bind), environ=jumping_clock, prefix=without_shm
+        ) as daemon,
+        Client(environ=jumping_clock, prefix=without_shm) as client,
+    ):
+        client.open(daemon.endpoint, timeout_s=5.0)
+        client.opened()
+        undisturbed = expected(daemon.endpoint, 3 * EPOCH)
+        taken = client.take(EPOCH)
+        daemon.workers()[0].kill()
+        wait_until(lambda: daemon.counters()["worker_restarts"] == 1, "it is replaced")
+        taken += client.take(2 * EPOCH)
+        assert taken == undisturbed
+        statistics, counters = client.statistics(), daemon.counters()
+        assert statistics["batches_lent"] >= 3 * EPOCH
+        assert statistics["reconnects"] == 0
+        assert (counters["sessions_expired"], counters["sessions_lost"]) == (0, 0)
+        client.close()
+        daemon.family()

@@ -1,0 +1,106 @@
+"""Who would make other bytes is found, named, and kept from serving beside the others."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from feeder.agreement import Agreement, Maker, find_disagreement
+from feeder.errors import ResourceError
+from feeder.self_test import compute_self_test
+from tests.daemon import Daemon, pack_small, run_status
+from tests.machine_tree import node, write_tree
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+ALTERED_AFTER_THE_FIRST = """
+import os, sys
+if "feeder.worker" in sys.orig_argv:
+    try:
+        os.close(os.open(os.environ["FIRST_WORKER"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        from feeder import _native
+
+        def altered(*arguments, resize=_native.resize_pack):
+            resize(*arguments)
+            arguments[8].reshape(-1).view("u1")[0] ^= 1
+
+        _native.resize_pack = altered
+"""
+"""A sitecustomize: all workers but the first to come up get a library that is off by one."""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("agreement"))
+
+
+def test_equal_hashes_agree_whatever_the_versions() -> None:
+    one = Maker("worker 1", "a" * 32, {"numpy": "2.3"})
+    assert find_disagreement(one, Maker("worker 2", "a" * 32, {"numpy": "2.4"})) is None
+
+
+def test_a_disagreement_names_both_and_the_libraries_that_differ() -> None:
+    one = Maker("gpu1", "a" * 32, {"numpy": "2.3", "pillow": "11.2", "old": "1"})
+    other = Maker("gpu2", "b" * 32, {"numpy": "2.4", "pillow": "11.2"})
+    assert find_disagreement(one, other) == (
+        "gpu1 and gpu2 would make different batches of the same dataset: "
+        f"self-test {'a' * 32} with numpy 2.3, old 1, "
+        f"self-test {'b' * 32} with numpy 2.4, old missing"
+    )
+
+
+def test_all_are_compared_with_the_first() -> None:
+    agreement = Agreement()
+    assert agreement.self_test == ""
+    for name in ("worker 1", "worker 2"):
+        agreement.check(Maker(name, "a" * 32, {}))
+    assert agreement.self_test == "a" * 32
+    with pytest.raises(ResourceError, match=r"worker 1 and worker 3 .* Start the daemon again"):
+        agreement.check(Maker("worker 3", "b" * 32, {}))
+    assert agreement.self_test == "a" * 32
+
+
+def serve(packed: Path, folder: Path, *options: str, is_ready: bool = True) -> Daemon:
+    """Start a daemon of which all workers but the first make other bytes."""
+    (folder / "sitecustomize.py").write_text(ALTERED_AFTER_THE_FIRST)
+    environ = {"PYTHONPATH": str(folder), "FIRST_WORKER": str(folder / "first")}
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *options)
+    return Daemon(*arguments, environ=environ, is_ready=is_ready)
+
+
+def check_refusal(daemon: Daemon, who: str) -> None:
+    """Check that the daemon ends with one line that names both."""
+    line = daemon.wait_line("^feeder: error: ")
+    assert re.search(rf"{who} \d and {who} \d would make different batches of the same", line)
+    assert compute_self_test() in line
+    assert "libraries of equal versions" in line
+    assert daemon.process.wait(20) == ResourceError.exit_status
+
+
+def test_status_and_ready_line_tell_the_hash(packed: Path) -> None:
+    expected = compute_self_test()
+    with Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0") as daemon:
+        assert run_status(daemon.endpoint)["self_test"] == expected
+        assert daemon.ready.rstrip().endswith(f"self-test {expected[:12]}")
+
+
+def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:
+    with serve(packed, tmp_path, "--workers", "2", is_ready=False) as daemon:
+        check_refusal(daemon, "worker")
+
+
+def test_a_successor_that_makes_other_bytes_ends_the_daemon(packed: Path, tmp_path: Path) -> None:
+    with serve(packed, tmp_path, "--workers", "1") as daemon:
+        daemon.workers()[0].kill()
+        check_refusal(daemon, "worker")
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_node_processes_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[1]), 1 << 20)
+    machine = write_tree(tmp_path / "machine", tree)
+    options = ("--topology-root", str(machine), "--pin", f"{CPUS[0]},{CPUS[1]}")
+    with serve(packed, tmp_path, *options, is_ready=False) as daemon:
+        check_refusal(daemon, "node process")

@@ -1,0 +1,218 @@
+"""``feeder-bench chaos``: that its judge sees what is wrong, and a short run for real."""
+
+import itertools
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import chaos_scene
+from bench.chaos_check import Arrival, Course, Verdict, check_arrivals, gaps_within
+from bench.chaos_clients import Ways
+from bench.chaos_faults import KINDS, Fault, draw_faults
+from bench.chaos_feeders import Feeder
+from bench.chaos_report import Run, judge
+from bench.chaos_scene import Scene, Struck
+from bench.cli import main
+from feeder.fetch import BatchFetcher
+from feeder.recipe import Recipe
+from tests.daemon import pack_small
+
+COURSE = Course(rank=1, world_size=3, steps=4, epochs=5)
+DIGESTS = {COURSE.key(place): f"hash {place}" for place in range(len(COURSE))}
+
+
+def arrivals(places: list[int]) -> list[Arrival]:
+    """Return what a rank saw that was at these places of its course, one a second."""
+    return [
+        Arrival(COURSE.key(place), DIGESTS[COURSE.key(place)], float(second))
+        for second, place in enumerate(places)
+    ]
+
+
+def check(places: list[int]) -> Verdict:
+    return check_arrivals(arrivals(places), COURSE, DIGESTS)
+
+
+def test_a_course_is_the_rank_s_batches_in_order_and_begins_anew() -> None:
+    assert [COURSE.key(place) for place in (0, 1, 3, 4)] == [(0, 1), (0, 4), (0, 10), (1, 1)]
+    assert COURSE.key(len(COURSE)) == (0, 1)
+    assert [COURSE.place(COURSE.key(place)) for place in range(20)] == list(range(20))
+    assert COURSE.place((0, 2)) is None, "another rank's"
+    assert COURSE.place((0, 13)) is None, "left over at the end of the epoch"
+    assert COURSE.place((5, 1)) is None
+
+
+@given(st.integers(0, 100))
+def test_a_whole_course_is_right_however_long(batches: int) -> None:
+    assert check(list(range(batches))) == Verdict()
+
+
+@given(st.integers(0, 50), st.integers(1, 10))
+def test_what_was_lost_is_counted(at: int, lost: int) -> None:
+    places = list(range(60))
+    del places[at : at + lost]
+    seen = lost if at < len(places) else 0  # nobody knows of what came last
+    assert check(places) == Verdict(lost=seen)
+
+
+@given(st.integers(1, 50), st.integers(1, 9))
+def test_what_came_twice_is_counted(at: int, again: int) -> None:
+    """Up to half of the course: further back is nearer when one looks ahead."""
+    again = min(at, again)
+    assert check([*range(at), *range(at - again, 60)]) == Verdict(repeated=again)
+
+
+def test_other_bytes_and_another_rank_s_batch_are_different() -> None:
+    seen = arrivals(list(range(10)))
+    seen[3] = replace(seen[3], digest="hash of something else")
+    assert check_arrivals(seen, COURSE, DIGESTS) == Verdict(different=1)
+    seen = arrivals(list(range(10)))
+    seen.insert(4, Arrival((0, 0), "hash of rank 0's", 3.5))
+    assert check_arrivals(seen, COURSE, DIGESTS) == Verdict(different=1)
+
+
+def test_batches_in_another_order_are_not_right() -> None:
+    assert check([0, 2, 1, 3]) == Verdict(lost=1, repeated=1)
+
+
+def test_gaps_are_those_that_overlap_a_time() -> None:
+    seen = [Arrival((0, 0), "", at_s) for at_s in (0.0, 1.0, 4.0, 4.5, 9.0)]
+    assert gaps_within(seen, 2.0, 4.2) == [3.0, 0.5]
+    assert gaps_within(seen, 20.0, 30.0) == []
+
+
+def test_a_schedule_depends_on_its_seed_and_has_every_kind_as_often() -> None:
+    def draw(seed: int, count: int) -> list[Fault]:
+        return list(itertools.islice(draw_faults(seed, feeders=2, clients=3), count))
+
+    assert draw(1, 50) == draw(1, 50) != draw(2, 50)
+    faults = draw(3, 40 * len(KINDS))
+    assert Counter(fault.kind for fault in faults) == dict.fromkeys(KINDS, 40)
+    hit = {(fault.kind == "kill-client", fault.target) for fault in faults}
+    assert hit == {(False, 0), (False, 1), (True, 0), (True, 1), (True, 2)}
+
+
+def make_run(**fields: object) -> Run:
+    """Return a run of 100 s: 20 batches in 20 calm seconds, 60 in 60 s, 20 in 20 s; one kill."""
+    kill = Fault(kind="kill-node", target=0, worker=0, lasts_s=0.0)
+    settings: dict[str, object] = {
+        "batch_size": 8,
+        "feeders": 2,
+        "began_s": 0.0,
+        "struck": [Struck(kill, 30.2, 31.0)],
+        "chaos_s": (20.0, 80.0),
+        "ended_s": 100.0,
+        "arrivals": [arrivals(list(range(100)))],
+        "ways": Ways(lent=60),
+        "errors": [],
+        "left": [],
+    }
+    return Run(**(settings | fields))  # type: ignore[arg-type]
+
+
+def test_a_run_in_which_all_was_well_has_not_failed() -> None:
+    rows, failures = judge(make_run(), Verdict())
+    assert failures == []
+    values = {row.name: row.value for row in rows}
+    assert values["chaos/throughput-ratio"] == pytest.approx(1.0)
+    assert values["chaos/longest-gap-after-node-kill-s"] == 1.0
+    assert values["chaos/faults"] == values["chaos/kinds"] == values["faults/kill-node"] == 1
+    assert values["chaos/batches"] == 100
+
+
+def run_without(is_missing: Callable[[float], bool]) -> Run:
+    """Return that run without the batches of some times."""
+    kept = [each for each in arrivals(list(range(100))) if not is_missing(each.at_s)]
+    return make_run(arrivals=[kept])
+
+
+@pytest.mark.parametrize(
+    ("run", "verdict", "reason"),
+    [
+        (make_run(), Verdict(lost=2), "2 batches were lost"),
+        (make_run(), Verdict(repeated=1), "1 batches came twice"),
+        (make_run(), Verdict(different=3), "3 batches had other bytes"),
+        (make_run(left=["12 sessions of feeder 1"]), Verdict(), "left behind: 12 sessions of"),
+        (make_run(errors=["PeerError: x"]), Verdict(), "a client gave up: PeerError: x"),
+        (
+            run_without(lambda at_s: 20 <= at_s < 80 and at_s % 4 != 1),
+            Verdict(),
+            "throughput among faults was 0.25 of the undisturbed, not 0.6",
+        ),
+        (
+            run_without(lambda at_s: 30 < at_s < 33),
+            Verdict(),
+            "a client waited 3.00 s after a node process was killed, allowed are 3",
+        ),
+    ],
+)
+def test_whatever_is_wrong_is_a_reason(run: Run, verdict: Verdict, reason: str) -> None:
+    _, failures = judge(run, verdict)
+    assert any(failure.startswith(reason) for failure in failures), failures
+
+
+def test_a_single_feeder_promises_neither_throughput_nor_gaps() -> None:
+    slow = make_run(arrivals=[arrivals(list(range(25)))], feeders=1)
+    assert judge(slow, Verdict())[1] == []
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("chaos"))
+
+
+def test_what_stays_is_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that nobody ends, a process and a socket that outlive their feeder."""
+    monkeypatch.setattr(chaos_scene, "_GIVE_BACK_S", 0.2)
+    recipe = Recipe.for_split("train", batch_size=8, image_size=32)
+    with Feeder(dataset, workers=1, lease_s=30.0) as feeder, Scene([feeder]) as scene:
+        scene.note_idle(recipe)
+        orphan = subprocess.Popen(["sleep", "60"])
+        feeder._seen.add(psutil.Process(orphan.pid))
+        (Path(feeder.ipc.removeprefix("ipc://")).parent / "node.old").touch()
+        with BatchFetcher(feeder.ipc, dataset="bench", recipe=recipe) as fetcher:
+            next(fetcher.fetch([(0, 0)]))
+            left = scene.close_and_count()
+        orphan.wait()
+    assert "1 sessions of feeder 0" in left
+    assert any(line.endswith("slots_held_bytes of feeder 0") for line in left)
+    assert f"process {orphan.pid} of feeder 0" in left
+    assert "socket node.old of feeder 0" in left
+
+
+SMALL = [*("--batch-size", "4", "--image-size", "32", "--calm", "1")]
+
+
+def test_a_short_run_breaks_things_and_nobody_notices(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "chaos.json"
+    settings = [*SMALL, "--minutes", "0.06", "--every", "0.5", "--seed", "3"]
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    status = main(["chaos", str(dataset), *settings, "--json", str(out)])
+    document = json.loads(out.read_text())
+    # Six busy seconds with as many faults as they have room for say nothing about throughput.
+    failures = [line for line in document["failures"] if not line.startswith("throughput")]
+    assert failures == []
+    assert status == (1 if document["failures"] else 0)
+    rows = {row["name"]: row["value"] for row in document["results"]}
+    for wrong in ("lost", "repeated", "different", "leaked", "errors"):
+        assert rows[f"chaos/{wrong}"] == 0
+    assert rows["chaos/faults"] == len(document["faults"]) >= 3
+    assert rows["chaos/batches"] > 100
+    assert rows["chaos/batches-lent"] > 50, "one of the two shares memory"
+    after = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert after <= before
+
+
+def test_a_dataset_with_too_few_batches_is_refused(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chaos", str(dataset), "--batch-size", "50"]) == 2
+    assert "fewer than the 2 clients: lower --clients or --batch-size" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""The client's session among nodes that die, hang, lose and repeat: each batch once, in order."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fleet import Fleet, Node
+
+_MISHAPS = [
+    "kill",
+    "stop",
+    "drain",
+    "cut",
+    "fail",
+    "lose",
+    "heal",
+    "jump",
+    "pause",
+    "list",
+    "begin",
+    "calm",
+]
+
+
+def make_fleet(seed: int, *, nodes: int = 2, lends: str = "", buffers: int = 4) -> Fleet:
+    """Return a fleet whose client fetches epoch 0; ``lends`` has a y for each node that lends."""
+    chance = random.Random(seed)
+    windows = [buffers if seed < 10 else chance.randint(1, buffers) for _ in range(nodes)]
+    made = [
+        Node(f"node-{n}", lends=lends[n : n + 1] == "y", batch_s=0.05, window=windows[n])
+        for n in range(nodes)
+    ]
+    for node in made:
+        node.incarnation = id(node)
+    fleet = Fleet(chance, made, buffers=buffers)
+    fleet.run(0.5)
+    fleet.begin(0)
+    return fleet
+
+
+def test_all_nodes_have_work_and_each_batch_comes_once() -> None:
+    fleet = make_fleet(1, nodes=3, buffers=6)
+    fleet.reading_s = (0.0,)
+    fleet.run(10.5)
+    assert fleet.taken > 0.85 * 3 * 10.0 / 0.05
+    assert fleet.session.batches_asked_again == 0
+    assert fleet.session.feeders == 3
+
+
+@pytest.mark.parametrize("lends", ["yy", "", "y"])
+def test_a_node_that_dies_costs_no_more_than_a_moment(lends: str) -> None:
+    fleet = make_fleet(2, lends=lends)
+    fleet.run(5.0)
+    before = fleet.taken
+    fleet.kill(next(iter(fleet.nodes.values())), away_s=60.0)
+    fleet.run(6.0)
+    assert fleet.taken > before + 10
+    assert fleet.session.feeders == 1
+    fleet.run(70.0)
+    assert fleet.session.feeders == 2
+
+
+def test_a_node_that_hangs_is_helped_out_within_seconds() -> None:
+    fleet = make_fleet(3, lends="yy")
+    fleet.run(5.0)
+    before = fleet.taken
+    fleet.stop(next(iter(fleet.nodes.values())), for_s=60.0)
+    fleet.run(8.0)
+    assert fleet.taken > before + 10
+    assert fleet.session.batches_hedged > 0
+
+
+def test_the_only_node_is_waited_for() -> None:
+    fleet = make_fleet(4, nodes=1)
+    fleet.run(5.0)
+    before = fleet.taken
+    fleet.kill(next(iter(fleet.nodes.values())), away_s=30.0)
+    fleet.run(30.0)
+    assert fleet.taken <= before + 4
+    fleet.run(40.0)
+    assert fleet.taken > before + 50
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_at_last() -> None:
+    fleet = make_fleet(5, nodes=1)
+    fleet.run(2.0)
+    fleet.loss = 0.3
+    fleet.run(4.0)
+    fleet.loss = 0.0
+    before = fleet.taken
+    fleet.run(60.0)
+    assert fleet.taken > before + 100
+
+
+@pytest.mark.parametrize("lends", ["yy", ""])
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_a_batch_that_all_wait_for_finds_room_whoever_else_has_batches(
+    lends: str, seed: int
+) -> None:
+    fleet = make_fleet(seed, lends=lends)  # nodes with small windows, which soon are full
+    slow = next(iter(fleet.nodes.values()))
+    slow.failing, slow.batch_s = 1.0, 0.4  # the other one is done with later batches long before
+    fleet.run(15.0)
+    assert fleet.taken > 50
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    nodes=st.integers(1, 3),
+    lends=st.text("yn", min_size=3, max_size=3),
+    buffers=st.integers(1, 5),
+)
+def test_whatever_happens_the_course_is_delivered(
+    seed: int, nodes: int, lends: str, buffers: int
+) -> None:
+    fleet = make_fleet(seed, nodes=nodes, lends=lends, buffers=buffers)
+    chance = fleet.chance
+    everybody = tuple(fleet.nodes)
+    for _ in range(25):
+        node = chance.choice(list(fleet.nodes.values()))
+        match chance.choice(_MISHAPS):
+            case "kill" if node.is_up:
+                fleet.kill(node, away_s=chance.uniform(0.1, 5.0))
+            case "stop":
+                fleet.stop(node, for_s=chance.uniform(0.1, 8.0))
+            case "drain" if node.is_up and not node.is_draining:
+                fleet.drain(node, for_s=chance.uniform(0.0, 4.0))
+            case "fail":
+                first = fleet.nodes[everybody[0]]
+                first.failing = chance.choice((0.0, 0.5, 1.0)) if nodes > 1 else 0.0
+            case "cut":
+                fleet.cut(chance.choice(list(fleet.lines)))
+            case "lose":
+                fleet.loss, fleet.repetition = chance.choice(((0.1, 0.1), (0.5, 0.0), (0.0, 0.5)))
+            case "heal":
+                fleet.loss = fleet.repetition = 0.0
+            case "jump":  # the host slept: nothing ran meanwhile
+                fleet.now_s += chance.uniform(0.0, 100.0)
+            case "pause":
+                fleet.is_paused = not fleet.is_paused
+            case "list":
+                listed = chance.sample(everybody, chance.randint(1, nodes))
+                if listed == [everybody[0]]:  # whose disk may be bad
+                    listed = [everybody[-1]]
+                fleet.set_endpoints(tuple(listed))
+            case "begin" if chance.random() < 0.3:
+                fleet.begin(chance.randrange(3))
+            case _:
+                pass
+        fleet.run(fleet.now_s + chance.uniform(0.05, 2.0))
+    fleet.loss = fleet.repetition = 0.0
+    fleet.is_paused = False
+    fleet.nodes[everybody[0]].failing = 0.0
+    fleet.set_endpoints(everybody)
+    fleet.run(fleet.now_s + 60.0)
+    before = fleet.taken
+    fleet.run(fleet.now_s + 20.0)
+    assert fleet.session.error is None
+    assert fleet.taken > before + 50
+    assert fleet.session.feeders == nodes

@@ -1,0 +1,239 @@
+"""One loader and several real daemons: they die, hang, drain, come and go; no byte changes."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.errors import DatasetError, ProtocolError
+from tests.daemon import Daemon, pack_small, wait_until
+from tests.lent_client import digest, expected, make_loader
+from tests.sources import make_source, pack
+from tests.test_neighbours import CPUS, two_nodes
+from trainer_client import LoaderStatistics
+
+BATCHES = 24  # of five an epoch
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("many"))
+
+
+def serve(packed: Path, bind: str, **environ: str) -> Daemon:
+    options = ("--data", f"d={packed}", "--bind", bind, "--workers", "1", "--chunk-images", "4")
+    return Daemon(*options, environ=environ)
+
+
+@pytest.fixture(scope="module")
+def daemons(
+    packed: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Daemon, Daemon]]:
+    """Return two daemons, which each test leaves as whole as they were."""
+    folder = tmp_path_factory.mktemp("daemons")
+    with serve(packed, f"ipc://{folder}/a") as a, serve(packed, "tcp://127.0.0.1:0") as b:
+        yield a, b
+
+
+@pytest.fixture(scope="module")
+def undisturbed(daemons: tuple[Daemon, Daemon]) -> list[str]:
+    return expected(daemons[0].endpoint, BATCHES)
+
+
+class Taker:
+    """A loader whose batches are taken one epoch after the other, and hashed."""
+
+    def __init__(self, endpoints: str | list[str], feeders: int = 1) -> None:
+        """Wait until so many feeders serve it."""
+        self.taken: list[str] = []
+        self.loader = make_loader(endpoints)
+        self._stream = (batch for _ in iter(int, 1) for batch in self.loader)
+        self.wait_for(feeders)
+
+    def __enter__(self) -> "Taker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loader.close()
+
+    def wait_for(self, feeders: int) -> None:
+        """Wait until it is served by so many."""
+        wait_until(lambda: self.statistics().feeders == feeders, f"{feeders} feeders")
+
+    def take(self, until: int) -> None:
+        """Take batches until there are so many."""
+        while len(self.taken) < until:
+            self.taken.append(digest(next(self._stream)))
+
+    def statistics(self) -> LoaderStatistics:
+        """Return the loader's."""
+        return self.loader.statistics()
+
+
+def both(daemons: tuple[Daemon, Daemon]) -> list[str]:
+    return [daemon.endpoint for daemon in daemons]
+
+
+def test_two_daemons_share_the_work_and_the_bytes_are_the_same(
+    daemons: tuple[Daemon, Daemon], undisturbed: list[str]
+) -> None:
+    before = [daemon.counters()["batches"] for daemon in daemons]
+    with Taker(both(daemons), 2) as taker:
+        taker.take(BATCHES)
+        statistics = taker.statistics()
+    assert taker.taken == undisturbed
+    assert (statistics.feeders, statistics.feeders_left_out) == (2, 0)
+    assert 0 < statistics.batches_lent < BATCHES, "one lends, the other cannot"
+    for daemon, so_far in zip(daemons, before, strict=True):
+        assert daemon.counters()["batches"] > so_far + 4
+        wait_until(lambda d=daemon: d.counters()["sessions"] == 0, "it said Bye to both")  # type: ignore[misc]
+
+
+def test_killed_node_processes_go_unnoticed(
+    daemons: tuple[Daemon, Daemon], undisturbed: list[str]
+) -> None:
+    with Taker(both(daemons), 2) as taker:
+        for victim in daemons:
+            taker.take(len(taker.taken) + 5)
+            victim.node.kill()
+            taker.take(len(taker.taken) + 5)
+            victim.wait_line("serves again")
+            taker.wait_for(2)
+        taker.take(BATCHES)
+        assert taker.statistics().reconnects == 2
+    assert taker.taken == undisturbed
+
+
+def test_a_stopped_node_process_is_worked_around(
+    daemons: tuple[Daemon, Daemon], undisturbed: list[str]
+) -> None:
+    with Taker(both(daemons), 2) as taker:
+        taker.take(3)
+        daemons[0].node.suspend()
+        try:
+            taker.take(BATCHES)
+        finally:
+            daemons[0].node.resume()
+        assert taker.statistics().batches_hedged > 0
+        taker.wait_for(2)
+    assert taker.taken == undisturbed
+
+
+def test_a_list_that_changes_in_mid_epoch_changes_no_byte(
+    daemons: tuple[Daemon, Daemon], undisturbed: list[str], tmp_path: Path
+) -> None:
+    a, b = both(daemons)
+    path = tmp_path / "feeders"
+    path.write_text(f"{a}  # the first\n")
+    with Taker(f"file://{path}") as taker:
+        taker.take(4)
+        path.write_text(f"{a}\n{b}\n")
+        taker.wait_for(2)
+        taker.take(12)
+        path.write_text(f"{b}\n")
+        wait_until(lambda: daemons[0].counters()["sessions"] == 0, "the first is left")
+        taker.take(18)
+        path.write_text("not an endpoint\n")
+        taker.take(BATCHES)
+        assert taker.statistics().feeders == 1
+    assert taker.taken == undisturbed
+
+
+def test_a_daemon_drains_and_another_dies_while_a_third_takes_their_place(
+    packed: Path, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    binds = [f"ipc://{tmp_path}/{name}" for name in "ab"]
+    with serve(packed, binds[1]) as other:
+        with serve(packed, binds[0]) as first, Taker(binds, 2) as taker:
+            taker.take(6)
+            assert first.stop()[0] == 0
+            taker.take(12)
+            with serve(packed, binds[0]) as successor:
+                taker.wait_for(2)
+                taker.take(18)
+                assert successor.counters()["batches"] > 0
+                other.process.kill()
+                taker.take(BATCHES)
+                assert taker.statistics().feeders == 1
+        other.wait_gone()
+    assert taker.taken == undisturbed
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_any_node_process_leads_to_all_of_its_host(
+    packed: Path, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    with Daemon(*two_nodes(packed, tmp_path, "tcp://127.0.0.1:0", f"ipc://{tmp_path}/n")) as daemon:
+        with Taker(daemon.endpoints[3], 2) as taker:
+            taker.take(5)
+            psutil.Process(daemon.process.pid).children()[1].kill()
+            taker.take(BATCHES)
+        assert taker.taken == undisturbed
+        with Taker(daemon.endpoints[0], 2) as taker:
+            taker.take(BATCHES)
+        assert taker.taken == undisturbed
+        with Taker([*daemon.endpoints], 2) as taker:  # each node process twice
+            taker.take(BATCHES)
+        assert taker.taken == undisturbed
+        daemon.family()
+
+
+def test_data_that_one_feeder_cannot_read_comes_from_another(
+    packed: Path, tmp_path: Path, daemons: tuple[Daemon, Daemon], undisturbed: list[str]
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(packed, damaged)
+    for shard in damaged.glob("shard-*.fds"):
+        content = bytearray(shard.read_bytes())
+        content[64 + 3000] ^= 0xFF
+        shard.write_bytes(content)
+    with serve(damaged, f"ipc://{tmp_path}/b") as broken:
+        with Taker([daemons[0].endpoint, broken.endpoint], 2) as taker:
+            taker.take(BATCHES)
+            assert taker.statistics().batches_asked_again > 0
+        assert broken.counters()["batches_failed"] > 0
+        with Taker(broken.endpoint) as taker, pytest.raises(DatasetError, match="feeder verify"):
+            taker.take(BATCHES)
+    assert taker.taken != undisturbed
+
+
+OTHER_LIBRARY = """
+import sys
+if "feeder.worker" in sys.orig_argv or "feeder.node" in sys.orig_argv:
+    import feeder.self_test
+    feeder.self_test.compute_self_test = lambda *_: "0" * 32
+"""
+
+
+def test_feeders_that_would_give_other_bytes_are_not_mixed(
+    packed: Path, tmp_path: Path, daemons: tuple[Daemon, Daemon]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OTHER_LIBRARY)
+    good = daemons[0].endpoint
+    with serve(packed, f"ipc://{tmp_path}/b", PYTHONPATH=str(tmp_path)) as bad:
+        with pytest.raises(ProtocolError, match="would make different batches") as refused:
+            make_loader([good, bad.endpoint])
+        for name in (good, bad.endpoint, "self-test", "libraries of equal versions"):
+            assert name in str(refused.value)
+        path = tmp_path / "feeders"
+        path.write_text(f"{good}\n")
+        with Taker(f"file://{path}") as taker:
+            taker.take(3)
+            path.write_text(f"{good}\n{bad.endpoint}\n")
+            wait_until(lambda: taker.statistics().feeders_left_out == 1, "it is left out")
+            taker.take(12)
+        assert bad.counters()["batches"] == 0
+
+
+def test_feeders_of_other_datasets_of_the_same_name_are_refused(
+    tmp_path: Path, daemons: tuple[Daemon, Daemon]
+) -> None:
+    other = tmp_path / "other"
+    pack(make_source(tmp_path / "source", 31, side=72), other, shards=5, lanes=2)
+    with (
+        serve(other, f"ipc://{tmp_path}/b") as different,
+        pytest.raises(DatasetError, match="is not the one of"),
+    ):
+        make_loader([daemons[0].endpoint, different.endpoint])

@@ -1,0 +1,122 @@
+"""Node processes of one daemon know each other, and tell clients where they are and who is who."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.config import load_config
+from feeder.node_messages import Neighbours, NodeReady
+from feeder.node_process import NodeProcess
+from feeder.placement import NodePlacement
+from feeder.self_test import compute_self_test
+from feeder.supervisor import plan_nodes
+from feeder.wire import Hello, Welcome
+from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.machine_tree import node, write_tree
+from tests.numa.processes import node_processes
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("neighbours"))
+
+
+def greet(endpoint: str) -> Welcome:
+    """Return what a node process answers to a Hello."""
+    with RawClient(endpoint) as client:
+        answer = client.hello(small_recipe())
+        client.bye()
+    assert isinstance(answer, Welcome)
+    return answer
+
+
+DIES_AT_FIRST = """
+import os, sys
+if "feeder.node" in sys.orig_argv:
+    try:
+        os.close(os.open(os.environ["FIRST_NODE"], os.O_CREAT | os.O_EXCL))
+        os._exit(3)
+    except FileExistsError:
+        pass
+"""
+"""A sitecustomize: the first node process to come up ends before it is ready."""
+
+
+def two_nodes(packed: Path, folder: Path, *binds: str) -> list[str]:
+    """Return the options of a daemon with two node processes."""
+    tree = node(0, str(CPUS[0]), 1 << 20) | node(900, str(CPUS[-1]), 1 << 20)
+    machine = write_tree(folder / "machine", tree)
+    options = ["--data", f"d={packed}", "--pin", f"{CPUS[0]},{CPUS[-1]}"]
+    options += ["--topology-root", str(machine)]
+    return options + [option for bind in binds for option in ("--bind", bind)]
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_path: Path) -> None:
+    options = two_nodes(packed, tmp_path, "tcp://127.0.0.1:0", f"ipc://{tmp_path}/n")
+    with Daemon(*options) as daemon:
+        one, one_ipc, other, other_ipc = daemon.endpoints
+        assert len({one, other, "tcp://127.0.0.1:0"}) == 3
+        assert (one_ipc, other_ipc) == (f"ipc://{tmp_path}/n", f"ipc://{tmp_path}/n.1")
+        before = [greet(endpoint) for endpoint in daemon.endpoints]
+        assert [welcome.number for welcome in before] == [0, 0, 1, 1]
+        assert {welcome.siblings for welcome in before} == {((one, one_ipc), (other, other_ipc))}
+        host = os.uname().nodename
+        assert [welcome.node for welcome in before] == [
+            *[f"{host}/0 {one}"] * 2,
+            *[f"{host}/1 {other}"] * 2,
+        ]
+        assert {welcome.self_test for welcome in before} == {compute_self_test()}
+        incarnations = [welcome.incarnation for welcome in before]
+        assert incarnations[0] == incarnations[1] != incarnations[2] == incarnations[3]
+
+        psutil.Process(node_processes(daemon.process.pid)[1]).kill()
+        daemon.wait_line("node process 1 serves again")
+        for was, is_now in zip(before[1:3], map(greet, daemon.endpoints[1:3]), strict=True):
+            assert is_now.siblings == was.siblings
+            assert (is_now.node, is_now.number) == (was.node, was.number)
+            assert (is_now.incarnation == was.incarnation) == (was.number == 0)
+        daemon.family()
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
+def test_nobody_is_welcome_before_all_node_processes_are_up(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES_AT_FIRST)
+    environ = {"PYTHONPATH": str(tmp_path), "FIRST_NODE": str(tmp_path / "first")}
+    one, other = f"ipc://{tmp_path}/n", f"ipc://{tmp_path}/n.1"
+    options = two_nodes(packed, tmp_path, one, "tcp://127.0.0.1:0")
+    with Daemon(*options, environ=environ, is_ready=False) as daemon:
+        for endpoint in (one, other):
+            siblings = greet(endpoint).siblings
+            assert [bound[0] for bound in siblings] == [one, other]
+            ports = {bound[1].rpartition(":")[2] for bound in siblings}
+            assert len(ports - {"0"}) == 2, "as bound, by whoever came up last too"
+        daemon.wait_line("ended with status 3: restarted")
+        daemon.family()
+
+
+def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path) -> None:
+    settings = {"data": {"d": str(packed)}, "serve.bind": ("tcp://127.0.0.1:0",)}
+    placement = NodePlacement(
+        node_id=0, cpus=frozenset(CPUS[:1]), memory_node=None, workers=1, pinned=False
+    )
+    process = NodeProcess(plan_nodes(load_config(None, settings), [placement])[0], placement)
+    process.start()
+    try:
+        said: list[object] = []
+        wait_until(lambda: said.append(process.receive()) or said[-1], "it is ready")
+        ready = said[-1]
+        assert isinstance(ready, NodeReady)
+        with RawClient(ready.endpoints[0]) as client:
+            client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))
+            endpoints = (ready.endpoints, ("tcp://127.0.0.1:9999", "ipc:///elsewhere"))
+            process.introduce(Neighbours(endpoints=endpoints))
+            answer = client.receive()
+            assert isinstance(answer, Welcome)
+            assert answer.siblings == endpoints
+    finally:
+        process.end()

@@ -1,0 +1,207 @@
+"""The self-test hash: of Feeder's code and its libraries, and of nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+from PIL import ImageEnhance
+from turbojpeg import TJFLAG_FASTDCT, TJFLAG_FASTUPSAMPLE, TJPF_RGBX
+
+import feeder.decode
+import feeder.erasing
+import feeder.finish
+import feeder.plan
+import feeder.sample
+import feeder.self_test
+from feeder.augment import OPERATIONS, plan_augmentations
+from feeder.crop import plan_crops
+from feeder.errors import ResourceError
+from feeder.resize import VERSIONS, resize_pack
+from feeder.self_test import IMAGE_FOLDER, IMAGES, KEYS, RECIPES, PackedImages, compute_self_test
+from tests.daemon import DEADLINE_S
+from tests.sources import REPOSITORY
+
+HERE = compute_self_test()
+
+PLAIN_CPU = {
+    "JSIMD_FORCENONE": "1",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(x for x in __cpu_dispatch__ if __cpu_features__[x]),
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F",
+}
+"""Has libjpeg-turbo, numpy and the C library take the code that they have for any CPU."""
+
+
+def test_it_is_32_hexadecimal_digits() -> None:
+    assert len(HERE) == 32
+    assert set(HERE) <= set("0123456789abcdef")
+
+
+def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Path) -> None:
+    program = (
+        "import functools, feeder.finish, feeder.sample\n"
+        "from feeder.resize import resize_pack\n"
+        "portable = functools.partial(resize_pack, version='portable')\n"
+        "feeder.sample.resize_pack = feeder.finish.resize_pack = portable\n"
+        "from feeder.self_test import compute_self_test\n"
+        "print(compute_self_test())\n"
+    )
+    elsewhere = {"LC_ALL": "C", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "77"}
+    environ = os.environ | PLAIN_CPU | elsewhere | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.stdout.strip() == HERE
+
+
+@pytest.mark.parametrize("version", VERSIONS[:-1])
+def test_it_is_the_same_with_each_version_of_resizing(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (feeder.sample, feeder.finish):
+        monkeypatch.setattr(module, "resize_pack", partial(resize_pack, version=version))
+    assert compute_self_test() == HERE
+
+
+def decode_with(flags: int) -> Callable[..., None]:
+    """Return a ``decode_rgbx`` that is PyTurboJPEG's, with flags."""
+
+    def decode(
+        jpeg: np.ndarray, width: int, height: int, scale: int, stride: int, out: np.ndarray
+    ) -> None:
+        picture = feeder.decode.turbojpeg().decode(
+            jpeg,
+            pixel_format=TJPF_RGBX,
+            scaling_factor=(1, scale) if scale > 1 else None,
+            flags=flags,
+        )
+        rows, columns, _ = picture.shape
+        shown = np.lib.stride_tricks.as_strided(out, (rows, 4 * columns), (stride, 1))
+        shown[:] = picture.reshape(rows, 4 * columns)
+
+    return decode
+
+
+def test_it_is_the_same_with_another_decoder_of_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeder.sample, "decode_rgbx", decode_with(0))
+    assert compute_self_test() == HERE
+
+
+def _change_a_level(original: Callable[..., None]) -> Callable[..., None]:
+    def changed(*arguments: object, **options: object) -> None:
+        original(*arguments, **options)
+        out = options["out"]
+        assert isinstance(out, np.ndarray)
+        out.reshape(-1).view(np.uint8)[-1] ^= 1
+
+    return changed
+
+
+def _reverse(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda *arguments: original(*arguments)[::-1].copy()
+
+
+CHANGES: dict[str, tuple[object, str, Callable[..., object]]] = {
+    "fast upsampling": (
+        feeder.sample,
+        "decode_rgbx",
+        lambda _: decode_with(TJFLAG_FASTUPSAMPLE),
+    ),
+    "fast DCT": (feeder.sample, "decode_rgbx", lambda _: decode_with(TJFLAG_FASTDCT)),
+    "one level of resizing": (feeder.sample, "resize_pack", _change_a_level),
+    "one level of resizing before augmenting": (feeder.finish, "resize_pack", _change_a_level),
+    "one level of resizing without antialiasing": (
+        feeder.finish,
+        "resize_plainly",
+        _change_a_level,
+    ),
+    "an enhancement": (ImageEnhance, "Color", lambda _: ImageEnhance.Brightness),
+    "noise": (feeder.erasing, "random_bytes", _reverse),
+    "the batch order": (feeder.plan.EpochPlan, "samples", _reverse),
+    "labels": (
+        feeder.self_test,
+        "record_of",
+        lambda original: lambda *a, label, **b: original(*a, label=label + 1, **b),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_it_is_another_one_where_a_change_shows(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, change = CHANGES[what]
+    monkeypatch.setattr(place, name, change(getattr(place, name)))
+    assert compute_self_test() != HERE
+
+
+def test_it_covers_every_scale_of_decoding_and_every_operation() -> None:
+    ids = np.arange(len(IMAGES))
+    records = PackedImages.built_in().read_records(ids)
+    assert set(records["subsampling"].tolist()) == {0, 1, 2, 3, 4, 5}
+    scales: Counter[int] = Counter()
+    operations: Counter[str] = Counter()
+    for recipe in RECIPES:
+        for seed, epoch in KEYS:
+            key = {"seed": seed, "epoch": epoch, "sample_ids": ids}
+            crops = plan_crops(
+                recipe,
+                widths=records["width"],
+                heights=records["height"],
+                **key,  # type: ignore[arg-type]
+            )
+            scales.update(crops.scales.tolist())
+            for augmentation in plan_augmentations(recipe, **key):  # type: ignore[arg-type]
+                operations.update(step[0] for step in augmentation.steps)
+                operations["erasing"] += augmentation.erasure is not None
+    assert set(scales) == {1, 2, 4, 8}
+    assert set(operations) == {*OPERATIONS, "hue", "greyscale", "erasing"} - {"identity"}
+    assert operations["erasing"]
+    assert {recipe.interpolation for recipe in RECIPES} == {
+        *("bilinear", "bicubic", "box", "bilinear-no-antialias")
+    }
+
+
+def test_its_images_are_small_and_installed_with_the_package() -> None:
+    files = sorted(IMAGE_FOLDER.iterdir())
+    assert {file.stem for file in files} == set(IMAGES)
+    assert sum(file.stat().st_size for file in files) < 60_000
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    assert f"{IMAGE_FOLDER.name}/*.jpg" in project["tool"]["setuptools"]["package-data"]["feeder"]
+
+
+def test_images_that_are_missing_or_damaged_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(IMAGE_FOLDER, tmp_path / "images")
+    monkeypatch.setattr(feeder.self_test, "IMAGE_FOLDER", folder)
+    image = folder / f"{IMAGES[0]}.jpg"
+    image.write_bytes(image.read_bytes()[:1000])
+    with pytest.raises(ResourceError, match=r"444\.jpg, a part of feeder, .*truncated"):
+        compute_self_test()
+    image.unlink()
+    with pytest.raises(ResourceError, match=r"444\.jpg, .* \(No such file"):
+        compute_self_test()
+
+
+def test_a_decoder_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("Huffman is out")
+
+    monkeypatch.setattr(feeder.sample, "decode_rgbx", fail)
+    with pytest.raises(ResourceError, match=r"image of the self-test .* \(Huffman is out\)"):
+        compute_self_test()

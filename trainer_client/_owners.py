@@ -1,0 +1,53 @@
+"""Who is asked for a batch first, second, …: rendezvous hashing over the nodes that are there.
+
+Each lane has an order of all nodes in which it prefers them, by a hash of lane and node (Thaler and
+Ravishankar, "Using name-based mappings to increase hit rates", 1998). So all clients ask the same
+node for a lane, which caches it; when a node goes, its lanes are spread over the others and no lane
+else moves; when it comes back, it gets the same ones.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from feeder.plan import EpochPlan, ShardLayout
+from feeder.wire import Hello, Welcome
+
+Key = tuple[int, int]
+
+_PLANS_MAX = 2  # an epoch and the next one, which is fetched ahead
+
+
+def rank_nodes(names: Iterable[tuple[str, int]], place: str) -> list[int]:
+    """Return the links of (node's name, link) in the order in which ``place`` prefers them."""
+    return [
+        link for _, _, link in sorted((_weigh(name, place), name, link) for name, link in names)
+    ]
+
+
+def _weigh(name: str, place: str) -> bytes:
+    return hashlib.blake2b(f"{name}\0{place}".encode(), digest_size=8).digest()
+
+
+class LanePlaces:
+    """Where batches belong: to the lane that their samples are in."""
+
+    def __init__(self, welcome: Welcome, hello: Hello) -> None:
+        self._layout = ShardLayout(
+            samples=welcome.samples, shards=welcome.shards, lanes=welcome.lanes
+        )
+        self._recipe = hello.recipe
+        self._seed = hello.seed
+        self._plans: dict[int, EpochPlan] = {}
+
+    def place(self, key: Key) -> str:
+        """Return what is hashed for a batch; left-overs of all lanes stand for themselves."""
+        epoch, index = key
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self._plans[epoch] = self._recipe.plan_epoch(
+                self._layout, seed=self._seed, epoch=epoch
+            )
+            while len(self._plans) > _PLANS_MAX:
+                del self._plans[next(iter(self._plans))]
+        lane = plan.lane(index)
+        return f"batch {epoch} {index}" if lane is None else f"lane {lane}"
