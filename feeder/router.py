@@ -15,7 +15,6 @@ import contextlib
 import errno
 import re
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +48,11 @@ _CUT_COST: Final = 450.0
 """Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
 
 _EVENTS_A_TURN: Final = 64
-_PARTS_MAX: Final = 64
-"""Of a message; none has several, and who sends more means harm."""
-
-_PARTS_A_TURN: Final = 8192
+_PARTS_A_TURN: Final = 1024
 """Of messages of several frames, which are dropped."""
 
 _FRAME_WASTE_BYTES: Final = 4096
-_PART_WASTE_BYTES: Final = 64
+_PART_WASTE_BYTES: Final = 256
 """What handling any message costs, and any part of one, in the time that so many bytes take."""
 
 _LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
@@ -123,7 +119,6 @@ class Router:
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and what tells them apart
         self._body: zmq.Frame | None = None  # of the last message
-        self._fd, self._parts = -1, 0  # of it: the connection, and how many it has so far
         self._is_skipping = False  # a message of more parts than a turn has time for
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
@@ -146,11 +141,9 @@ class Router:
                 peer = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            self._fd, self._parts = -1, 1
             body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
             with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
-                self._fd = int(body.get(zmq.SRCFD))
-                self._connections.heard(self._fd, len(body))
+                self._connections.heard(body.get(zmq.SRCFD), len(body))
             if not body.more:
                 return peer, body.bytes
             self.counters.drop("several-frames")
@@ -163,10 +156,6 @@ class Router:
         for _ in range(_PARTS_A_TURN):
             part = self.socket.recv(zmq.NOBLOCK, copy=False)
             self.wasted_bytes += len(part) + _PART_WASTE_BYTES
-            self._parts += 1
-            if self._parts == _PARTS_MAX:
-                listener = self._connections.cut(self._fd, "many-parts")
-                self._hold_off(listener, time.monotonic(), as_many=_CUT_COST)
             if not part.more:
                 self._is_skipping = False
                 self.waste(0)
