@@ -4,7 +4,6 @@ It shakes hands as any ZeroMQ client does, so that its frames get as far as they
 when it is cut. Says a line once it has begun.
 """
 
-import contextlib
 import random
 import sys
 from typing import Final, NoReturn
@@ -29,8 +28,7 @@ def send_garbage(endpoint: str) -> NoReturn:
     print("begun", flush=True)
     while True:
         for frame in frames:
-            with contextlib.suppress(zmq.Again):
-                dealer.send(frame)
+            dealer.send(frame)
 
 
 if __name__ == "__main__":

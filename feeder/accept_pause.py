@@ -15,7 +15,6 @@ import logging
 import os
 import socket
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,69 +32,61 @@ _DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K, 0 byt
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
 class AcceptPause:
-    """All listeners of a socket; they rest together."""
+    """One listener, which rests where too many come."""
 
-    _tcp: list[int] = field(default_factory=list)
-    _ipc: list[Path] = field(default_factory=list)
-    _tokens: float = BURST
-    _filled_s: float = 0.0
-    rests: int = 0
-    """How often they rested."""
-    deadline_s: float = float("inf")
-    """When ``tend`` is due."""
+    def __init__(self, fd: int, path: Path | None) -> None:
+        """Take the descriptor of a tcp listener, or the path of an ipc one."""
+        self._fd = fd
+        self._path = path
+        self._tokens = BURST
+        self._filled_s = 0.0
+        self._has_rested = False
+        self.deadline_s = float("inf")
+        """When ``tend`` is due."""
 
-    def listens(self, fd: int, path: Path | None) -> None:
-        """Hear of a listener: the descriptor of a tcp one, or the path of an ipc one."""
-        if path is None:
-            self._tcp.append(fd)
-        else:
-            self._ipc.append(path)
-
-    def accepted(self, now_s: float, *, as_many: float = 1.0) -> None:
-        """Hear that a connection was accepted; let the listeners rest if there are too many.
+    def accepted(self, now_s: float, *, as_many: float = 1.0) -> bool:
+        """Hear that a connection was accepted; return whether the listener begins to rest.
 
         One that had to be cut counts ``as_many`` as it has cost.
         """
         given = (now_s - self._filled_s) * CONNECTIONS_A_S
         self._tokens = max(-_DEBT_MAX, min(BURST, self._tokens + given) - as_many)
         self._filled_s = now_s
-        if self._tokens < 1.0 and self.deadline_s == float("inf"):
-            self.rests += 1
-            if self.rests == 1:
-                _log.warning("somebody connects again and again: connections are taken slowly")
-            self.deadline_s = now_s + max(_REST_S, -self._tokens / CONNECTIONS_A_S)
-            self._rest()
+        if self._tokens >= 1.0 or self.deadline_s != float("inf"):
+            return False
+        if not self._has_rested:
+            self._has_rested = True
+            where = "tcp" if self._path is None else self._path
+            _log.warning("%s: somebody connects again and again: newcomers may wait", where)
+        self.deadline_s = now_s + max(_REST_S, -self._tokens / CONNECTIONS_A_S)
+        self._rest()
+        return True
 
     def tend(self, now_s: float) -> None:
         """Go on where the rest is over."""
         if self.deadline_s <= now_s:
-            self.deadline_s = float("inf")
-            self._go_on()
+            self.close()
 
     def close(self) -> None:
-        """Go on at once, and forget the listeners."""
-        self._go_on()
-        self._tcp.clear()
-        self._ipc.clear()
+        """Go on at once."""
+        if self.deadline_s == float("inf"):
+            return
+        self.deadline_s = float("inf")
+        if self._path is None:
+            _set_option(self._fd, _SO_DETACH_FILTER, bytes(4))
+        elif not os.path.lexists(self._path):  # else another daemon has taken the path over
+            with contextlib.suppress(OSError):
+                _resting(self._path).rename(self._path)
 
     def _rest(self) -> None:
-        program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-        for fd in self._tcp:
+        if self._path is None:
+            program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
             option = struct.pack("HL", 1, ctypes.addressof(program))
-            _set_option(fd, _SO_ATTACH_FILTER, option)
-        for path in self._ipc:
+            _set_option(self._fd, _SO_ATTACH_FILTER, option)
+        else:
             with contextlib.suppress(OSError):
-                path.rename(_resting(path))
-
-    def _go_on(self) -> None:
-        for fd in self._tcp:
-            _set_option(fd, _SO_DETACH_FILTER, bytes(4))
-        for path in self._ipc:
-            with contextlib.suppress(OSError):
-                if not os.path.lexists(path):  # else another daemon has taken the path over
-                    _resting(path).rename(path)
+                self._path.rename(_resting(self._path))
 
 
 def _resting(path: Path) -> Path:

@@ -53,7 +53,8 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class _Connection:
     inode: int
-    is_tcp: bool
+    listener: str
+    """Endpoint that it came to."""
     heard_s: float
     messages: int = 0
     seen_messages: int = 0
@@ -79,8 +80,8 @@ class Connections:
         """When ``tend`` is due."""
         return self._look_at_s
 
-    def opened(self, fd: int, *, is_tcp: bool, now_s: float) -> None:
-        """Hear that a connection was accepted."""
+    def opened(self, fd: int, listener: str, now_s: float) -> None:
+        """Hear that a connection was accepted at an endpoint."""
         try:
             inode = os.fstat(fd).st_ino
         except OSError:
@@ -88,7 +89,7 @@ class Connections:
         if not self._open:
             self._floor_bytes, self._grown_s = own_bytes(), now_s
             self._look_at_s = now_s + _LOOK_S
-        self._open[fd] = _Connection(inode, is_tcp, now_s)
+        self._open[fd] = _Connection(inode, listener, now_s)
         if len(self._open) > self._max:
             mute = (n for n, each in self._open.items() if not (each.messages or each.is_cut))
             self.cut(next(mute, fd), "too-many")
@@ -106,13 +107,13 @@ class Connections:
             connection.messages += 1
             connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
 
-    def tend(self, now_s: float) -> int:
+    def tend(self, now_s: float) -> list[str]:
         """Look at the process's memory, and where it grows at who is the cause.
 
-        Return how many connections were cut.
+        Return the endpoints to which those had come that were cut.
         """
         if now_s < self._look_at_s:
-            return 0
+            return []
         self._look_at_s = now_s + _LOOK_S if self._open else float("inf")
         if self._is_to_trim:
             trim_memory()
@@ -123,7 +124,7 @@ class Connections:
         grown = (held := own_bytes()) - self._floor_bytes
         if grown < _GROWTH_BYTES:
             self._floor_bytes, self._grown_s = min(held, self._floor_bytes), now_s
-            return 0
+            return []
         if grown >= _GROWTH_LOCAL_BYTES:
             self._look_at_s = now_s + _LOOK_CLOSELY_S
         guilty = [
@@ -131,31 +132,30 @@ class Connections:
             for fd, connection in self._open.items()
             if not connection.is_cut and _holds_memory(fd, connection, now_s, grown)
         ]
-        for fd in guilty:
-            self.cut(fd, "endless-message")
+        cut = [self.cut(fd, "endless-message") for fd in guilty]
         if guilty:
             self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
             self._floor_bytes, self._grown_s = held, now_s
-        return len(guilty)
+        return [listener for listener in cut if listener is not None]
 
-    def cut(self, fd: int, reason: str) -> bool:
-        """End a connection; return whether it was open and now is not."""
+    def cut(self, fd: int, reason: str) -> str | None:
+        """End a connection; return the endpoint that it had come to, None where it had ended."""
         connection = self._open.get(fd)
         if connection is None or connection.is_cut:
-            return False
+            return None
         connection.is_cut = self._is_to_trim = True
         try:
             with socket.socket(fileno=os.dup(fd)) as peer:
                 if os.fstat(peer.fileno()).st_ino != connection.inode:
-                    return False
+                    return None
                 name = peer.getpeername() or "a process of this machine"
                 peer.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return False  # it has ended
+            return None  # it has ended
         self._counters.cut(reason)
         _log.warning("the connection of %s was cut: %s", name, reason)
-        return True
+        return connection.listener
 
 
 def own_bytes(statm: Path = Path("/proc/self/statm")) -> int:
@@ -175,7 +175,7 @@ def trim_memory() -> None:
 
 
 def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) -> bool:
-    if connection.is_tcp:
+    if connection.listener.startswith("tcp://"):
         return _received_bytes(fd) - connection.message_bytes > UNFINISHED_BYTES_MAX
     quiet_s = now_s - connection.heard_s
     if grown < _GROWTH_LOCAL_BYTES or quiet_s < _QUIET_S:

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import re
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +48,11 @@ _CUT_COST: Final = 450.0
 """Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
 
 _EVENTS_A_TURN: Final = 64
-_PARTS_MAX: Final = 64
-"""Of a message; none has several, and who sends more means harm."""
-
-_PARTS_A_TURN: Final = 8192
+_PARTS_A_TURN: Final = 1024
 """Of messages of several frames, which are dropped."""
 
 _FRAME_WASTE_BYTES: Final = 4096
-_PART_WASTE_BYTES: Final = 64
+_PART_WASTE_BYTES: Final = 256
 """What handling any message costs, and any part of one, in the time that so many bytes take."""
 
 _LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
@@ -107,7 +103,7 @@ class Router:
         self.wasted_bytes = 0
         """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
         self._connections = Connections(self.counters, connections_max)
-        self._pause = AcceptPause()
+        self._pauses: dict[str, AcceptPause] = {}  # by endpoint
         self._keys = keys
         self._socket_mode = socket_mode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -123,7 +119,6 @@ class Router:
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and what tells them apart
         self._body: zmq.Frame | None = None  # of the last message
-        self._fd, self._parts = -1, 0  # of it: the connection, and how many it has so far
         self._is_skipping = False  # a message of more parts than a turn has time for
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
@@ -146,11 +141,9 @@ class Router:
                 peer = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
-            self._fd, self._parts = -1, 1
             body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
             with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
-                self._fd = int(body.get(zmq.SRCFD))
-                self._connections.heard(self._fd, len(body))
+                self._connections.heard(body.get(zmq.SRCFD), len(body))
             if not body.more:
                 return peer, body.bytes
             self.counters.drop("several-frames")
@@ -163,9 +156,6 @@ class Router:
         for _ in range(_PARTS_A_TURN):
             part = self.socket.recv(zmq.NOBLOCK, copy=False)
             self.wasted_bytes += len(part) + _PART_WASTE_BYTES
-            self._parts += 1
-            if self._parts == _PARTS_MAX and self._connections.cut(self._fd, "many-parts"):
-                self._pause.accepted(time.monotonic(), as_many=_CUT_COST)
             if not part.more:
                 self._is_skipping = False
                 self.waste(0)
@@ -217,13 +207,15 @@ class Router:
     @property
     def deadline_s(self) -> float:
         """When ``tend`` is due."""
-        return min(self._connections.deadline_s, self._pause.deadline_s)
+        pauses = (pause.deadline_s for pause in self._pauses.values())
+        return min(self._connections.deadline_s, *pauses, float("inf"))
 
     def tend(self, now_s: float) -> None:
         """Cut who takes memory without end; take connections again after a rest."""
-        for _ in range(self._connections.tend(now_s)):
-            self._pause.accepted(now_s, as_many=_CUT_COST)
-        self._pause.tend(now_s)
+        for listener in self._connections.tend(now_s):
+            self._hold_off(listener, now_s, as_many=_CUT_COST)
+        for pause in self._pauses.values():
+            pause.tend(now_s)
 
     def read_monitor(self, now_s: float) -> bool:
         """Take in what has happened to connections lately; return whether one has ended."""
@@ -236,12 +228,12 @@ class Router:
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:
                 is_ipc = where.startswith("ipc://")
-                self._pause.listens(value, Path(where.removeprefix("ipc://")) if is_ipc else None)
+                path = Path(where.removeprefix("ipc://")) if is_ipc else None
+                self._pauses[where] = AcceptPause(value, path)
             elif event == zmq.EVENT_ACCEPTED:
                 self.counters.connections_opened += 1
-                self._connections.opened(value, is_tcp=where.startswith("tcp://"), now_s=now_s)
-                self._pause.accepted(now_s)
-                self.counters.accept_rests = self._pause.rests
+                self._connections.opened(value, where, now_s)
+                self._hold_off(where, now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
                 self._connections.closed(value)
@@ -257,7 +249,9 @@ class Router:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
-        self._pause.close()
+        for pause in self._pauses.values():
+            pause.close()
+        self._pauses.clear()
         if self.zap is not None:
             self.zap.close()
         self.socket.disable_monitor()
@@ -271,6 +265,12 @@ class Router:
             with contextlib.suppress(FileNotFoundError):
                 if _identify(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
+
+    def _hold_off(self, listener: str | None, now_s: float, *, as_many: float = 1.0) -> None:
+        """Take account of a connection, or one that was cut, where it came in."""
+        pause = self._pauses.get(listener or "")
+        if pause is not None:
+            self.counters.accept_rests += pause.accepted(now_s, as_many=as_many)
 
     def _encrypt(self) -> None:
         """Have the addresses that are bound from now on take clients with keys only."""
