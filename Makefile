@@ -2,6 +2,7 @@
 # make test   set up, then: lint, format, types and every test
 # make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
 # make peers  other loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
+# make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
 # make test-numa     the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd  the unit with its whole sandbox, systemd as process 1, in such a machine
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test lint types check peers test-numa test-systemd clean
+.PHONY: setup demo test lint types check fuzz peers test-numa test-systemd clean
 
 setup: $(VENV)/.project
 
@@ -29,6 +30,9 @@ lint: setup $(VENV)/.test-packages
 
 types: setup
 	@$(BIN)/mypy
+
+fuzz: setup $(VENV)/.test-packages
+	@nice -n 10 $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES))
 
 peers: setup
 	@$(BIN)/python -m bench.peer_setup

@@ -8,7 +8,8 @@ costs beside the bare work is the ratio's distance from 1. More clients at once,
 its own, have their turns in the same rounds; they share the client's core. A second daemon with two
 workers follows where there are two cores; its clients share their cores.
 
-``bench.transport`` adds its rows at the end: what of the way is the messages', not the decoder's.
+``bench.transport`` adds its rows at the end: what of the way is the messages', not the decoder's;
+and ``bench.security``: what encryption costs, and a client that sends garbage.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from bench.machine import choose_core, choose_other_core, describe_machine, pinn
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
+from bench.security import SecurityOptions, measure_security
 from bench.streams import ClientPool, Measured, Stream, StreamHere
 from bench.transport import TransportOptions, measure_transport
 from feeder.dataset import Dataset
@@ -100,6 +102,16 @@ def measure_stream(path: Path, options: StreamOptions) -> Report:
                 client_core=options.client_core,
             )
         )
+        results += measure_security(
+            path,
+            bench.recipe,
+            SecurityOptions(
+                rounds=options.rounds,
+                batches=options.batches,
+                worker_core=options.worker_core,
+                client_core=options.client_core,
+            ),
+        )
     return Report(bench="stream", machine=machine, results=results)
 
 
@@ -115,28 +127,26 @@ class _StreamBench:
         self._dataset = dataset
         self._options = options
         self._suffix = "" if workers == 1 else f"-{workers}-workers"
-        self._recipe = Recipe.for_split("train", batch_size=min(BATCH_SIZE, dataset.layout.samples))
-        self.batch_size = self._recipe.batch_size
+        self.recipe = Recipe.for_split("train", batch_size=min(BATCH_SIZE, dataset.layout.samples))
+        self.batch_size = self.recipe.batch_size
         self._epoch_batches = self._plan_epoch(0).batches
-        self._reader = SampleReader(dataset, self._recipe)
-        size = self._recipe.image_size
-        self._pixels = np.empty((self._recipe.batch_size, size, size, 3), np.int8)
-        self._labels = np.empty(self._recipe.batch_size, np.int64)
+        self._reader = SampleReader(dataset, self.recipe)
+        size = self.recipe.image_size
+        self._pixels = np.empty((self.recipe.batch_size, size, size, 3), np.int8)
+        self._labels = np.empty(self.recipe.batch_size, np.int64)
         self._rounds_begun = 0  # the warm-up counts as one
 
     def measure(self, daemon: Daemon) -> list[Result]:
         """Return the rows of this daemon."""
         began_s = time.monotonic()
         with ExitStack() as sessions:
-            over_ipc = sessions.enter_context(StreamHere(daemon.ipc, self._recipe))
+            over_ipc = sessions.enter_context(StreamHere(daemon.ipc, self.recipe))
             equal = self._compare_first_batch(over_ipc, began_s)
-            copied = sessions.enter_context(
-                StreamHere(daemon.ipc, self._recipe, share_memory=False)
-            )
+            copied = sessions.enter_context(StreamHere(daemon.ipc, self.recipe, share_memory=False))
             streams: dict[str, Stream] = {
                 "ipc": over_ipc,
                 "ipc-copy": copied,
-                "tcp": sessions.enter_context(StreamHere(daemon.tcp, self._recipe)),
+                "tcp": sessions.enter_context(StreamHere(daemon.tcp, self.recipe)),
             }
             streams |= self._open_more(daemon, sessions)
             results = self._run_rounds(daemon, streams)
@@ -214,7 +224,7 @@ class _StreamBench:
         local_name = f"sample/whole{suffix and '-beside' + suffix}"
         local = summarise(local_name, RATE, local_rates)
         ways = [(f"stream/{way}", each) for way, each in measured.items()]
-        image_bytes = self._recipe.image_size**2 * 3
+        image_bytes = self.recipe.image_size**2 * 3
         rows = [local]
         rows += [each.rate(name + suffix, local, local_rates) for name, each in ways]
         for name, each in ways:
@@ -239,7 +249,7 @@ class _StreamBench:
         with pinned_to(frozenset({self._options.worker_core})):
             for epoch, index in keys:
                 plan = self._plan_epoch(epoch)
-                for first in range(0, self._recipe.batch_size, CHUNK_IMAGES):
+                for first in range(0, self.recipe.batch_size, CHUNK_IMAGES):
                     sample_ids = plan.samples(index, first, CHUNK_IMAGES)
                     rows = slice(first, first + len(sample_ids))
                     self._reader.fill(
@@ -251,7 +261,7 @@ class _StreamBench:
                     )
 
     def _plan_epoch(self, epoch: int) -> EpochPlan:
-        return self._recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
+        return self.recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -39,6 +39,8 @@ DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FILE_BYTES_MAX: Final = 1 << 20  # a page is usual
+_SHOWN_CHARACTERS_MAX: Final = 80
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -219,7 +221,13 @@ def _check_security(config: Config) -> None:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+        if len(data) > _FILE_BYTES_MAX:
+            raise ConfigError(
+                f"{path}: more than {_FILE_BYTES_MAX} bytes: this is no configuration"
+            )
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(
             f"the configuration {path} cannot be read: {error.strerror}; name another one with "
@@ -237,6 +245,10 @@ def _read_toml(path: Path) -> dict[str, object]:
             f"{path}{line}: not valid TOML: {_TOML_PLACE.sub('', what)}"
             + (" at the end of the file" if place and not place[1] else "")
         ) from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid TOML: values are nested too deeply") from None
+    except ValueError:  # from int(), which takes 4300 digits
+        raise ConfigError(f"{path}: not valid TOML: a number has too many digits") from None
 
 
 def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, object]]:
@@ -272,7 +284,7 @@ def _parse(key: str, value: object, where: str, base: Path) -> object:
         return _parse_dataset(key, value, where, base)
     kind = _KINDS.get(key)
     if kind is None:
-        raise ConfigError(f"{where}: there is no key {key}: {_nearest(key)}")
+        raise ConfigError(f"{where}: there is no key {_show_key(key)}: {_nearest(key)}")
     try:
         parsed = kind.parse(value)
         return str(base / str(parsed)) if isinstance(kind, FilePath) and parsed else parsed
@@ -322,13 +334,26 @@ _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache
 
 def _toml_value(value: object) -> str:
     """Write text, numbers and lists of these; JSON's notation of them is TOML's too."""
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # the one control that JSON takes and TOML does not
 
 
 def _quote_key(name: str) -> str:
     return name if "." not in name else json.dumps(name)
 
 
+def _show_key(key: str) -> str:
+    return key if key.isprintable() and len(key) <= _SHOWN_CHARACTERS_MAX else _show(key)
+
+
 def _show(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+    """Return a value as JSON, in one short line that holds no controls."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+        if not text.isprintable():
+            text = json.dumps(value, default=str)
+    except RecursionError:
+        return "a value that is nested too deeply"
+    except ValueError:
+        return "a number of too many digits"
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}…"

@@ -26,7 +26,7 @@ from typing import Final
 from feeder.metrics import SocketCounters
 
 UNFINISHED_BYTES_MAX: Final = 24 << 20
-"""What a well-behaved peer can have sent and we not have read: 128 messages of 64 KiB that wait,
+"""What a well-behaved peer can have sent and we not have read: 32 messages of 64 KiB that wait,
 and what the kernel holds, with as much again to spare."""
 
 _LOOK_S: Final = 0.1
@@ -36,7 +36,7 @@ _GROWTH_BYTES: Final = 16 << 20
 
 _GROWTH_LOCAL_BYTES: Final = 64 << 20
 _QUIET_S: Final = 0.2
-_SILENT_S: Final = 5.0
+_SILENT_S: Final = 20.0
 """Clients speak every second. One that does not, while memory grows and nobody else explains it."""
 
 _ACCEPT_GROWTH_S: Final = 30.0
@@ -91,7 +91,7 @@ class Connections:
         self._open[fd] = _Connection(inode, is_tcp, now_s)
         if len(self._open) > self._max:
             mute = (n for n, each in self._open.items() if not (each.messages or each.is_cut))
-            self._cut(next(mute, fd), "too-many")
+            self.cut(next(mute, fd), "too-many")
 
     def closed(self, fd: int) -> None:
         """Hear that a connection has ended."""
@@ -132,24 +132,30 @@ class Connections:
             if not connection.is_cut and _holds_memory(fd, connection, now_s, grown)
         ]
         for fd in guilty:
-            self._cut(fd, "endless-message")
+            self.cut(fd, "endless-message")
+        if guilty:
+            self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
             self._floor_bytes, self._grown_s = held, now_s
         return len(guilty)
 
-    def _cut(self, fd: int, reason: str) -> None:
-        connection = self._open[fd]
+    def cut(self, fd: int, reason: str) -> bool:
+        """End a connection; return whether it was open and now is not."""
+        connection = self._open.get(fd)
+        if connection is None or connection.is_cut:
+            return False
         connection.is_cut = self._is_to_trim = True
         try:
             with socket.socket(fileno=os.dup(fd)) as peer:
                 if os.fstat(peer.fileno()).st_ino != connection.inode:
-                    return
+                    return False
                 name = peer.getpeername() or "a process of this machine"
                 peer.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # it has ended
+            return False  # it has ended
         self._counters.cut(reason)
         _log.warning("the connection of %s was cut: %s", name, reason)
+        return True
 
 
 def own_bytes(statm: Path = Path("/proc/self/statm")) -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feeder.errors import DatasetError
 from feeder.manifest import Manifest, ShardEntry, load_manifest
 from feeder.plan import ShardLayout
+from feeder.record_checks import find_impossible
 from feeder.shard_format import RECORD, checksum, printable
 from feeder.shard_reader import ShardReader
 
@@ -79,7 +80,8 @@ class Dataset:
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises DatasetError that names the sample whose record is damaged or cannot be read.
+        Raises DatasetError that names the sample whose record is damaged, makes no sense
+        (``feeder.record_checks``) or cannot be read.
         """
         shards, rows = self.layout.locate(sample_ids)
         records = np.empty(len(sample_ids), RECORD)
@@ -92,6 +94,9 @@ class Dataset:
                     f"the record of sample {int(sample_ids[at])} in {reader.path} is damaged: run "
                     f"`feeder verify {self.path}`, then restore the shard or pack again"
                 )
+        impossible = find_impossible(records, len(self.classes))
+        if impossible is not None:
+            raise self._damaged(int(sample_ids[impossible]), "its record contradicts itself")
         return records
 
     def find_blobs(

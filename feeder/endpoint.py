@@ -8,6 +8,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ from typing import Final, Literal
 from feeder.errors import ConfigError, ResourceError
 from feeder.slot_claim import DOOR_SUFFIX
 
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
 _IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
@@ -73,10 +76,12 @@ def parse_endpoint(text: str) -> Endpoint:
     if not text.startswith("tcp://"):
         raise ConfigError(f"bind: {text!r} is neither tcp://127.0.0.1:PORT nor ipc:///PATH")
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX:
+    if not colon or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
         raise ConfigError(f"bind: {text!r} has no port 0 .. {_PORT_MAX} at its end")
     bare = _NAMES.get(host, host.removeprefix("[").removesuffix("]"))
     try:
+        if not _HOST.fullmatch(bare):  # no scope, which may be any text
+            raise ValueError
         ipaddress.ip_address(bare)
     except ValueError:
         raise ConfigError(
@@ -143,11 +148,19 @@ def clear_stale_socket(path: Path) -> None:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    if not path.startswith("/") or "\0" in path:
+    if not path.startswith("/") or "\0" in path or not _is_file_name(path):
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
-    if len(os.fsencode(path)) > _IPC_PATH_BYTES_MAX:
+    if len(path.encode("utf-8", "surrogatepass")) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
             f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, which is what "
             "the system allows for sockets: choose a shorter one"
         )
     return Endpoint("ipc", "", 0, path)
+
+
+def _is_file_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # a lone half of a surrogate pair
+        return False
+    return True

@@ -17,13 +17,14 @@ import msgspec
 from feeder.errors import DatasetError
 from feeder.permutation import MAX_SIZE
 from feeder.plan import MAX_SHARDS
-from feeder.shard_format import shard_name
+from feeder.shard_format import printable, shard_name
 
 MANIFEST_NAME: Final = "manifest.json"
 QUARANTINE_NAME: Final = "quarantine.jsonl"
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
 VERSION: Final = 1
+_QUOTED_CHARACTERS_MAX: Final = 200
 _BYTES_MAX: Final = 256 << 20  # a million shards; what is larger is no manifest
 
 
@@ -141,14 +142,19 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         manifest = msgspec.convert(fields, Manifest)
         encoded = manifest.encode()
     except (ValueError, RecursionError) as error:  # msgspec's and json's errors are ValueErrors
-        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{where} is damaged ({detail}); restore it or pack again") from None
+        raise _damaged(where, str(error) or type(error).__name__) from None
     if encoded != data:
-        raise DatasetError(f"{where} is damaged (not as it was written); restore it or pack again")
+        raise _damaged(where, "not as it was written")
     problem = manifest.inconsistency()
     if problem is not None:
-        raise DatasetError(f"{where} is damaged ({problem}); restore it or pack again")
+        raise _damaged(where, problem)
     return manifest
+
+
+def _damaged(where: str, problem: str) -> DatasetError:
+    """Return the error; what it quotes of the file is cut, and escaped where it is no text."""
+    shown = printable(problem.partition("\n")[0][:_QUOTED_CHARACTERS_MAX])
+    return DatasetError(f"{where} is damaged ({shown}); restore it or pack again")
 
 
 def _check_version(fields: Mapping[Any, Any], where: str) -> None:

@@ -233,5 +233,5 @@ def parse_field(text: str) -> tuple[str, object]:
         raise ConfigError(f"recipe: {text!r} is not NAME=VALUE, as in brightness=0.4")
     try:
         return name.strip(), json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, or a number or a nesting beyond Python's limits
         return name.strip(), value.strip()

@@ -5,6 +5,7 @@ with name, what is allowed and value.
 """
 
 import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Final, SupportsIndex, TypeGuard
 
@@ -13,30 +14,33 @@ from feeder.errors import ConfigError
 MAX_FACTOR: Final = 10.0  # of brightness, contrast, saturation
 MAX_HUE: Final = 0.5  # of the circle: half a turn is the most that differs
 
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxlong, _BRIEF.maxother = 3, 80, 500, 80
+
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Check that ``value`` is one of ``choices``, in type too."""
     # 1 == True and True == 1, so the type must agree too; LastBatch.DROP is as good as "drop".
     if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
         names = " or ".join(str(choice).lower() for choice in choices)
-        raise ConfigError(f"recipe: {name} must be {names}, got {value!r}")
+        raise ConfigError(f"recipe: {name} must be {names}, got {_show(value)}")
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> int:
     """Return a whole number low .. high."""
     allowed = f"a whole number {low} .. {high}"
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ConfigError(f"recipe: {name} must be {allowed}, got {value!r}")
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
     number = operator.index(value)
     if not low <= number <= high:
-        raise ConfigError(f"recipe: {name} must be {allowed}, got {value!r}")
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
     return number
 
 
 def check_probability(name: str, value: object) -> float:
     """Return a number 0 .. 1."""
     if not _is_number(value) or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {value!r}")
+        raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {_show(value)}")
     return float(value) + 0.0  # -0.0 becomes 0.0
 
 
@@ -48,7 +52,7 @@ def check_interval(name: str, value: object, low: float, high: float) -> tuple[f
             return float(least) + 0.0, float(greatest) + 0.0
     raise ConfigError(
         f"recipe: {name} must be two numbers (least, greatest) with "
-        f"{low:g} <= least <= greatest <= {high:g}, got {value!r}"
+        f"{low:g} <= least <= greatest <= {high:g}, got {_show(value)}"
     )
 
 
@@ -59,7 +63,7 @@ def check_factors(name: str, value: object) -> tuple[float, float]:
     if not isinstance(value, tuple | list):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_FACTOR - 1.0:g} or two factors "
-            f"(least, greatest), got {value!r}"
+            f"(least, greatest), got {_show(value)}"
         )
     return check_interval(name, value, 0.0, MAX_FACTOR)
 
@@ -71,7 +75,7 @@ def check_hue(name: str, value: object) -> tuple[float, float]:
     if not isinstance(value, tuple | list):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_HUE:g} or two turns (least, greatest), "
-            f"got {value!r}"
+            f"got {_show(value)}"
         )
     return check_interval(name, value, -MAX_HUE, MAX_HUE)
 
@@ -82,8 +86,16 @@ def check_colour(name: str, value: object) -> tuple[int, int, int]:
         red, green, blue = (check_integer(name, level, 0, 255) for level in value)
         return red, green, blue
     raise ConfigError(
-        f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {value!r}"
+        f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {_show(value)}"
     )
+
+
+def _show(value: object) -> str:
+    """Return a value as Python writes it, cut where it is long or nested."""
+    try:
+        return _BRIEF.repr(value)
+    except ValueError:  # from int(), which writes 4300 digits
+        return "a number of too many digits"
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -12,12 +12,13 @@ Reference: ITU-T T.81 (JPEG), annex F.
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from feeder import _native
 from feeder.errors import DatasetError
 
 TILE_WIDTHS_PX = (16, 32, 64, 128)
+PIXELS_MAX: Final = 100_000_000  # of a sample; 300 MB as RGB, the bound of a bomb
 
 
 class Subsampling(enum.IntEnum):

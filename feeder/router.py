@@ -15,6 +15,7 @@ import contextlib
 import errno
 import re
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from feeder.zap import DOMAIN
 from feeder.zap_handler import KeyList, ZapHandler
 
 _SEND_MARK: Final = 2 * SESSION_CHUNKS_MAX
-_RECEIVE_MARK: Final = 128
+_RECEIVE_MARK: Final = 32
 """Messages of one peer that wait here: its window of requests and a ping a second."""
 
 _BACKLOG: Final = 256
@@ -48,11 +49,15 @@ _CUT_COST: Final = 450.0
 """Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
 
 _EVENTS_A_TURN: Final = 64
-_PARTS_A_TURN: Final = 1024
+_PARTS_MAX: Final = 64
+"""Of a message; none has several, and who sends more means harm."""
+
+_PARTS_A_TURN: Final = 8192
 """Of messages of several frames, which are dropped."""
 
-_PART_WASTE_BYTES: Final = 4096
-"""What handling any frame costs, in the time that so many bytes take."""
+_FRAME_WASTE_BYTES: Final = 4096
+_PART_WASTE_BYTES: Final = 64
+"""What handling any message costs, and any part of one, in the time that so many bytes take."""
 
 _LOCAL_PEER: Final = re.compile(r"localhost:(\d+):\d+:\d+")
 """How libzmq writes who is at the other end of an ipc connection: user, group and process."""
@@ -118,6 +123,7 @@ class Router:
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and what tells them apart
         self._body: zmq.Frame | None = None  # of the last message
+        self._fd, self._parts = -1, 0  # of it: the connection, and how many it has so far
         self._is_skipping = False  # a message of more parts than a turn has time for
 
     def bind(self, endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
@@ -140,24 +146,34 @@ class Router:
                 peer = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
+            self._fd, self._parts = -1, 1
             body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
             with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
-                self._connections.heard(body.get(zmq.SRCFD), len(body))
+                self._fd = int(body.get(zmq.SRCFD))
+                self._connections.heard(self._fd, len(body))
             if not body.more:
                 return peer, body.bytes
             self.counters.drop("several-frames")
             self._is_skipping = True
+        self._skip()
+        return None
+
+    def _skip(self) -> None:
+        """Drop the rest of a message of several frames, or as much as a turn has time for."""
         for _ in range(_PARTS_A_TURN):
             part = self.socket.recv(zmq.NOBLOCK, copy=False)
-            self.waste(len(part))
+            self.wasted_bytes += len(part) + _PART_WASTE_BYTES
+            self._parts += 1
+            if self._parts == _PARTS_MAX and self._connections.cut(self._fd, "many-parts"):
+                self._pause.accepted(time.monotonic(), as_many=_CUT_COST)
             if not part.more:
                 self._is_skipping = False
-                break
-        return None
+                self.waste(0)
+                return
 
     def waste(self, frame_bytes: int) -> None:
         """Take account of a frame that was of no use to anybody."""
-        self.wasted_bytes += frame_bytes + _PART_WASTE_BYTES
+        self.wasted_bytes += frame_bytes + _FRAME_WASTE_BYTES
 
     def account(self) -> str:
         """Return whose limits the sender of the last message counts against.

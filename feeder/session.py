@@ -27,12 +27,12 @@ from feeder.admission import (
     Refusal,
     ServedDataset,
     SessionLimits,
-    Usage,
     admit,
     compose_welcome,
 )
 from feeder.dispatch import DEATHS_MAX, Batch, Chunk, Dispatcher
 from feeder.metrics import SessionCounters
+from feeder.session_book import SessionBook
 from feeder.session_events import (
     ChunkFailed,
     ChunkFilled,
@@ -84,9 +84,7 @@ class SessionTable:
         self._identity = identity
         self._counters = counters
         self._dispatcher = Dispatcher(chunk_images=limits.chunk_images)
-        self._sessions: dict[int, Session] = {}
-        self._by_peer: dict[bytes, int] = {}
-        self._ended: dict[int, Session] = {}  # memory not given back yet
+        self._book = SessionBook()
         self._is_draining = False
         self._out: list[Instruction] = []
         self._now_s = 0.0
@@ -100,32 +98,23 @@ class SessionTable:
         return not (
             dispatcher.chunks_in_hand
             or dispatcher.queued_batches
-            or any(session.waiting for session in self._sessions.values())
+            or any(session.waiting for session in self._book.open.values())
         )
 
     @property
     def committed_bytes(self) -> int:
         """Slot memory of all sessions, those of ended ones that is still lent included."""
-        return sum(
-            session.layout.total_bytes
-            for sessions in (self._sessions, self._ended)
-            for session in sessions.values()
-        )
+        return self._book.committed_bytes
 
     @property
     def held_bytes(self) -> int:
         """Slot memory that clients map, that of ended sessions included."""
-        return sum(
-            session.layout.total_bytes
-            for sessions in (self._sessions, self._ended)
-            for session in sessions.values()
-            if session.is_held
-        )
+        return self._book.held_bytes
 
     @property
     def open_sessions(self) -> int:
         """How many sessions there are."""
-        return len(self._sessions)
+        return len(self._book.open)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Return what follows from an event, to be carried out in this order."""
@@ -150,7 +139,7 @@ class SessionTable:
             case SlotsRefused():
                 self._on_slots_refused(event)
             case SlotsClosed():
-                self._ended.pop(event.session, None)
+                self._book.forget(event.session)
             case SlotsClaimed():
                 self._on_slots_claimed(event)
             case HolderGone():
@@ -172,7 +161,7 @@ class SessionTable:
             return
         if not isinstance(message, Request | Ping | Bye):
             return  # StatsRequest concerns no session
-        session = self._sessions.get(message.session)
+        session = self._book.open.get(message.session)
         if session is None or session.peer != event.peer or not session.is_open:
             if not isinstance(message, Bye):
                 self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
@@ -187,19 +176,19 @@ class SessionTable:
             self._end(session)
 
     def _on_hello(self, event: MessageReceived, hello: Hello) -> None:
-        former = self._by_peer.get(event.peer)
+        former = self._book.of_peer(event.peer)
         if former is not None:
             self._counters.sessions_closed += 1
-            self._end(self._sessions[former])
+            self._end(former)
         admission = admit(
             hello,
             self._datasets,
             self._limits,
             is_draining=self._is_draining,
-            used=self._usage(),
+            used=self._book.usage(),
             available_bytes=event.available_bytes,
             account=event.account,
-            used_by_client=self._usage(event.account),
+            used_by_client=self._book.usage(event.account),
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)
@@ -214,24 +203,10 @@ class SessionTable:
             account=event.account,
             seen_s=self._now_s,
         )
-        self._sessions[session.number] = session
-        self._by_peer[event.peer] = session.number
+        self._book.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
         self._out.append(
             OpenSlots(session.number, hello.dataset, hello.recipe, hello.seed, session.layout)
-        )
-
-    def _usage(self, account: str | None = None) -> Usage:
-        """Return what is in use, of one client or in all."""
-        open_, ended = (
-            [each for each in sessions.values() if account is None or each.account == account]
-            for sessions in (self._sessions, self._ended)
-        )
-        return Usage(
-            # Ended sessions whose memory is still lent hold descriptors: no more of these either.
-            sessions=max(len(open_), len(ended)),
-            slots_bytes=sum(each.layout.total_bytes for each in (*open_, *ended)),
-            recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in open_),
         )
 
     def _on_request(self, session: Session, request: Request) -> None:
@@ -261,7 +236,7 @@ class SessionTable:
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
-            self._sessions[batch.session].in_hand += 1
+            self._book.open[batch.session].in_hand += 1
             self._check_by(self._now_s + self._limits.chunk_deadline_s)
             self._out.append(
                 FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
@@ -275,7 +250,7 @@ class SessionTable:
         if not batch.is_cancelled:
             self._counters.chunks += 1
             self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
-            session = self._sessions[batch.session]
+            session = self._book.open[batch.session]
             is_whole = not batch.has_chunks and not batch.in_hand
             self._counters.batches += is_whole
             if not session.is_held:
@@ -326,7 +301,7 @@ class SessionTable:
             return
         self._dispatcher.cancel(batch)
         self._counters.batches_failed += 1
-        session = self._sessions[batch.session]
+        session = self._book.open[batch.session]
         failed = Failed(
             session=session.number,
             epoch=batch.epoch,
@@ -338,9 +313,9 @@ class SessionTable:
 
     def _settle(self, batch: Batch) -> None:
         """Account for a chunk that a worker does not have in hand any more."""
-        session = self._sessions.get(batch.session)
+        session = self._book.open.get(batch.session)
         if session is None:
-            session = self._ended[batch.session]
+            session = self._book.ended[batch.session]
             session.in_hand -= 1
             self._close_if_quiet(session)
             return
@@ -363,7 +338,7 @@ class SessionTable:
             batch.slot = None
 
     def _on_slot_returned(self, event: SlotReturned) -> None:
-        session = self._sessions.get(event.session)
+        session = self._book.open.get(event.session)
         if session is not None:
             session.free_slots.append(event.slot)
             self._give_slots(session)
@@ -371,7 +346,7 @@ class SessionTable:
     # --- Slots that clients map ---------------------------------------------------------------
 
     def _on_slots_claimed(self, event: SlotsClaimed) -> None:
-        session = self._sessions.get(event.session)
+        session = self._book.open.get(event.session)
         refusal = _UNKNOWN_SESSION.message if session is None else session.object_to_claim()
         if session is None or refusal is not None:
             self._out.append(RefuseClaim(event.connection, refusal or ""))
@@ -382,9 +357,9 @@ class SessionTable:
 
     def _on_holder_gone(self, event: HolderGone) -> None:
         """Take slots back from a client that died or let go; a session not yet used goes on."""
-        session = self._sessions.get(event.session)
+        session = self._book.open.get(event.session)
         if session is None:
-            session = self._ended.get(event.session)
+            session = self._book.ended.get(event.session)
             if session is not None and session.is_held:
                 session.is_held = False
                 self._close_if_quiet(session)
@@ -398,7 +373,7 @@ class SessionTable:
     # --- Beginnings and ends of sessions ------------------------------------------------------
 
     def _on_slots_opened(self, event: SlotsOpened) -> None:
-        session = self._sessions.get(event.session)
+        session = self._book.open.get(event.session)
         if session is None:
             return
         session.is_open = True
@@ -415,26 +390,26 @@ class SessionTable:
         self._out.append(Send(session.peer, welcome))
 
     def _on_slots_refused(self, event: SlotsRefused) -> None:
-        session = self._sessions.get(event.session)
+        session = self._book.open.get(event.session)
         if session is not None:
             self._refuse(session.peer, Refusal("memory", event.reason))
             self._end(session)
 
     def _on_peer_gone(self, event: PeerGone) -> None:
-        number = self._by_peer.get(event.peer)
-        if number is not None:
+        session = self._book.of_peer(event.peer)
+        if session is not None:
             self._counters.sessions_lost += 1
-            self._end(self._sessions[number])
+            self._end(session)
 
     def _on_drain(self) -> None:
         self._is_draining = True
-        for session in self._sessions.values():
+        for session in self._book.open.values():
             self._out.append(Send(session.peer, Draining(session=session.number)))
 
     def _on_clock(self) -> None:
         """End silent sessions, kill stuck workers, and find out when to look again."""
         self.check_at_s = float("inf")
-        for session in list(self._sessions.values()):
+        for session in list(self._book.open.values()):
             over_at_s = session.seen_s + self._limits.lease_s
             if over_at_s <= self._now_s:
                 self._counters.sessions_expired += 1
@@ -447,9 +422,7 @@ class SessionTable:
         self._check_by(self._dispatcher.oldest_progress_s() + deadline_s)
 
     def _end(self, session: Session) -> None:
-        del self._sessions[session.number]
-        del self._by_peer[session.peer]
-        self._ended[session.number] = session
+        self._book.end(session)
         for batch in session.wanted.values():
             self._dispatcher.cancel(batch)
         session.waiting.clear()

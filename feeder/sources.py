@@ -26,10 +26,9 @@ from PIL import Image, ImageOps
 
 from feeder.errors import DatasetError
 from feeder.exif import UPRIGHT, read_orientation
-from feeder.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.shard_format import Oddity
 
-PIXELS_MAX: Final = 100_000_000  # also tile_jpeg's limit; 300 MB as RGB, the bound of a bomb
 FILE_BYTES_MAX: Final = 1 << 30
 _JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
 JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})

@@ -18,7 +18,10 @@ from pathlib import Path, PurePosixPath
 
 from feeder.errors import ConfigError, ResourceError
 
-_CPULIST_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+_CPULIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_CPU_MAX = 65_535  # Linux is built for 8192 at most
+_COUNT = re.compile(r"-1|[0-9]{1,18}")  # what the kernel writes where it counts; -1 is "no limit"
+_FILE_BYTES_MAX = 16 << 20  # mountinfo of a host with many thousand containers
 _ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
 
 
@@ -63,17 +66,22 @@ def parse_cpulist(text: str) -> frozenset[int]:
 
     Raises ConfigError on anything else.
     """
-    cpus: set[int] = set()
+    ranges: list[tuple[int, int]] = []
     for part in filter(None, (part.strip() for part in text.strip().split(","))):
         match = _CPULIST_PART.fullmatch(part)
         first = int(match[1]) if match else 0
         last = int(match[2] or match[1]) if match else -1
-        if not match or last < first:
+        if last < first or last > _CPU_MAX:
             raise ConfigError(
                 f"{part!r} in {text.strip()!r} is not a CPU or a range of CPUs: write a list such "
                 "as 0-3,8"
             )
-        cpus.update(range(first, last + 1))
+        ranges.append((first, last))
+    cpus: set[int] = set()
+    reached = -1
+    for first, last in sorted(ranges):  # none is counted twice, however often it is named
+        cpus.update(range(max(first, reached + 1), last + 1))
+        reached = max(reached, last)
     return frozenset(cpus)
 
 
@@ -93,7 +101,7 @@ def read_cpulist(path: Path) -> frozenset[int]:
     try:
         return parse_cpulist(_read(path))
     except ConfigError as error:
-        raise ResourceError(f"{path} cannot be understood: {error}") from None
+        raise _nonsense(path, str(error)) from None
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
@@ -103,7 +111,7 @@ def read_topology(root: Path = Path("/")) -> Topology:
     found = {
         int(entry.name.removeprefix("node")): entry
         for entry in _entries(system / "node")
-        if re.fullmatch(r"node\d+", entry.name)
+        if re.fullmatch(r"node[0-9]{1,6}", entry.name)
     }
     nodes: list[NumaNode] = []
     memory = {number: _node_memory_bytes(entry) for number, entry in found.items()}
@@ -114,7 +122,7 @@ def read_topology(root: Path = Path("/")) -> Topology:
                 id=number,
                 cpus=cpus & online if online else cpus,
                 memory_bytes=memory[number],
-                memory_node=_nearest_memory(number, _read(entry / "distance"), memory),
+                memory_node=_nearest_memory(number, entry / "distance", memory),
             )
         )
     if any(node.cpus for node in nodes):
@@ -143,11 +151,7 @@ def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) 
 
 def _quotas(root: Path) -> Iterator[float]:
     """Yield every CPU quota that applies to this process, in CPUs: its groups' and all above."""
-    memberships = [
-        (hierarchy, controllers.split(","), path)
-        for line in _read(root / "proc/self/cgroup").splitlines()
-        for hierarchy, controllers, path in [line.split(":", 2)]
-    ]
+    memberships = list(_memberships(root / "proc/self/cgroup"))
     for line in _read(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         mounted, kind = before.split(), after.split()
@@ -162,6 +166,15 @@ def _quotas(root: Path) -> Iterator[float]:
                 folder = root / mount_point.lstrip("/")
                 for group in _group_folders(folder, mount_root, path):
                     yield from _v2_quota(group) if unified else _v1_quota(group)
+
+
+def _memberships(path: Path) -> Iterator[tuple[str, list[str], str]]:
+    """Yield number, controllers and path of each hierarchy that this process is in."""
+    for line in _read(path).splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            raise _nonsense(path, f"{line!r} is not NUMBER:CONTROLLERS:PATH")
+        yield parts[0], parts[1].split(","), parts[2]
 
 
 def _group_folders(mount: Path, mount_root: str, path: str) -> Iterator[Path]:
@@ -180,28 +193,31 @@ def _group_folders(mount: Path, mount_root: str, path: str) -> Iterator[Path]:
 
 
 def _v2_quota(group: Path) -> Iterator[float]:
-    words = _read(group / "cpu.max").split()
+    path = group / "cpu.max"
+    words = _read(path).split()
     if len(words) == 2 and words[0] != "max":
-        yield int(words[0]) / int(words[1])
+        yield _count(words[0], path, least=1) / _count(words[1], path, least=1)
 
 
 def _v1_quota(group: Path) -> Iterator[float]:
-    quota_us, period_us = (_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-    if quota_us and period_us and int(quota_us) > 0:
-        yield int(quota_us) / int(period_us)
+    paths = [group / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+    quota_us, period_us = map(_read, paths)
+    if quota_us and period_us and _count(quota_us, paths[0], least=-1) > 0:
+        yield _count(quota_us, paths[0], least=1) / _count(period_us, paths[1], least=1)
 
 
-def _nearest_memory(number: int, distance: str, memory: dict[int, int]) -> int | None:
-    """Return the node whose memory is nearest; `distance` lists one figure per node, by id."""
+def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int | None:
+    """Return the node whose memory is nearest; the file lists one figure per node, by id."""
     if memory[number]:
         return number
-    distances = dict(zip(sorted(memory), map(int, distance.split()), strict=False))
+    figures = [_count(word, distance, least=0) for word in _read(distance).split()]
+    distances = dict(zip(sorted(memory), figures, strict=False))
     holders = [node for node, size in memory.items() if size]
     return min(holders, key=lambda node: (distances.get(node, 255), node), default=None)
 
 
 def _node_memory_bytes(entry: Path) -> int:
-    match = re.search(r"MemTotal:\s*(\d+) kB", _read(entry / "meminfo"))
+    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", _read(entry / "meminfo"))
     return int(match[1]) * 1024 if match else 0
 
 
@@ -221,9 +237,23 @@ def _entries(folder: Path) -> list[Path]:
 def _read(path: Path) -> str:
     """Return a small kernel file's text, or "" where it is absent or hidden from us."""
     try:
-        return path.read_text().strip()
-    except OSError:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX)
+    except (OSError, ValueError):  # a ValueError: the path holds a zero byte
         return ""
+    return data.decode("utf-8", "surrogateescape").strip()
+
+
+def _count(text: str, path: Path, *, least: int) -> int:
+    """Return a number in a kernel's file; ResourceError where it is none or below `least`."""
+    if not _COUNT.fullmatch(text) or int(text) < least:
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise _nonsense(path, f"{shown!r} is no count")
+    return int(text)
+
+
+def _nonsense(path: Path, what: str) -> ResourceError:
+    return ResourceError(f"{path} cannot be understood: {what}")
 
 
 def _unescape(field: str) -> str:

@@ -17,7 +17,8 @@ import turbojpeg
 
 from feeder.errors import DatasetError
 from feeder.manifest import ShardEntry
-from feeder.recode import Subsampling
+from feeder.recode import PIXELS_MAX, Subsampling
+from feeder.record_checks import MCU_PX
 from feeder.shard_format import (
     HEADER_BYTES,
     RECORD,
@@ -32,14 +33,6 @@ from feeder.shard_reader import ShardReader
 from feeder.task_pool import Report
 from feeder.tiles import check_segments, layout_of, whole_jpeg
 
-_MCU_PX: Final = {
-    Subsampling.S444: (8, 8),
-    Subsampling.S422: (16, 8),
-    Subsampling.S420: (16, 16),
-    Subsampling.S440: (8, 16),
-    Subsampling.S411: (32, 8),
-    Subsampling.GREY: (8, 8),
-}
 _SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
 _DAMAGED_PADDING = "the bytes between two samples are not zero"
 _REPORT_EVERY: Final = 32  # samples
@@ -199,10 +192,10 @@ class _ShardCheck:
 
     def _decode(self, record: np.void, blob: bytearray) -> str | None:
         size = int(record["width"]), int(record["height"])
-        jpeg = whole_jpeg(memoryview(blob), layout_of(record), *size)
         try:
+            jpeg = whole_jpeg(memoryview(blob), layout_of(record), *size)
             pixels = self._decoder.decode(jpeg, pixel_format=turbojpeg.TJPF_RGB)
-        except (OSError, Warning) as error:
+        except (OSError, ValueError, Warning) as error:
             return f"it does not decode ({error})"
         height, width = pixels.shape[:2]
         if (width, height) != size:
@@ -216,15 +209,14 @@ def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> 
     columns, rows = fields["tile_columns"], fields["tile_rows"]
     tile_px = fields["tile_mcus"] * fields["mcu_width_px"]
     mcu_px = (fields["mcu_width_px"], fields["mcu_height_px"])
-    if (
-        fields["subsampling"] not in _MCU_PX
-        or mcu_px != _MCU_PX[Subsampling(fields["subsampling"])]
-    ):
+    if fields["subsampling"] not in MCU_PX or mcu_px != MCU_PX[Subsampling(fields["subsampling"])]:
         return "its MCU size does not fit its subsampling"
     if not tile_px or (fields["tile_mcus"] > 1 and tile_px > tile_width_px):
         return f"its tiles are {tile_px} px wide, the dataset's at most {tile_width_px}"
     if not fields["width"] or not fields["height"]:
         return "its size is zero"
+    if fields["width"] * fields["height"] > PIXELS_MAX:
+        return f"it has more than {PIXELS_MAX} pixels"
     if -(-fields["width"] // tile_px) != columns or -(-fields["height"] // mcu_px[1]) != rows:
         return "its tile grid does not fit its size"
     layout = layout_of(record)

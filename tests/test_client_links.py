@@ -21,7 +21,7 @@ from tests.client_shell import (
     welcome,
 )
 from trainer_client._asker import ASK_AGAIN_S, HEDGES_MAX
-from trainer_client._conversation import QUIET_S
+from trainer_client._conversation import QUIET_S, REDIAL_S
 from trainer_client._lateness import Lateness
 from trainer_client._owners import LanePlaces, rank_nodes
 from trainer_client._prefetch import Key
@@ -476,6 +476,22 @@ def test_a_node_that_is_left_out_is_warned_of_once() -> None:
     for _ in range(3):
         leave_out(shell, NEXT)
     assert len(shell.warnings) == 1
+
+
+def test_a_node_that_refused_the_connection_for_good_is_dialled_anew_after_a_while() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    shell.lose(NEXT)
+    leave_out(shell, NEXT)
+    before = shell.run_until(shell.now_s + REDIAL_S - 0.5)
+    assert not [each for each in before if isinstance(each, Dial | HangUp)]
+    after = shell.run_until(shell.now_s + 1.0)
+    assert [each for each in after if isinstance(each, Dial | HangUp)] == [
+        HangUp(NEXT),
+        Dial(2, PLACES[NEXT]),
+    ]
+    assert shell.session.feeders_left_out == 0
 
 
 def test_a_node_that_is_left_out_has_no_say_any_more() -> None:

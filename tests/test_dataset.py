@@ -15,6 +15,7 @@ from feeder.manifest import MANIFEST_NAME
 from feeder.shard_format import RECORD, shard_name
 from feeder.shard_reader import ShardReader
 from feeder.tiles import layout_of, whole_jpeg
+from tests.rewrite import rewrite_record
 from tests.sources import InlinePool, make_source, pack, pixels
 from tests.test_manifest import make_manifest
 
@@ -145,6 +146,40 @@ def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> Non
     records["offset"] = 2**40
     with pytest.raises(DatasetError, match=r"sample 3 .*points out of the shard"):
         dataset.find_blobs(np.array([3]), records)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("subsampling", 200),
+        ("subsampling", 6),
+        ("mcu_width_px", 0),
+        ("mcu_height_px", 24),
+        ("tile_mcus", 0),
+        ("tile_columns", 60),
+        ("tile_rows", 0),
+        ("width", 0),
+        ("height", 65_535),
+        ("label", 3),
+    ],
+)
+def test_record_that_contradicts_itself_is_refused(damaged: Path, field: str, value: int) -> None:
+    rewrite_record(damaged, 4, **{field: value})
+    with Dataset.open(damaged) as dataset:
+        with pytest.raises(DatasetError, match=r"sample 4 \(class.*contradicts itself"):
+            dataset.read_records(np.array([3, 4]))
+        assert len(dataset.read_records(np.array([3, 2]))) == 2
+
+
+def test_picture_larger_than_packing_takes_is_refused(damaged: Path) -> None:
+    rewrite_record(
+        damaged, 4, width=65_528, height=65_528, tile_columns=8191, tile_rows=8191, tile_mcus=1
+    )
+    with (
+        Dataset.open(damaged) as dataset,
+        pytest.raises(DatasetError, match=r"sample 4 .*contradicts itself"),
+    ):
+        dataset.read_records(np.array([4]))
 
 
 def test_shard_truncated_under_an_open_dataset(damaged: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from feeder.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.errors import ConfigError, ResourceError
+from trainer_client._endpoints import parse_list
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,14 @@ def test_local_endpoints_need_no_keys() -> None:
             "tcp://127.0.0.1:²",
             "tcp://host.example:1",
         ),
-        *("ipc://relative", "ipc://", f"ipc:///{'x' * 110}", "ipc:///a\0b"),
+        *("ipc://relative", "ipc://", f"ipc:///{'x' * 110}", "ipc:///a\0b", "ipc:///\ud800"),
+        *("tcp://127.0.0.1:" + "1" * 5000, "tcp://[::1%lo]:1", "tcp://[::2%\n]:1"),
     ],
 )
 def test_what_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^bind: "):
+    with pytest.raises(ConfigError, match=r"^bind: ") as caught:
         parse_endpoint(text)
+    assert str(caught.value).isprintable()
 
 
 def test_node_processes_bind_side_by_side() -> None:
@@ -104,3 +107,8 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
     assert path.read_text() == "data"
     with pytest.raises(ConfigError, match="there is no folder"):
         clear_stale_socket(tmp_path / "missing" / "s")
+
+
+def test_a_list_of_endpoints_with_a_port_of_thousands_of_digits_is_refused_by_its_line() -> None:
+    with pytest.raises(ConfigError, match=r"^list:2: .* is no port 1 \.\. 65535"):
+        parse_list(b"tcp://host:1\ntcp://host:" + b"1" * 5000, "list")

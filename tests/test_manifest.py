@@ -57,6 +57,16 @@ def test_round_trip_keeps_everything_even_undecodable_names() -> None:
     assert manifest.encode().isascii()
 
 
+@pytest.mark.parametrize("text", ["[" * 5000, "two\nlines", "\x9b31m", "\u2028"])
+def test_what_a_manifest_says_is_quoted_harmlessly_and_in_short(text: str) -> None:
+    fields = msgspec.to_builtins(make_manifest())
+    for strange in ({**fields, text: 1}, {**fields, "format": text}):
+        with pytest.raises(DatasetError, match="damaged") as caught:
+            decode_manifest(canonical_json(strange), "x")
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 400
+
+
 def test_fingerprint_depends_on_every_field() -> None:
     prints = {
         make_manifest().fingerprint,

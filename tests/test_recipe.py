@@ -278,6 +278,24 @@ def test_a_field_can_be_written_as_text(text: str, field: tuple[str, object]) ->
     assert parse_field(text) == field
 
 
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
+def test_text_that_json_cannot_hold_stays_text(value: str) -> None:
+    assert parse_field(f"scale={value}") == ("scale", value)
+    with pytest.raises(ConfigError, match="recipe: scale must be two numbers"):
+        Recipe.for_split("train", batch_size=1, scale=value)
+
+
+def test_a_bad_value_is_quoted_in_short() -> None:
+    nested: object = 0
+    for _ in range(5000):
+        nested = [nested]
+    for value in (nested, "x" * 5000, 10**5000, [1] * 5000):
+        for field in ("crop", "batch_size", "scale", "hue", "brightness", "erasing_value"):
+            with pytest.raises(ConfigError, match=f"recipe: {field} must be") as caught:
+                Recipe.for_split("train", **{"batch_size": 1, field: value})  # type: ignore[arg-type]
+            assert len(str(caught.value)) < 300
+
+
 def test_text_that_is_no_field_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"recipe: 'rand-augment' is not NAME=VALUE"):
         parse_field("rand-augment")
@@ -317,3 +335,36 @@ def test_decoding_checks_ranges_and_refuses_unknown_fields() -> None:
 def test_a_recipe_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         TRAIN.batch_size = 5  # type: ignore[misc]
+
+
+NEVER: tuple[object, ...] = (
+    *(None, {}, [], b"x", "", "x", "__import__('os')", {"__reduce__": "os.system"}, [[]]),
+    *(-1, 2**63, -(2**62), 1e308, -1e-9, math.inf, -math.inf, math.nan, [math.nan, 1.0]),
+    *([1.0], [1, 2, 3, 4], [2.0, 1.0], [-1.0, 1.0], [0.0, 1e9], ["a", "b"], [None, None]),
+)
+"""What no field of a recipe takes."""
+
+
+@pytest.mark.parametrize("name", Recipe.__struct_fields__)
+def test_no_field_takes_from_the_wire_what_is_out_of_type_or_range(name: str) -> None:
+    for value in NEVER:
+        frame = msgspec.msgpack.encode({**msgspec.to_builtins(TRAIN), name: value})
+        with pytest.raises((ConfigError, msgspec.ValidationError)):
+            msgspec.msgpack.decode(frame, type=Recipe)
+
+
+@given(st.sampled_from(Recipe.__struct_fields__), st.data())
+def test_any_value_from_the_wire_is_refused_or_one_that_checks_again(
+    name: str, data: st.DataObject
+) -> None:
+    leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
+    value = data.draw(leaf | st.lists(leaf, max_size=4))
+    frame = msgspec.msgpack.encode({**msgspec.to_builtins(TRAIN), name: value})
+    try:
+        recipe = msgspec.msgpack.decode(frame, type=Recipe)
+    except (ConfigError, msgspec.ValidationError):
+        return
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(recipe), type=Recipe)
+    assert again == recipe
+    assert 1 <= recipe.batch_size <= 65_536
+    assert 8 <= recipe.image_size <= 4096

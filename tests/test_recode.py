@@ -1,6 +1,7 @@
 """Re-coding into tiles and back loses nothing, whatever the JPEG."""
 
 import io
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,21 @@ def test_every_coding_becomes_baseline_without_loss(options: list[str]) -> None:
     assert tiled.was_progressive == ("-progressive" in options)
     assert tiled.was_arithmetic == ("-arithmetic" in options)
     assert np.array_equal(decode(ordinary(tiled)), decode(source))
+
+
+def test_damage_ends_the_reading_of_a_giant_with_hundreds_of_scans() -> None:
+    jpeg = bytearray(cjpeg(picture(53, 37), "-progressive", "-sample", "1x1"))
+    size_at = jpeg.index(b"\xff\xc2") + 5
+    jpeg[size_at : size_at + 4] = (2000).to_bytes(2, "big") + (8000).to_bytes(2, "big")
+    last_scan = jpeg[jpeg.rindex(b"\xff\xda") : -2]
+    taken_s = []
+    for scans in (0, 400):
+        started_s = time.process_time()
+        with pytest.raises(RecodeError) as caught:
+            tile_jpeg(bytes(jpeg[:-2] + last_scan * scans + b"\xff\xd9"), 32)
+        taken_s.append(time.process_time() - started_s)
+        assert caught.value.kind == "truncated"
+    assert taken_s[1] < 3 * taken_s[0] + 0.1, "it was eight times as long"
 
 
 def test_subsampling_is_told_by_ratios_not_factors() -> None:

@@ -147,7 +147,7 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.inbox.clear()
             self.shell.ping(peer)
             if "unknown-session" in self.shell.refusals():
-                assert view.session not in self.shell.table._sessions
+                assert view.session not in self.shell.table._book.open
                 del self.shell.clients[peer]
 
 

@@ -204,6 +204,16 @@ def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> No
         assert len(cut) == len(tiled.blob)
 
 
+def test_a_size_is_written_into_the_frame_header_and_nowhere_else() -> None:
+    tiled = _TILED[0]
+    out = np.empty(joined_room_bytes(len(tiled.blob), tiled.layout.tile_rows), np.uint8)
+    window = (0, tiled.layout.tile_columns * tiled.layout.tile_mcus, 0, 1, 200, 8)
+    join_segments(tiled.blob, *tiled.layout, *window, out)
+    for wrong in (0, 2, tiled.layout.sof_offset - 1, tiled.layout.sof_offset + 1):
+        with pytest.raises(ValueError, match="do not fit its record"):
+            join_segments(tiled.blob, *tiled.layout._replace(sof_offset=wrong), *window, out)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_check_finds_a_wrong_length_and_a_wrong_prediction(kind: str) -> None:
     tiled = tile_jpeg(encode(picture(200, 60), kind), 32)

@@ -4,7 +4,8 @@ from feeder.wire import PADDING_LABEL
 from trainer_client._accuracy import Accuracy, AccuracyResult
 from trainer_client._batch import Batch
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
-from trainer_client._loader import EpochIterator, FeederLoader, LoaderStatistics
+from trainer_client._loader import EpochIterator, FeederLoader
+from trainer_client._statistics import LoaderStatistics
 
 __all__ = [
     "IMAGENET_MEAN",

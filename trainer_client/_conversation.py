@@ -25,6 +25,7 @@ from trainer_client._session_events import ClaimSlots, DropClaim, Instruction, S
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
 QUIET_S: Final = 2.5  # a ping was not answered for a second and a half: ask another one
+REDIAL_S: Final = 30.0  # after a refusal of our key, say, which libzmq takes for final
 SILENCE_S: Final = 5.0  # the node may have lost the session: greet again
 RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses for the moment
 CLAIM_S: Final = 2.0  # a node answers a claim at once, or it is stopped or swamped
@@ -60,6 +61,7 @@ class Conversation:
         self._failed_attempts = 0
         self._refusal: str | None = None  # why the node does not serve us for the moment
         self._retry_at_s: float | None = None
+        self._redial_at_s = float("inf")
         self._sign_at_s = 0.0  # when the node last spoke, or was greeted without an answer
         self._pinged_at_s = 0.0
 
@@ -117,6 +119,10 @@ class Conversation:
         """Whether this link serves us with the node process that sends ``welcome``."""
         known = self.welcome if self._session is not None else None
         return known is not None and known.incarnation == welcome.incarnation
+
+    def is_to_be_redialled(self, now_s: float) -> bool:
+        """Whether it is time to make an unfit link anew, which has no connection any more."""
+        return self.unfit is not None and not self._connected and now_s >= self._redial_at_s
 
     def explain(self, now_s: float, progress: str) -> str:
         """Say in one clause why a wait is not over, given how far the next batch is."""
@@ -183,10 +189,11 @@ class Conversation:
         self._retry_at_s = None
         self._send(Bye(session=welcome.session))
 
-    def leave(self, error: FeederError | None = None) -> None:
+    def leave(self, now_s: float, error: FeederError | None = None) -> None:
         """End the session, and with ``error`` have no other one on this connection."""
         self._end_session()
         self.unfit = error
+        self._redial_at_s = now_s + REDIAL_S
         self._retry_at_s = None
 
     def drain(self) -> None:
@@ -237,6 +244,8 @@ class Conversation:
 
     def due_s(self) -> float:
         """Return when ``tick`` has something to do."""
+        if self.unfit is not None and not self._connected:
+            return self._redial_at_s
         if self.unfit is not None or self.twin is not None or not self._connected:
             return float("inf")
         if self._retry_at_s is not None:
@@ -252,7 +261,7 @@ class Conversation:
 
         Returns whether it is news how batches come: the claim was not answered in time.
         """
-        if now_s < self.due_s():
+        if self.unfit is not None or now_s < self.due_s():
             return False
         if self._session is None or now_s >= self._sign_at_s + SILENCE_S:
             self.greet(now_s)

@@ -12,6 +12,7 @@ it last listed stays: an editor that saves, or a name server that restarts, ends
 import ipaddress
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ ENDPOINTS_MAX: Final = 4096
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0
+
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +122,7 @@ def _split_port(text: str, whole: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not host.isprintable() or " " in host:
         raise _refuse(whole, "it has no host and port")
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
+    if not (_PORT.fullmatch(port) and 0 < int(port) < 65_536):
         raise _refuse(whole, f"{port!r} is no port 1 .. 65535")
     if ":" in host:
         try:

@@ -37,7 +37,6 @@ import socket
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -52,36 +51,17 @@ from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
 from feeder.wire import MAX_WINDOW, Hello, Welcome, encode
 from trainer_client._batch import Batch, BatchBuffers
+from trainer_client._defaults import resolve_device, resolve_rank
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._endpoints import Directory
 from trainer_client._prefetch import Prefetch, name_batch
 from trainer_client._session import ClientSession, Job
 from trainer_client._staging import Stage, make_stage
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
+from trainer_client._statistics import LoaderStatistics
 from trainer_client._transport import Transport
 
 MAX_TIMEOUT_S: Final = 86_400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderStatistics:
-    """What a loader did so far."""
-
-    batches: int  # given to the consumer
-    images: int  # real ones in them
-    feeders: int  # node processes that serve this loader now
-    feeders_left_out: int  # endpoints that answer but cannot serve this job; the log says why
-    batches_asked_again: int  # of another node: theirs was lost, or could not make them
-    batches_hedged: int  # late, or their node was silent: asked of another node too
-    batches_lent: int  # arrived in the feeder's own memory, no byte of them copied to get here
-    copied_because: str | None  # why batches are copied over the socket; None when they are lent
-    received_bytes: int  # copied: of pixels, labels and sample ids, discarded ones included
-    wait_s: float  # how long the consumer waited for batches
-    first_batch_s: float | None  # from the first request to the first whole batch
-    reconnects: int  # how often a daemon restarted or a connection broke and came back
-    chunks_discarded: int  # arrived twice, or for an epoch that was given up
-    compile_failures: int  # normalising runs uncompiled, and slower, when this is not 0
-    page_locks_refused: int  # lent slots that CUDA copies through staging memory, and slower
 
 
 class FeederLoader:
@@ -150,9 +130,9 @@ class FeederLoader:
         self._endpoints = endpoint
         self.endpoint = directory.name
         self.dataset = dataset
-        self.device = _resolve_device(device)
+        self.device = resolve_device(device)
         self.dtype = dtype
-        self.rank, self.world_size = _resolve_rank(rank, world_size)
+        self.rank, self.world_size = resolve_rank(rank, world_size)
         self.recipe = Recipe.for_split(
             split, batch_size=batch_size, image_size=image_size, **(recipe or {})
         )
@@ -425,24 +405,3 @@ class EpochIterator:
 def _end(transport: Transport, stage: Stage) -> None:
     transport.close()
     stage.finish()  # so that nothing reads a slot that the node gets back
-
-
-def _resolve_device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    resolved = torch.device(device)
-    if resolved == torch.device("cuda"):  # names no index
-        return torch.device("cuda", torch.cuda.current_device())
-    return resolved
-
-
-def _resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise ConfigError("rank and world_size belong together: give both or neither")
-    if rank is None or world_size is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return 0, 1
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"rank must be 0 .. world_size - 1, got {rank} of {world_size}")
-    return rank, world_size

@@ -19,12 +19,12 @@ asks ``explain`` for the reason.
 
 from dataclasses import dataclass
 
-from feeder.agreement import Maker, find_disagreement
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
 from feeder.keys import ClientKeys
 from feeder.wire import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
 from trainer_client._asker import Asker
 from trainer_client._conversation import Conversation
+from trainer_client._fitness import find_misfit
 from trainer_client._owners import LanePlaces
 from trainer_client._prefetch import Ask, CompleteBatch, Placement, Prefetch
 from trainer_client._roster import Roster
@@ -256,7 +256,8 @@ class ClientSession:
                 pass
 
     def _on_welcome(self, link: Conversation, welcome: Welcome) -> None:
-        error = self._find_misfit(link, welcome)
+        is_back = link.link in self._welcomed
+        error = find_misfit(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
             self._leave_out(link, error)
             return
@@ -268,7 +269,7 @@ class ClientSession:
         self.welcome = self.welcome or welcome
         if self._asker is None:
             self._asker = Asker(self._prefetch, LanePlaces(welcome, self.job.hello))
-        self.reconnects += link.link in self._welcomed
+        self.reconnects += is_back
         self._welcomed.add(link.link)
         link.accept(welcome, self._now_s)
         if not link.awaits_slots:
@@ -279,34 +280,6 @@ class ClientSession:
         self._roster.hear(link.endpoint, welcome)
         self._follow_roster()
 
-    def _find_misfit(self, link: Conversation, welcome: Welcome) -> FeederError | None:
-        """Return why a node would give other bytes than the others do."""
-        ours, theirs = self.job.hello.recipe.fingerprint(), welcome.recipe_fingerprint
-        if ours != theirs:
-            return ProtocolError(
-                f"feeder {welcome.feeder_version} there understands the recipe differently "
-                f"({theirs}, here {ours}); install the same version on both sides"
-            )
-        first = self.welcome
-        if first is None:
-            return None
-        if welcome.fingerprint != first.fingerprint and link.link in self._welcomed:
-            return DatasetError(
-                f"dataset {self.job.hello.dataset!r} changed while the daemon restarted: its "
-                f"fingerprint is {welcome.fingerprint}, it was {first.fingerprint}; serve the old "
-                "one or restart the job"
-            )
-        if welcome.fingerprint != first.fingerprint:
-            return DatasetError(
-                f"dataset {self.job.hello.dataset!r} there is not the one of {first.node}: its "
-                f"fingerprint is {welcome.fingerprint}, not {first.fingerprint}; serve the same "
-                "one everywhere"
-            )
-        disagreement = find_disagreement(_name_maker(first), _name_maker(welcome))
-        if disagreement is not None:
-            return ProtocolError(f"{disagreement}; install the same ones on both")
-        return None
-
     def _leave_out(self, link: Conversation, error: FeederError) -> None:
         """Have no more to do with a node; the job ends if that is its start, or nobody is left.
 
@@ -314,7 +287,7 @@ class ClientSession:
         a feeder that was added by mistake must not end a job that runs.
         """
         named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
-        link.leave(error)
+        link.leave(self._now_s, error)
         self._wake_twins(link)
         if not self._has_taken or all(each.unfit for each in self._links.values()):
             self.fail(named)
@@ -332,23 +305,29 @@ class ClientSession:
         """Dial the endpoints that are new, and hang up on those that are gone."""
         wanted = self._roster.endpoints
         for link in [link for link in self._links.values() if link.endpoint not in wanted]:
-            link.leave()
-            self._collect(link)
-            del self._links[link.link]
-            self._out.append(HangUp(link.link))
-            self._wake_twins(link)
+            self._hang_up(link)
         known = {link.endpoint for link in self._links.values()}
         for endpoint in wanted:
             if endpoint not in known:
-                number, self._next_link = self._next_link, self._next_link + 1
-                self._links[number] = Conversation(
-                    number,
-                    endpoint,
-                    self.job.hello,
-                    self._prefetch,
-                    share_memory=self.job.share_memory,
-                )
-                self._out.append(Dial(number, endpoint))
+                self._dial(endpoint)
+
+    def _hang_up(self, link: Conversation) -> None:
+        link.leave(self._now_s)
+        self._collect(link)
+        del self._links[link.link]
+        self._out.append(HangUp(link.link))
+        self._wake_twins(link)
+
+    def _dial(self, endpoint: str) -> None:
+        number, self._next_link = self._next_link, self._next_link + 1
+        self._links[number] = Conversation(
+            number,
+            endpoint,
+            self.job.hello,
+            self._prefetch,
+            share_memory=self.job.share_memory,
+        )
+        self._out.append(Dial(number, endpoint))
 
     def _on_slots(self, event: SlotsMapped | SlotsNotShared) -> None:
         link = self._links.get(event.link)
@@ -414,7 +393,11 @@ class ClientSession:
     # --- Asking -------------------------------------------------------------------------------
 
     def _on_clock(self) -> None:
-        for link in self._links.values():
+        for link in list(self._links.values()):
+            if link.is_to_be_redialled(self._now_s):
+                self._hang_up(link)
+                self._dial(link.endpoint)
+                continue
             if link.tick(self._now_s):
                 self._tell_how_batches_come(link)
             self._collect(link)
@@ -440,7 +423,3 @@ class ClientSession:
 
 def _name(error: FeederError, endpoint: str) -> FeederError:
     return type(error)(f"{endpoint}: {error}")
-
-
-def _name_maker(welcome: Welcome) -> Maker:
-    return Maker(welcome.node, welcome.self_test, welcome.libraries)

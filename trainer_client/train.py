@@ -33,8 +33,9 @@ import torch.distributed as dist
 from feeder.errors import ConfigError, FeederError
 from feeder.recipe import parse_field
 from trainer_client._batch import Batch
-from trainer_client._loader import FeederLoader, LoaderStatistics
+from trainer_client._loader import FeederLoader
 from trainer_client._saver import Saver
+from trainer_client._statistics import LoaderStatistics
 from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
 from trainer_client.resnet import MODELS
 

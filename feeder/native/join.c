@@ -111,7 +111,7 @@ typedef struct {
   unsigned tile_mcus; /* the last tile of a row may have fewer */
   unsigned length_bits, dc_bits[COMPONENTS_MAX], entry_bits;
   const unsigned char *lengths, *predictions, *header, *scan;
-  size_t header_bytes, scan_bits;
+  size_t header_bytes, sof_offset, scan_bits;
   int components, blocks[COMPONENTS_MAX]; /* of an MCU */
   huffman_table dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
 } segmented;
@@ -132,6 +132,7 @@ static int read_header(segmented *s) {
       if (length < 8 || (p[5] != 1 && p[5] != 3) || length < 8 + 3u * p[5])
         return 0;
       s->components = p[5];
+      s->sof_offset = at;
       for (int c = 0; c < s->components; c++) {
         id[c] = p[6 + 3 * c];
         int h = p[7 + 3 * c] >> 4, v = p[7 + 3 * c] & 15;
@@ -431,8 +432,7 @@ static int find_run(const segmented *s, const window *q, size_t segment, size_t 
 static size_t join(const segmented *s, const window *q, unsigned char *out, size_t room) {
   if (q->first_mcu >= q->end_mcu || q->end_mcu > s->columns * s->tile_mcus ||
       q->first_row >= q->end_row || q->end_row > s->rows || q->width > JPEG_SIDE_MAX ||
-      q->height > JPEG_SIDE_MAX || s->header_bytes > room ||
-      (size_t)q->sof_offset + 9 > s->header_bytes)
+      q->height > JPEG_SIDE_MAX || s->header_bytes > room || q->sof_offset != s->sof_offset)
     return 0;
   memcpy(out, s->header, s->header_bytes);
   out[q->sof_offset + 5] = (unsigned char)(q->height >> 8);

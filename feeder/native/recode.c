@@ -37,8 +37,7 @@ typedef struct {
   struct jpeg_error_mgr base;
   jmp_buf escape;
   char error[JMSG_LENGTH_MAX];
-  const char *damage_kind; /* NULL while the data is whole */
-  char damage[JMSG_LENGTH_MAX];
+  const char *damage_kind; /* NULL while the data is whole; else `error` says more */
   int warnings;
   char warning[MAX_WARNINGS][JMSG_LENGTH_MAX];
 } error_state;
@@ -72,11 +71,10 @@ static void on_message(j_common_ptr codec, int level) {
     return; /* trace output */
   state->base.num_warnings++;
   const char *kind = damage_of(state->base.msg_code);
-  if (kind != NULL) {
-    if (state->damage_kind == NULL) {
-      state->damage_kind = kind;
-      (*codec->err->format_message)(codec, state->damage);
-    }
+  if (kind != NULL) { /* nothing can come of it, and reading on may take hundreds of scans */
+    state->damage_kind = kind;
+    (*codec->err->format_message)(codec, state->error);
+    longjmp(state->escape, 1);
   } else if (state->warnings < MAX_WARNINGS) {
     (*codec->err->format_message)(codec, state->warning[state->warnings++]);
   }
@@ -195,7 +193,7 @@ static jvirt_barray_ptr *read_coefficients(recoder *r, const unsigned char *data
       for (int k = 0; k < 10; k++) /* those that libjpeg's smoothing would make up */
         if (source->coef_bits[c][k] != 0) {
           r->errors.damage_kind = "truncated";
-          snprintf(r->errors.damage, JMSG_LENGTH_MAX, "progressive scans are missing");
+          snprintf(r->errors.error, JMSG_LENGTH_MAX, "progressive scans are missing");
         }
   return coefficients;
 }
@@ -516,7 +514,7 @@ PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args) {
     goto done;
   }
   if (r->errors.damage_kind != NULL) {
-    set_jpeg_error(r->errors.damage_kind, r->errors.damage);
+    set_jpeg_error(r->errors.damage_kind, r->errors.error);
     goto done;
   }
 

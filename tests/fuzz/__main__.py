@@ -1,0 +1,138 @@
+"""The command behind `make fuzz`.
+
+    python -m tests.fuzz                             all targets, their usual number of inputs
+    python -m tests.fuzz --minutes 60                as many as there is time for
+    python -m tests.fuzz TARGET… --inputs 1000       some targets
+    python -m tests.fuzz TARGET --seed N             one input, shown
+
+The exit status is 1 where something was found.
+"""
+
+import argparse
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from tests.fuzz.runner import FINDINGS_MAX, HANG_S, Span, Tally, run_spans
+from tests.fuzz.sanitized import Build, build, plain
+from tests.fuzz.table import format_failures, format_table
+from tests.fuzz.target import show
+from tests.fuzz.targets import TARGETS, find_target
+
+_BATCH_INPUTS = 10_000
+
+
+def main() -> int:
+    """Run what the command line says."""
+    options = _parser().parse_args()
+    names = options.targets or [target.name for target in TARGETS]
+    targets = [find_target(name) for name in names]
+    builds = {False: plain(), True: plain() if options.plain else build()}
+    if options.seed is not None:
+        return _run_one(names, options.seed, builds)
+    _say(f"feeder: fuzz: {builds[True].reason}")
+    began_s = time.monotonic()
+    if builds[True].extension:
+        _check_harness(builds[True])
+    share = (
+        1.0 if options.inputs is None else options.inputs / (sum(t.inputs for t in targets) or 1)
+    )
+    once = [
+        Span(target.name, options.first + at, min(_BATCH_INPUTS, count - at))
+        for target in targets
+        for count in [max(1, round(target.inputs * share))]
+        for at in range(0, count, _BATCH_INPUTS)
+    ]
+    once.sort(key=lambda span: span.first)  # every target early, so that findings come early
+    spans: Iterable[Span] = once
+    deadline_s = None
+    if options.minutes is not None:
+        deadline_s = began_s + 60 * options.minutes
+        ends = {name: max(s.first + s.count for s in once if s.target == name) for name in names}
+        spans = (
+            Span(span.target, span.first + turn * (ends[span.target] - options.first), span.count)
+            for turn in itertools.count()
+            for span in once
+        )
+    tallies = {name: Tally() for name in names}
+    for name, tally in _run_all(spans, builds, options.jobs, deadline_s, tallies):
+        for failure in tally.failures:
+            _say(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
+        tallies[name].add(tally)
+    _say(format_table(tallies, time.monotonic() - began_s))
+    _say(format_failures(tallies))
+    return int(any(tally.failures for tally in tallies.values()))
+
+
+def _run_all(
+    spans: Iterable[Span],
+    builds: dict[bool, Build],
+    jobs: int,
+    deadline_s: float | None,
+    tallies: dict[str, Tally],
+) -> Iterator[tuple[str, Tally]]:
+    """Run the spans, ``jobs`` processes at a time, and yield what came of each target's."""
+    waiting: set[Future[dict[str, Tally]]] = set()
+    left = iter(spans)
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            while len(waiting) < jobs and (deadline_s is None or time.monotonic() < deadline_s):
+                span = next(left, None)
+                if span is None:
+                    break
+                if len(tallies[span.target].failures) >= FINDINGS_MAX:
+                    if all(len(tally.failures) >= FINDINGS_MAX for tally in tallies.values()):
+                        break
+                    continue
+                setup = builds[find_target(span.target).native]
+                waiting.add(pool.submit(run_spans, [span], setup))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result().items()
+
+
+def _run_one(names: list[str], seed: int, builds: dict[bool, Build]) -> int:
+    if len(names) != 1:
+        _say("feeder: error: --seed takes one target: python -m tests.fuzz TARGET --seed N")
+        return 2
+    target = find_target(names[0])
+    _say(show(target.input_of(seed)))
+    tallies = run_spans([Span(target.name, seed, 1)], builds[target.native], hang_s=HANG_S)
+    _say(format_table(tallies, None))
+    _say(format_failures(tallies))
+    return int(bool(tallies[target.name].failures))
+
+
+def _check_harness(sanitized: Build) -> None:
+    """Raise unless the sanitizers find one byte read too many: a check that cannot fail is none."""
+    tallies = run_spans([Span("planted-overread", 0, 500)], sanitized)
+    if not any("heap-buffer-overflow" in f.what for f in tallies["planted-overread"].failures):
+        raise RuntimeError(f"the sanitizers do not work here: {tallies}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all unless given")
+    parser.add_argument("--inputs", type=int, help="in all, shared out among the targets")
+    parser.add_argument("--minutes", type=float, help="go on with new inputs for so long")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seed", type=int, help="run this one input and show it")
+    parser.add_argument("--plain", action="store_true", help="without the sanitizers")
+    cpus = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cpus, help=f"processes ({cpus})")
+    return parser
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

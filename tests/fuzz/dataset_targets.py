@@ -1,0 +1,300 @@
+"""A dataset on disk: manifest, shard header, whole shards, read to pixels and verified."""
+
+import hashlib
+import json
+import os
+import random
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from feeder.dataset import Dataset
+from feeder.errors import DatasetError
+from feeder.manifest import Manifest, ShardEntry, canonical_json, decode_manifest
+from feeder.packing import pixel_layout_of
+from feeder.recipe import Recipe
+from feeder.sample import SampleReader
+from feeder.shard_format import HEADER_BYTES, RECORD, ShardHeader, checksum, decode_header
+from feeder.shard_writer import ShardWriter
+from feeder.verify_shard import VerifySetup, VerifyTask, perform
+from tests.fuzz.mutate import mutate_bytes, mutate_value
+from tests.fuzz.native_targets import damage_blob
+from tests.fuzz.pictures import tiled_jpegs
+from tests.fuzz.target import Target
+
+_SHARD = "shard-00000.fds"
+_CLASSES = ("cat", "dog")
+_SAMPLES = 3
+_FIELDS = [name for name in RECORD.names or () if name not in ("reserved", "record_checksum")]
+_RECIPES = (
+    Recipe.for_split("train", batch_size=2, image_size=16),
+    Recipe.for_split("train", batch_size=2, image_size=8, scale=(0.01, 0.1), dct_scaling=False),
+    Recipe.for_split("val", batch_size=2, image_size=32, resize_size=32),
+    Recipe.for_split("train", batch_size=2, image_size=16, partial_decode=False),
+    Recipe.for_split("train", batch_size=2, image_size=16, auto_augment="rand-augment", hue=0.1),
+)
+
+
+@cache
+def _folder() -> Path:
+    """Return this process's folder, which goes with what the runner made for it."""
+    return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
+
+
+@cache
+def _shards() -> tuple[bytes, ...]:
+    """Return valid shards of a few samples each."""
+    tiled, made = tiled_jpegs(), []
+    for first in range(0, len(tiled) - _SAMPLES + 1, _SAMPLES):
+        path = _folder() / f"valid-{first}"
+        with ShardWriter(path, shard=0) as writer:
+            for row, sample in enumerate(tiled[first : first + _SAMPLES]):
+                writer.append(sample, label=row % 2, name=f"cat/{row}é\udcff.jpg", flags=1 << row)
+            writer.finish()
+        made.append(path.read_bytes())
+    return tuple(made)
+
+
+def _manifest_of(shard: bytes) -> Manifest:
+    """Return the manifest of a dataset of this one shard, whatever it is."""
+    index = int.from_bytes(shard[48:56], "little")
+    entry = ShardEntry(name=_SHARD, samples=_SAMPLES, bytes=len(shard), index_xxh3=f"{index:016x}")
+    return Manifest(
+        samples=_SAMPLES,
+        lanes=1,
+        classes=_CLASSES,
+        tile_width_px=128,
+        seed=0,
+        options={"apply_exif": False, "quality": 95},
+        odd={},
+        subsampling={"s444": _SAMPLES},
+        quarantined=0,
+        quarantine_xxh3="0" * 16,
+        source_bytes=1,
+        shards=(entry,),
+    ).sealed()
+
+
+# --- The manifest -------------------------------------------------------------------------------
+
+
+def _manifest_bytes(rng: random.Random) -> bytes:
+    valid = _manifest_of(rng.choice(_shards()))
+    if rng.random() < 0.3:
+        shards = tuple(
+            ShardEntry(name=f"shard-{k:05d}.fds", samples=1, bytes=9, index_xxh3="") for k in (0, 1)
+        )
+        valid = msgspec.structs.replace(valid, shards=shards, samples=2, lanes=2).sealed()
+    data = valid.encode()
+    if rng.random() < 0.7:
+        fields = mutate_value(rng, msgspec.to_builtins(valid))
+        if rng.random() < 0.4 and isinstance(fields, dict):
+            number = rng.choice((1, 2**20, 2**40, 2**47, 2**48, 2**48 + 1, 2**63))
+            fields["samples"] = number
+            entry = msgspec.to_builtins(valid.shards[0])
+            fields |= {"shards": [entry | {"samples": number, "bytes": number}], "lanes": 1}
+        data = _sealed(fields)
+    if rng.random() < 0.3:
+        data = mutate_bytes(rng, data, tokens=(b"NaN", b"1e999", b"[" * 3000, b'"\\ud800"', b"{}"))
+    return data
+
+
+def _sealed(fields: Any) -> bytes:
+    """Return manifest.json with these fields and the fingerprint that belongs to them."""
+    try:
+        if isinstance(fields, dict):
+            fields.pop("fingerprint", None)
+            fields["fingerprint"] = _fingerprint(fields)
+        return canonical_json(fields)
+    except (ValueError, RecursionError):  # NaN, or nested too deeply to be written by us
+        return b"[" * 5000
+
+
+def _fingerprint(fields: dict[str, Any]) -> str:
+    return hashlib.blake2b(canonical_json(fields), digest_size=16).hexdigest()
+
+
+def _check_manifest(data: bytes) -> bool:
+    """A manifest that spells exactly these bytes and can be opened, or DatasetError in a line."""
+    try:
+        manifest = decode_manifest(data, "manifest.json")
+        assert manifest.encode() == data
+        Dataset(Path(), manifest, 8).close()
+    except DatasetError as error:
+        _assert_one_line(error)
+        return False
+    return True
+
+
+def _assert_one_line(error: Exception) -> None:
+    text = str(error)
+    assert len(text.splitlines()) == 1, repr(text[:500])
+    assert len(text) < 2000, len(text)
+
+
+# --- Shards -------------------------------------------------------------------------------------
+
+
+def _header_bytes(rng: random.Random) -> bytes:
+    header = mutate_bytes(rng, rng.choice(_shards())[:HEADER_BYTES])
+    return _rehashed_header(header) if rng.random() < 0.8 else header
+
+
+def _rehashed_header(header: bytes) -> bytes:
+    return header[:56] + checksum(header[:56]).to_bytes(8, "little") + header[64:]
+
+
+def _check_header(data: bytes) -> bool:
+    """A header that spells exactly these bytes, or DatasetError."""
+    try:
+        header = decode_header(data, "shard")
+    except DatasetError as error:
+        _assert_one_line(error)
+        return False
+    assert isinstance(header, ShardHeader)
+    assert header.encode() == data[:HEADER_BYTES]
+    assert header.file_bytes >= header.records_offset + 64 * header.samples
+    return True
+
+
+@dataclass(frozen=True)
+class DamagedShard:
+    """A shard file, the manifest beside it and the recipe it is read with."""
+
+    shard: bytes
+    manifest: Manifest
+    recipe: Recipe
+    epoch: int
+
+
+def _damaged_shard(rng: random.Random) -> DamagedShard:
+    """Return a shard whose checksums are right again in most places, so that damage gets far."""
+    valid = rng.choice(_shards())
+    kind = rng.random()
+    shard = mutate_bytes(rng, valid, edits_max=3) if kind < 0.15 else _redone(rng, valid)
+    manifest = _manifest_of(shard if rng.random() < 0.9 else valid)
+    return DamagedShard(shard, manifest, rng.choice(_RECIPES), rng.randrange(3))
+
+
+def _redone(rng: random.Random, valid: bytes) -> bytes:
+    """Return a shard with other blobs or record fields, and checksums that say they are right."""
+    header = decode_header(valid, "valid")
+    records = np.frombuffer(valid, RECORD, header.samples, header.records_offset).copy()
+    body, names = valid[: header.records_offset], valid[header.names_offset :]
+    for row in {rng.randrange(_SAMPLES) for _ in range(rng.randint(0, 2))}:
+        record = records[row]
+        start, size = int(record["offset"]), int(record["blob_bytes"])
+        if rng.random() < 0.6:
+            tiled = _tiled_of(bytes(body[start : start + size]))
+            blob = damage_blob(rng, tiled)[:size] if tiled else body[start : start + size]
+            body = body[:start] + blob + bytes(size - len(blob)) + body[start + size :]
+            record["checksum"] = checksum(body[start : start + size])
+        if rng.random() < 0.6:
+            for _ in range(rng.choice((1, 1, 2))):
+                _damage_field(rng, records, row)
+            record["checksum"] = checksum(body[int(record["offset"]) :][: record["blob_bytes"]])
+        if rng.random() < 0.95:
+            record["record_checksum"] = checksum(record.tobytes()[:60]) & 0xFFFFFFFF
+    if rng.random() < 0.1:
+        names = mutate_bytes(rng, names, edits_max=1)
+    index = records.tobytes() + names
+    fields = replace(header, names_bytes=len(names), index_checksum=checksum(index))
+    if rng.random() < 0.05:
+        name = rng.choice(("records_offset", "names_offset", "samples", "shard", "names_bytes"))
+        fields = replace(fields, **{name: rng.choice((0, 64, 72, 2**32 - 1, len(valid)))})
+    return fields.encode() + body[HEADER_BYTES:] + index
+
+
+def _damage_field(rng: random.Random, records: np.ndarray, row: int) -> None:
+    name = rng.choice(_FIELDS)
+    bits = 8 * records.dtype[name].itemsize
+    value = int(records[row][name])
+    limit = 2**bits - 1
+    if name == "blob_bytes":  # more than the file has is refused at once; see how it is
+        limit = 2**20
+    choices = (0, 1, value + 1, value - 1, value * 2, value ^ 1 << rng.randrange(bits), limit)
+    records[name][row] = max(0, min(rng.choice(choices), limit))
+
+
+@cache
+def _tiled_by_blob() -> dict[bytes, Any]:
+    return {tiled.blob: tiled for tiled in tiled_jpegs()}
+
+
+def _tiled_of(blob: bytes) -> Any:
+    return _tiled_by_blob().get(blob)
+
+
+def _write(damaged: DamagedShard) -> Path:
+    folder = _folder()
+    (folder / _SHARD).write_bytes(damaged.shard)
+    return folder
+
+
+def _check_reading(damaged: DamagedShard) -> bool:
+    """All samples as pixels, or DatasetError in a line."""
+    recipe = damaged.recipe
+    shape = pixel_layout_of(recipe.packing).image_shape(recipe.image_size)
+    accepted = 0
+    with Dataset(_write(damaged), damaged.manifest, 8) as dataset:
+        reader = SampleReader(dataset, recipe)
+        for sample in range(_SAMPLES):
+            pixels = np.empty((1, *shape), np.int8)
+            labels = np.empty(1, np.int64)
+            dataset.describe(sample)
+            try:
+                reader.fill(
+                    np.array([sample]), seed=1, epoch=damaged.epoch, pixels=pixels, labels=labels
+                )
+            except DatasetError as error:
+                _assert_one_line(error)
+            else:
+                accepted += 1
+    return accepted == _SAMPLES
+
+
+def _check_verifying(damaged: DamagedShard) -> bool:
+    """Every problem is reported in a line; what has none is what the reader takes."""
+    folder = _write(damaged)
+    entry = damaged.manifest.shards[0]
+    setup = VerifySetup(path=str(folder), classes=len(_CLASSES), tile_width_px=128)
+    task = VerifyTask(number=0, first_sample=0, entry=entry)
+    reports: list[dict[str, Any]] = []
+    answer = perform(msgspec.to_builtins(setup), msgspec.to_builtins(task), reports.append)
+    json.dumps([answer, *reports])
+    problems = [report["problem"] for report in reports if "problem" in report]
+    for problem in problems:
+        assert problem.isprintable(), repr(problem[:500])
+    if problems:
+        return False
+    assert _check_reading(damaged), "a sample that was verified cannot be read"
+    return True
+
+
+TARGETS = (
+    Target(name="manifest", make=_manifest_bytes, check=_check_manifest, inputs=30_000),
+    Target(name="shard-header", make=_header_bytes, check=_check_header, inputs=40_000),
+    Target(
+        name="shard-read",
+        make=_damaged_shard,
+        check=_check_reading,
+        inputs=12_000,
+        native=True,
+        memory_bytes=600 << 20,
+        slow_s=5.0,
+    ),
+    Target(
+        name="shard-verify",
+        make=_damaged_shard,
+        check=_check_verifying,
+        inputs=6_000,
+        native=True,
+        memory_bytes=600 << 20,
+        slow_s=5.0,
+    ),
+)

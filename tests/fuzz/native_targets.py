@@ -1,0 +1,228 @@
+"""The C parts: joining, checking and decoding damaged samples, re-coding damaged JPEGs."""
+
+import contextlib
+import random
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.decode import decode_rgbx
+from feeder.recode import (
+    TILE_WIDTHS_PX,
+    RecodeError,
+    SegmentLayout,
+    TiledJpeg,
+    tile_jpeg,
+    transform_jpeg,
+)
+from feeder.tiles import (
+    DECODER_SLACK_BYTES,
+    check_segments,
+    join_segments,
+    joined_room_bytes,
+    whole_jpeg,
+)
+from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.pictures import JPEG_TOKENS, jpegs, tiled_jpegs
+from tests.fuzz.target import Target
+
+_GUARD = 0xA7
+_GUARD_BYTES = 64
+_SMALL_PIXELS = 1 << 18
+_FIELD_VALUES = (0, 1, 2, 3, 7, 8, 16, 255, 256, 8191, 65_535, 65_536, 2**31, 2**32 - 1)
+_SOFS = (b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc9", b"\xff\xca")
+
+
+class Guarded:
+    """Bytes to be written to, between others that must stay what they are."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._all = np.full(size_bytes + 2 * _GUARD_BYTES, _GUARD, np.uint8)
+        self.inside = self._all[_GUARD_BYTES : _GUARD_BYTES + size_bytes]
+
+    def check(self) -> None:
+        """Check that nothing was written outside."""
+        assert (self._all[:_GUARD_BYTES] == _GUARD).all(), "written before the buffer"
+        assert (self._all[-_GUARD_BYTES:] == _GUARD).all(), "written after the buffer"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A damaged sample, and the window that is asked of it."""
+
+    blob: bytes
+    layout: tuple[int, ...]
+    window: tuple[int, ...]
+    """first_mcu, end_mcu, first_row, end_row, width, height."""
+    room_bytes: int
+    scale: int
+
+
+def damage_blob(rng: random.Random, tiled: TiledJpeg) -> bytes:
+    """Return the blob with damage in one of its parts, or across all of them."""
+    tables, header = tiled.layout.tables_bytes, tiled.layout.header_bytes
+    bounds = (0, tables, tables + header, len(tiled.blob))
+    part = rng.randrange(5)
+    if part > 2:
+        return mutate_bytes(rng, tiled.blob, tokens=JPEG_TOKENS)
+    first, end = bounds[part], bounds[part + 1]
+    changed = mutate_bytes(rng, tiled.blob[first:end], tokens=JPEG_TOKENS)
+    if rng.random() < 0.7:  # as long as it was, so that the other parts keep their meaning
+        changed = (changed + tiled.blob[first:end][len(changed) :])[: end - first]
+    return tiled.blob[:first] + changed + tiled.blob[end:]
+
+
+def _sample(rng: random.Random) -> Sample:
+    tiled = rng.choice(tiled_jpegs())
+    blob = damage_blob(rng, tiled) if rng.random() < 0.8 else tiled.blob
+    layout = list(tiled.layout)
+    columns, rows, tile_mcus = layout[:3]
+    first_mcu, first_row = rng.randrange(columns * tile_mcus), rng.randrange(rows)
+    end_mcu = rng.randint(first_mcu + 1, columns * tile_mcus)
+    end_row = rng.randint(first_row + 1, rows)
+    window = [first_mcu, end_mcu, first_row, end_row]
+    if rng.random() < 0.3:
+        window = [0, columns * tile_mcus, 0, rows]
+    mcu_w, mcu_h = tiled.mcu_width_px, tiled.mcu_height_px
+    window += [
+        min(end_mcu * mcu_w, tiled.width) - first_mcu * mcu_w,
+        min(end_row * mcu_h, tiled.height) - first_row * mcu_h,
+    ]
+    for fields in (layout, window):
+        if rng.random() < 0.25:
+            fields[rng.randrange(len(fields))] = rng.choice(_FIELD_VALUES)
+    room = joined_room_bytes(len(blob), tiled.layout.tile_rows)
+    if rng.random() < 0.1:
+        room = rng.choice((0, 1, DECODER_SLACK_BYTES, DECODER_SLACK_BYTES + rng.randrange(2000)))
+    return Sample(blob, tuple(layout), tuple(window), room, rng.choice((1, 1, 2, 4, 8)))
+
+
+def _check_sample(sample: Sample) -> bool:
+    """Joined, checked and decoded, or ValueError; nothing is touched outside of the buffers."""
+    blob = np.frombuffer(sample.blob, np.uint8).copy()  # of its very size, as scratch never is
+    mcus = sample.window[1]
+    with contextlib.suppress(ValueError):
+        check_segments(blob, *sample.layout, mcus)
+    out = Guarded(sample.room_bytes)
+    try:
+        length = join_segments(blob, *sample.layout, *sample.window, out.inside)
+    except ValueError:
+        return False
+    finally:
+        out.check()
+    assert 0 < length <= sample.room_bytes - DECODER_SLACK_BYTES
+    assert not out.inside[length : length + DECODER_SLACK_BYTES].any()
+    width, height = sample.window[4:]
+    if width * height > _SMALL_PIXELS:
+        return False
+    return _decodes(
+        out.inside[: length + DECODER_SLACK_BYTES].copy(), width, height, sample.scale, 0
+    )
+
+
+def _decodes(
+    jpeg: NDArray[np.uint8], width: int, height: int, scale: int, spare_bytes: int
+) -> bool:
+    shown_width, shown_height = -(-width // scale), -(-height // scale)
+    stride = max(0, 4 * shown_width + spare_bytes)
+    out = Guarded(max(0, stride * (shown_height - 1) + 4 * shown_width))
+    try:
+        decode_rgbx(jpeg, width, height, scale, stride, out.inside)
+    except ValueError:
+        return False
+    finally:
+        out.check()
+    return True
+
+
+def _jpeg_to_decode(rng: random.Random) -> tuple[bytes, int, int, int, int]:
+    jpeg = rng.choice(jpegs())
+    width, height = _size_of(jpeg)
+    if rng.random() < 0.9:
+        jpeg = mutate_bytes(rng, jpeg, tokens=JPEG_TOKENS, others=(rng.choice(jpegs()),))
+    if rng.random() < 0.3:
+        width, height = rng.choice((0, 1, width, 200, 65_536)), rng.choice((1, height, 99))
+    return jpeg, width, height, rng.choice((1, 1, 2, 4, 8)), rng.choice((0, 0, -4, 1, 12, 64))
+
+
+def _check_decoding(given: tuple[bytes, int, int, int, int]) -> bool:
+    """Pixels within the buffer, or ValueError."""
+    jpeg, *rest = given
+    return _decodes(np.frombuffer(jpeg, np.uint8).copy(), *rest)
+
+
+def damage_jpeg(rng: random.Random, jpeg: bytes) -> bytes:
+    """Return a damaged JPEG that seldom claims to be giant, as most damage to a size would."""
+    out = bytearray(mutate_bytes(rng, jpeg, tokens=JPEG_TOKENS, others=(rng.choice(jpegs()),)))
+    if rng.random() < 0.9995:
+        for at in range(len(out) - 9):
+            if out[at] == 0xFF and bytes(out[at : at + 2]) in _SOFS:
+                width, height = struct.unpack_from(">HH", out, at + 5)
+                if width * height > _SMALL_PIXELS:
+                    struct.pack_into(">HH", out, at + 5, width % 500, height % 500)
+    return bytes(out)
+
+
+def _jpeg_to_pack(rng: random.Random) -> tuple[bytes, int, int]:
+    jpeg = rng.choice(jpegs())
+    if rng.random() < 0.98:
+        jpeg = damage_jpeg(rng, jpeg)
+    return jpeg, rng.choice(TILE_WIDTHS_PX), rng.randint(0, 9)
+
+
+def _check_packing(given: tuple[bytes, int, int]) -> bool:
+    """RecodeError, or a sample that passes every check of its own and decodes as a whole."""
+    jpeg, tile_width_px, orientation = given
+    try:
+        transform_jpeg(jpeg, orientation)
+    except ValueError:
+        assert not 1 <= orientation <= 8
+    try:
+        tiled = tile_jpeg(np.frombuffer(jpeg, np.uint8).copy().data, tile_width_px)
+    except RecodeError as error:
+        refused = error
+    else:
+        check_whole(tiled)
+        return True
+    assert refused.kind in ("truncated", "corrupt", "unsupported", "cmyk", "too-large")
+    return False
+
+
+def check_whole(tiled: TiledJpeg) -> None:
+    """Check that what packing made is what serving takes."""
+    assert isinstance(tiled.layout, SegmentLayout)
+    check_segments(tiled.blob, *tiled.layout, -(-tiled.width // tiled.mcu_width_px))
+    if tiled.width * tiled.height <= _SMALL_PIXELS:
+        jpeg = whole_jpeg(tiled.blob, tiled.layout, tiled.width, tiled.height)
+        data = np.frombuffer(jpeg, np.uint8)
+        out = np.empty(4 * tiled.width * tiled.height, np.uint8)
+        decode_rgbx(data, tiled.width, tiled.height, 1, 4 * tiled.width, out)
+
+
+def _size_of(jpeg: bytes) -> tuple[int, int]:
+    """Return width and height of a valid JPEG."""
+    at = 2
+    while jpeg[at : at + 2] not in _SOFS:
+        at += 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+    height, width = struct.unpack_from(">HH", jpeg, at + 5)
+    return width, height
+
+
+# A header may ask for 100 million pixels, of which packing keeps 6 bytes each.
+_PACKING_BYTES = 1 << 30
+
+TARGETS = (
+    Target(name="join", make=_sample, check=_check_sample, inputs=200_000, native=True),
+    Target(name="decode", make=_jpeg_to_decode, check=_check_decoding, inputs=80_000, native=True),
+    Target(
+        name="jpeg-pack",
+        make=_jpeg_to_pack,
+        check=_check_packing,
+        inputs=100_000,
+        native=True,
+        slow_s=20.0,
+        memory_bytes=_PACKING_BYTES,
+    ),
+)

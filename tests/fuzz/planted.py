@@ -1,0 +1,87 @@
+"""Targets with a planted fault each: by these one sees that the harness finds such faults.
+
+An input is whether the fault is to happen now, which it is for one seed in forty.
+"""
+
+import ctypes
+import itertools
+import mmap
+import os
+import random
+import time
+
+from tests.fuzz.target import Target
+
+_kept: list[bytes] = []
+
+
+def first_fault(target: Target) -> int:
+    """Return the first seed at which the target's fault happens."""
+    return next(seed for seed in itertools.count() if target.input_of(seed))
+
+
+def _is_now(rng: random.Random) -> bool:
+    return rng.randrange(40) == 0
+
+
+def _crash(is_now: bool) -> bool:
+    if is_now:
+        ctypes.string_at(0)
+    return True
+
+
+def _abort(is_now: bool) -> bool:
+    if is_now:
+        os.abort()
+    return True
+
+
+def _hang(is_now: bool) -> bool:
+    while is_now:
+        time.sleep(0.01)
+    return True
+
+
+def _slow(is_now: bool) -> bool:
+    began_s = time.process_time()
+    while is_now and time.process_time() < began_s + 0.3:
+        pass
+    return True
+
+
+def _touch(is_now: bool) -> bool:
+    return bool(bytearray(b"x") * (48 << 20 if is_now else 1))
+
+
+def _ask(is_now: bool) -> bool:
+    mmap.mmap(-1, 1 << 40 if is_now else 1)
+    return True
+
+
+def _keep(is_now: bool) -> bool:
+    _kept.append(bytes(2000))
+    return not is_now
+
+
+def _error(is_now: bool) -> bool:
+    if is_now:
+        raise KeyError("an error that is not documented")
+    return False
+
+
+def _overread(is_now: bool) -> bool:
+    ctypes.string_at(ctypes.create_string_buffer(4000), 4001 if is_now else 4000)
+    return True
+
+
+PLANTED = (
+    Target(name="planted-crash", make=_is_now, check=_crash, inputs=0),
+    Target(name="planted-abort", make=_is_now, check=_abort, inputs=0),
+    Target(name="planted-hang", make=_is_now, check=_hang, inputs=0),
+    Target(name="planted-slow", make=_is_now, check=_slow, inputs=0, slow_s=0.2),
+    Target(name="planted-touch", make=_is_now, check=_touch, inputs=0, memory_bytes=16 << 20),
+    Target(name="planted-ask", make=_is_now, check=_ask, inputs=0, memory_bytes=16 << 20),
+    Target(name="planted-keep", make=_is_now, check=_keep, inputs=0, growth_bytes=2 << 20),
+    Target(name="planted-error", make=_is_now, check=_error, inputs=0),
+    Target(name="planted-overread", make=_is_now, check=_overread, inputs=0, native=True),
+)

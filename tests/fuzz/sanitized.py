@@ -1,0 +1,84 @@
+"""Feeder's C parts built with AddressSanitizer and UndefinedBehaviorSanitizer, into build/fuzz."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_FOLDER = REPOSITORY / "build" / "fuzz"
+_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+_FLAGS += ["-g", "-O1", "-shared", "-fPIC"]
+_ASAN_OPTIONS = {
+    "detect_leaks": "0",  # Python keeps much until it ends; the batch measures growth instead
+    "max_allocation_size_mb": "2048",
+    "allocator_may_return_null": "1",
+    "quarantine_size_mb": "4",
+    "handle_segv": "1",
+    "abort_on_error": "1",
+    "disable_coredump": "1",
+    "use_sigaltstack": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a batch needs to run with; without an extension it runs with the installed one."""
+
+    extension: str
+    environment: dict[str, str]
+    reason: str
+    """In words, for the head of the table."""
+
+
+def plain() -> Build:
+    """Return the build that is installed."""
+    return Build("", {}, "the installed C parts, without sanitizers")
+
+
+def build() -> Build:
+    """Return the sanitized build, made now unless it is there; the plain one where it cannot be."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        return _without("there is no gcc")
+    runtimes = [_runtime(compiler, name) for name in ("libasan.so", "libubsan.so")]
+    if None in runtimes:
+        return _without("this gcc has no libasan or libubsan")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    sources = [REPOSITORY / name for name in module["sources"]]
+    depends = [REPOSITORY / name for name in module["depends"]]
+    flags = [*module["extra-compile-args"], *_FLAGS, f"-I{sysconfig.get_path('include')}"]
+    libraries = [f"-l{name}" for name in module["libraries"]]
+    what = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
+    folder = _FOLDER / hashlib.blake2b(what, digest_size=8).hexdigest()
+    extension = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not extension.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = extension.with_suffix(f".{os.getpid()}")
+        command = [compiler, *flags, *map(str, sources), *libraries, "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return _without("it does not build: " + (done.stderr.splitlines() or ["?"])[-1])
+        unfinished.replace(extension)
+    environment = {
+        "LD_PRELOAD": " ".join(path for path in runtimes if path),
+        "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _ASAN_OPTIONS.items()),
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",  # so that every bytes object has its redzones
+    }
+    return Build(str(extension), environment, "C parts with AddressSanitizer and UBSan")
+
+
+def _without(why: str) -> Build:
+    return Build("", {}, f"C parts WITHOUT sanitizers: {why}")
+
+
+def _runtime(compiler: str, name: str) -> str | None:
+    command = [compiler, f"-print-file-name={name}"]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return os.path.realpath(path) if os.path.isabs(path) else None

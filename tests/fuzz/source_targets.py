@@ -1,0 +1,69 @@
+"""Source files at packing: images of every format, damaged, and the EXIF orientation of JPEGs."""
+
+import random
+
+from feeder.exif import read_orientation
+from feeder.recode import TILE_WIDTHS_PX
+from feeder.sources import SourceError, SourceOptions, prepare_sample
+from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.native_targets import check_whole, damage_jpeg
+from tests.fuzz.pictures import JPEG_TOKENS, jpegs, other_images
+from tests.fuzz.target import Target
+
+_KINDS = frozenset(("not-image", "truncated", "corrupt", "unsupported", "too-large"))
+_NAMES = ("a/b.jpg", "a/b.png", "a/b.webp", "a/b.tif", "b", "a/\udcff.gif")
+
+
+def _source(rng: random.Random) -> tuple[bytes, str, SourceOptions]:
+    if rng.random() < 0.2:
+        data = damage_jpeg(rng, rng.choice(jpegs()))
+    else:
+        images = other_images()
+        data = rng.choice(images)
+        if rng.random() < 0.95:
+            head = 128 if rng.random() < 0.5 else len(data)  # where most of the structure is
+            data = mutate_bytes(rng, data[:head], others=images, edits_max=3) + data[head:]
+    options = SourceOptions(
+        tile_width_px=rng.choice(TILE_WIDTHS_PX), apply_exif=rng.random() < 0.5, quality=95
+    )
+    return data, rng.choice(_NAMES), options
+
+
+def _check_source(given: tuple[bytes, str, SourceOptions]) -> bool:
+    """A sample that can be served, or SourceError, whose words are fit for quarantine.jsonl."""
+    try:
+        sample = prepare_sample(*given)
+    except SourceError as error:
+        refused = error
+    else:
+        check_whole(sample.tiled)
+        return True
+    assert refused.kind in _KINDS
+    assert refused.reason.isprintable(), repr(refused.reason)
+    assert len(refused.reason) < 300
+    return False
+
+
+def _exif(rng: random.Random) -> bytes:
+    return mutate_bytes(rng, rng.choice(jpegs()), tokens=JPEG_TOKENS, edits_max=3)
+
+
+def _check_exif(jpeg: bytes) -> bool:
+    """One of the eight orientations."""
+    orientation = read_orientation(jpeg)
+    assert 1 <= orientation <= 8
+    return orientation > 1
+
+
+TARGETS = (
+    Target(
+        name="source",
+        make=_source,
+        check=_check_source,
+        inputs=30_000,
+        native=True,
+        slow_s=30.0,
+        memory_bytes=2 << 30,
+    ),
+    Target(name="exif", make=_exif, check=_check_exif, inputs=40_000),
+)

@@ -1,0 +1,231 @@
+"""What comes in over sockets: frames of clients and nodes, claims of slots, conversations."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from feeder import wire
+from feeder.errors import ProtocolError
+from feeder.session_events import MessageReceived, OpenSlots, PeerGone, SlotsOpened
+from feeder.slot_claim import decode_answer, decode_claim, encode_answer, encode_claim
+from feeder.wire import (
+    Bye,
+    Chunk,
+    Draining,
+    Failed,
+    Hello,
+    Lent,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Stats,
+    StatsRequest,
+    Welcome,
+    decode_from_client,
+    decode_from_node,
+    encode,
+)
+from tests.fuzz.mutate import mutate_bytes, mutate_value
+from tests.fuzz.target import Target
+from tests.session_shell import Shell, recipe
+
+PREFIX = wire.MAGIC + bytes([wire.PROTOCOL_VERSION])
+
+CLIENT_MESSAGES = (
+    Hello(dataset="d", recipe=recipe(), seed=1, window=4, client="host"),
+    Hello(
+        dataset="d",
+        recipe=recipe(batch_size=1, brightness=0.4, hue=0.1, erasing_value="noise"),
+        seed=2**64 - 1,
+        window=1,
+        client="h",
+    ),
+    Request(session=1, number=3, want=((0, 2), (0, 4)), release=((0, 6),)),
+    Request(session=2**64 - 1, want=((0, 1),)),
+    Ping(session=1),
+    Bye(session=1),
+    StatsRequest(),
+)
+NODE_MESSAGES = (
+    Welcome(
+        session=1,
+        dataset="d",
+        fingerprint="f",
+        recipe_fingerprint="r",
+        classes=("a", "b"),
+        samples=1,
+        batches=1,
+        shards=1,
+        lanes=1,
+        window=1,
+        chunk_images=1,
+        node="n",
+        number=1,
+        incarnation=2,
+        siblings=(("ipc:///n",), ("ipc:///n.1", "tcp://127.0.0.1:6001")),
+        feeder_version="v",
+        self_test="5" * 32,
+        libraries={"x": "y"},
+    ),
+    Refused(code="window", message="too many", session=None),
+    Chunk(session=1, epoch=0, index=2, first=3, images=4, valid=7),
+    Lent(session=1, request=2, epoch=0, index=3, slot=4, valid=5),
+    Failed(session=1, epoch=0, index=2, code="dataset", message="damaged"),
+    Pong(session=1),
+    Draining(session=1),
+    Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
+)
+
+# pieces of MessagePack: lengths far beyond the data, nesting, extensions, the never-used byte
+PIECES = (
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"\xc9\xff\xff\xff\xff\x01",
+    b"\xdc\xff\xff",
+    b"\xde\xff\xff",
+    b"\x81\xa4type",
+    b"\xa5Hello",
+    b"\xa7Request",
+    b"\xa4want",
+    b"\xa7session",
+    b"\xa6recipe",
+    b"\x91" * 50,
+    b"\x81\x01" * 50,
+    b"\x91" * 3000,
+    b"\xd6\xff\x00\x00\x00\x00",
+    b"\xc1",
+    b"\xc0",
+    b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",
+    b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+    b"\xa4\xff\xfe\xfd\xfc",
+)
+
+
+def _frame(rng: random.Random, messages: tuple[Any, ...]) -> bytes:
+    """Return a frame: valid, with other values in its fields, with damaged bytes, or of pieces."""
+    kind = rng.random()
+    if kind < 0.02:
+        return rng.choice((b"", PREFIX)) + rng.randbytes(rng.randrange(200))
+    if kind < 0.05:
+        return PREFIX + b"".join(rng.choices(PIECES, k=rng.randint(1, 12)))
+    frame = encode(rng.choice(messages))
+    if kind < 0.6:
+        fields = msgspec.msgpack.decode(frame[len(PREFIX) :])
+        frame = PREFIX + _pack(mutate_value(rng, fields))
+    if kind > 0.5:
+        frame = mutate_bytes(rng, frame, tokens=PIECES, others=(encode(rng.choice(messages)),))
+    return frame
+
+
+def _pack(value: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, RecursionError, ValueError):  # beyond what MessagePack can say
+        return PIECES[-4]
+
+
+def client_frame(rng: random.Random) -> bytes:
+    """Return what a client might send."""
+    return _frame(rng, CLIENT_MESSAGES)
+
+
+def check_client_frame(frame: bytes) -> bool:
+    """A message that its sender could have sent, or a ProtocolError of one short harmless line."""
+    return _check(frame, decode_from_client)
+
+
+def check_node_frame(frame: bytes) -> bool:
+    """The same for what a node might send."""
+    return _check(frame, decode_from_node)
+
+
+def _check(frame: bytes, decode: Any) -> bool:
+    try:
+        message = decode(frame)
+    except ProtocolError as error:
+        assert_harmless(str(error), 300)
+        return False
+    assert decode(encode(message)) == message or "nan" in repr(message)
+    return True
+
+
+def assert_harmless(text: str, characters_max: int) -> None:
+    """Check that a message of ours is one line, without controls, and not a whole file."""
+    assert text.isprintable(), repr(text[:500])
+    assert len(text) <= characters_max, len(text)
+
+
+def _packet(rng: random.Random) -> bytes:
+    valid = rng.choice((encode_claim(rng.getrandbits(64)), encode_answer(), encode_answer("no")))
+    return valid if rng.random() < 0.05 else mutate_bytes(rng, valid)
+
+
+def _check_packet(packet: bytes) -> bool:
+    accepted = 0
+    for decode in (decode_claim, decode_answer):
+        try:
+            decode(packet)
+        except ProtocolError as error:
+            assert_harmless(str(error), 300)
+        else:
+            accepted += 1
+    return accepted > 0
+
+
+def _conversation(rng: random.Random) -> list[tuple[bytes, bytes]]:
+    """Return frames of up to three peers, sessions guessed right more often than by chance."""
+    talk: list[tuple[bytes, bytes]] = []
+    for _ in range(rng.randint(2, 12)):
+        fields = msgspec.to_builtins(rng.choice(CLIENT_MESSAGES))
+        if "session" in fields:
+            fields["session"] = rng.randrange(4)
+        if "want" in fields:
+            keys = [[rng.randrange(2), rng.randrange(16)] for _ in range(rng.randrange(6))]
+            fields |= {"want": keys, "release": keys[: rng.randrange(3)]}
+        if rng.random() < 0.4:
+            fields = mutate_value(rng, fields, edits_max=1)
+        talk.append((rng.choice((b"a", b"b", b"c")), PREFIX + _pack(fields)))
+    return talk
+
+
+def _check_conversation(talk: list[tuple[bytes, bytes]]) -> bool:
+    """Whatever is said, sessions stay within their limits and answers can be sent."""
+    table, limits = (shell := Shell()).table, shell.limits
+    accepted = False
+    for number, (peer, frame) in enumerate(talk):
+        try:
+            message = decode_from_client(frame)
+        except ProtocolError:
+            continue
+        event = MessageReceived(peer, message, fresh_session=number, available_bytes=1 << 30)
+        waiting = list(table.handle(event, now_s=float(number)))
+        while waiting:
+            instruction = waiting.pop(0)
+            if isinstance(instruction, OpenSlots):
+                accepted = True
+                waiting += table.handle(SlotsOpened(instruction.session), now_s=float(number))
+            elif hasattr(instruction, "message"):
+                encode(instruction.message)
+        assert table.committed_bytes <= limits.slots_bytes
+        assert table.open_sessions <= limits.sessions_max
+    for peer in (b"a", b"b", b"c"):
+        table.handle(PeerGone(peer), now_s=float(len(talk)))
+    assert table.open_sessions == 0
+    return accepted
+
+
+TARGETS = (
+    Target(name="client-frame", make=client_frame, check=check_client_frame, inputs=160_000),
+    Target(
+        name="node-frame",
+        make=lambda rng: _frame(rng, NODE_MESSAGES),
+        check=check_node_frame,
+        inputs=110_000,
+    ),
+    Target(name="slot-claim", make=_packet, check=_check_packet, inputs=60_000),
+    Target(name="conversation", make=_conversation, check=_check_conversation, inputs=40_000),
+)

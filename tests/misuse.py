@@ -1,0 +1,59 @@
+"""Clients that misuse a daemon: raw bytes that the real client would never send."""
+
+import socket
+import struct
+
+GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+_MORE, _LONG, _COMMAND = 1, 2, 4
+
+
+def dial(endpoint: str) -> socket.socket:
+    """Connect to an ipc or tcp endpoint, as bytes go."""
+    if endpoint.startswith("ipc://"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(10)
+        try:
+            connection.connect(endpoint.removeprefix("ipc://"))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+def dial_zmtp(endpoint: str) -> socket.socket:
+    """Connect and shake hands as a DEALER; then frames can be sent."""
+    connection = dial(endpoint)
+    try:
+        _shake_hands(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _shake_hands(connection: socket.socket) -> None:
+    connection.sendall(GREETING)
+    left = len(GREETING)
+    while left:
+        piece = connection.recv(left)
+        if not piece:
+            raise ConnectionResetError
+        left -= len(piece)
+    properties = b"".join(
+        bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+        for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", b""))
+    )
+    body = b"\x05READY" + properties
+    connection.sendall(bytes([_COMMAND, len(body)]) + body)
+    if not connection.recv(4096):
+        raise ConnectionResetError
+
+
+def frame(body: bytes, *, more: bool = False) -> bytes:
+    """A frame as ZMTP writes it."""
+    flags = _MORE if more else 0
+    if len(body) < 256:
+        return bytes([flags, len(body)]) + body
+    return bytes([flags | _LONG]) + struct.pack(">Q", len(body)) + body

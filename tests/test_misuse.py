@@ -1,0 +1,173 @@
+"""The daemon under misuse: bounded memory, good clients served, and the culprit named or cut."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.connections import UNFINISHED_BYTES_MAX
+from feeder.fetch import BatchFetcher
+from feeder.stats_request import request_counters
+from feeder.wire import Ping, Refused, Welcome, encode
+from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.misuse import dial, dial_zmtp, frame
+
+MEMORY_MAX = 1 << 30
+"""What misuse may take at its worst: tens of ms at a busy machine's speed, generously."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("misuse")
+    with Daemon(
+        *("--data", f"d={pack_small(folder)}", "--workers", "1", "--chunk-images", "4"),
+        *("--bind", "tcp://127.0.0.1:0", "--bind", f"ipc://{folder}/s"),
+        *("--slots-bytes", str(4 << 20), "--client-sessions-max", "3"),
+    ) as running:
+        yield running
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def endpoint(daemon: Daemon, request: pytest.FixtureRequest) -> str:
+    return next(text for text in daemon.endpoints if text.startswith(request.param))
+
+
+def fetch_some(endpoint: str, batches: int = 30) -> None:
+    with BatchFetcher(
+        endpoint, dataset="d", recipe=small_recipe(), timeout_s=DEADLINE_S
+    ) as fetcher:
+        for _ in fetcher.fetch(divmod(number, 5) for number in range(batches)):
+            pass
+
+
+@contextlib.contextmanager
+def flooding(endpoint: str, block: bytes) -> Iterator[list[int]]:
+    """Send a block again and again, over a new connection where one ends; counts connections."""
+    is_over = threading.Event()
+    connections = [0]
+
+    def flood() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), dial_zmtp(endpoint) as connection:
+                connections[0] += 1
+                connection.settimeout(0.2)
+                while not is_over.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        connection.sendall(block)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        yield connections
+    finally:
+        is_over.set()
+        thread.join(DEADLINE_S)
+
+
+def counter(daemon: Daemon, name: str) -> int:
+    return int(daemon.counters().get(name, 0))
+
+
+def test_a_message_without_end_is_cut_before_it_fills_memory(daemon: Daemon, endpoint: str) -> None:
+    before = counter(daemon, "connections_cut.endless-message")
+    resident = daemon.node.memory_info().rss
+    most = 0
+    with BatchFetcher(endpoint, dataset="d", recipe=small_recipe()) as good:
+        with dial_zmtp(endpoint) as endless, contextlib.suppress(ConnectionError):
+            part = frame(bytes(60_000), more=True)
+            began_s = time.monotonic()
+            while True:
+                endless.sendall(part)
+                most = max(most, daemon.node.memory_info().rss - resident)
+                assert most < MEMORY_MAX
+                assert time.monotonic() - began_s < DEADLINE_S, "it was never cut"
+        assert counter(daemon, "connections_cut.endless-message") == before + 1
+        next(good.fetch([(0, 0)]))
+    wait_until(
+        lambda: daemon.node.memory_info().rss - resident < 2 * UNFINISHED_BYTES_MAX, "given back"
+    )
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        frame(b"garbage!") * 5000,
+        frame(bytes(60_000)) * 5,
+        frame(encode(Ping(session=1))) * 5000,
+        frame(b"a", more=True) * 5000 + frame(b"b"),
+    ],
+    ids=["garbage", "large-garbage", "pings", "many-parts"],
+)
+def test_frames_of_no_use_take_little_time_and_starve_nobody(
+    daemon: Daemon, endpoint: str, block: bytes
+) -> None:
+    node = psutil.Process(daemon.node.pid)
+    with flooding(endpoint, block):
+        fetch_some(endpoint)
+        busy, began_s = sum(node.cpu_times()[:2]), time.monotonic()
+        wait_until(lambda: time.monotonic() - began_s > 0.5, "half a second is over")
+        busy = sum(node.cpu_times()[:2]) - busy
+        assert busy < 0.25 * (time.monotonic() - began_s), "most of the time is others'"
+
+
+def test_who_says_too_much_is_told_by_name(daemon: Daemon, endpoint: str) -> None:
+    with RawClient(endpoint) as client:
+        for _ in range(400):
+            client.ping()
+        answers = [client.receive() for _ in range(100)]
+        while not any(isinstance(a, Refused) and a.code == "rate" for a in answers):
+            answers.append(client.receive())
+        told = next(a for a in answers if isinstance(a, Refused) and a.code == "rate")
+        who = "address 127.0.0.1" if endpoint.startswith("tcp") else "user "
+        assert told.message.startswith(who)
+    assert counter(daemon, "frames_dropped.over-rate") > 0
+
+
+def test_sessions_beyond_a_clients_share_are_refused_by_name(daemon: Daemon, endpoint: str) -> None:
+    other = next(each for each in daemon.endpoints if each != endpoint)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(endpoint)) for _ in range(4)]
+        answers = [client.hello(small_recipe(), window=1) for client in clients]
+        assert [isinstance(answer, Welcome) for answer in answers] == [True] * 3 + [False]
+        assert answers[3].code == "clients"
+        assert "client_sessions_max" in answers[3].message
+        fetch_some(other, 5)
+        for client in clients[:3]:
+            client.bye()
+
+
+def test_connecting_again_and_again_slows_down_who_does_it(daemon: Daemon, endpoint: str) -> None:
+    other = next(each for each in daemon.endpoints if each != endpoint)
+    rests = counter(daemon, "accept_rests")
+    is_over = threading.Event()
+
+    def knock() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), dial(endpoint) as connection:
+                connection.sendall(b"garbage" * 20)
+
+    with BatchFetcher(endpoint, dataset="d", recipe=small_recipe()) as good:
+        thread = threading.Thread(target=knock)
+        thread.start()
+        try:
+            deadline_s = time.monotonic() + DEADLINE_S
+            while request_counters(other, DEADLINE_S).get("accept_rests", 0) == rests:
+                assert time.monotonic() < deadline_s, "nobody was slowed down"
+                for _ in good.fetch((0, index) for index in range(5)):
+                    pass
+            for _ in good.fetch((1, index) for index in range(5)):
+                pass
+        finally:
+            is_over.set()
+            thread.join(DEADLINE_S)
+    fetch_some(endpoint, 5)  # newcomers get in
+
+
+def test_an_ipc_socket_has_its_name_again_after_a_rest(daemon: Daemon) -> None:
+    path = Path(daemon.endpoints[1].removeprefix("ipc://"))
+    wait_until(path.is_socket, "it has its name")
+    assert not path.with_name(path.name + ".resting").exists()

@@ -1,0 +1,29 @@
+"""What a loader takes where it was not told: torch's device, and torch.distributed's rank."""
+
+import torch
+import torch.distributed
+
+from feeder.errors import ConfigError
+
+
+def resolve_device(device: torch.device | str | None) -> torch.device:
+    """Return the device with its index; without one CUDA's current device, else the CPU."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    resolved = torch.device(device)
+    if resolved == torch.device("cuda"):  # names no index
+        return torch.device("cuda", torch.cuda.current_device())
+    return resolved
+
+
+def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size; ConfigError when only one is given or they do not fit."""
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size belong together: give both or neither")
+    if rank is None or world_size is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank must be 0 .. world_size - 1, got {rank} of {world_size}")
+    return rank, world_size

@@ -1,0 +1,46 @@
+"""Whether a node gives the same bytes as those that serve this job already."""
+
+from feeder.agreement import Maker, find_disagreement
+from feeder.errors import DatasetError, FeederError, ProtocolError
+from feeder.wire import Hello, Welcome
+
+
+def find_misfit(
+    hello: Hello, first: Welcome | None, welcome: Welcome, *, is_back: bool
+) -> FeederError | None:
+    """Return why a node that answers ``hello`` with ``welcome`` would give other bytes, or None.
+
+    ``first`` is the welcome that all must agree with; ``is_back`` says that the endpoint served
+    this job before.
+    """
+    ours, theirs = hello.recipe.fingerprint(), welcome.recipe_fingerprint
+    if ours != theirs:
+        return ProtocolError(
+            f"feeder {welcome.feeder_version} there understands the recipe differently "
+            f"({theirs}, here {ours}); install the same version on both sides"
+        )
+    if first is None:
+        return None
+    if welcome.fingerprint != first.fingerprint:
+        return DatasetError(_explain_dataset(hello.dataset, first, welcome, is_back))
+    disagreement = find_disagreement(_name_maker(first), _name_maker(welcome))
+    if disagreement is not None:
+        return ProtocolError(f"{disagreement}; install the same ones on both")
+    return None
+
+
+def _explain_dataset(dataset: str, first: Welcome, welcome: Welcome, is_back: bool) -> str:
+    if is_back:
+        return (
+            f"dataset {dataset!r} changed while the daemon restarted: its fingerprint is "
+            f"{welcome.fingerprint}, it was {first.fingerprint}; serve the old one or restart the "
+            "job"
+        )
+    return (
+        f"dataset {dataset!r} there is not the one of {first.node}: its fingerprint is "
+        f"{welcome.fingerprint}, not {first.fingerprint}; serve the same one everywhere"
+    )
+
+
+def _name_maker(welcome: Welcome) -> Maker:
+    return Maker(welcome.node, welcome.self_test, welcome.libraries)
