@@ -94,10 +94,17 @@ def check_arrivals(
     return Verdict(lost=lost, repeated=repeated, different=different)
 
 
-def gaps_within(arrivals: Sequence[Arrival], since_s: float, until_s: float) -> list[float]:
-    """Return the seconds between arrivals one after the other that overlap a time."""
+def gaps_within(
+    arrivals: Sequence[Arrival], since_s: float, until_s: float, kills_s: Sequence[float] = ()
+) -> list[float]:
+    """Return the seconds between arrivals one after the other that overlap a time.
+
+    Those in which the client itself was killed, at ``kills_s``, are no wait of a client.
+    """
     return [
         after.at_s - before.at_s
         for before, after in pairwise(arrivals)
-        if after.at_s > since_s and before.at_s < until_s
+        if after.at_s > since_s
+        and before.at_s < until_s
+        and not any(before.at_s <= at_s <= after.at_s for at_s in kills_s)
     ]

@@ -1,6 +1,5 @@
 """What a run of ``feeder-bench chaos`` comes to: its rows, and the reasons for which it failed."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,14 +95,22 @@ def judge(run: Run, verdict: Verdict) -> tuple[list[Result], list[str]]:
 
 
 def longest_gap(run: Run, struck: Struck) -> float:
-    """Return the longest wait of a client for a batch between a fault and the next."""
-    gaps = [
+    """Return the longest wait of a client for a batch from a fault until all was whole."""
+    return round(max(_gaps(run, struck.at_s, struck.until_s), default=0.0), 3)
+
+
+def _gaps(run: Run, since_s: float, until_s: float) -> list[float]:
+    """Return all waits of clients, but for those of clients that were killed meanwhile."""
+    return [
         gap
         for rank, arrivals in enumerate(run.arrivals)
-        if not struck.hits_client(rank)
-        for gap in gaps_within(arrivals, struck.at_s, struck.until_s)
+        for gap in gaps_within(
+            arrivals,
+            since_s,
+            until_s,
+            [struck.at_s for struck in run.struck if struck.hits_client(rank)],
+        )
     ]
-    return round(max(gaps, default=0.0), 3)
 
 
 def _throughputs(run: Run) -> tuple[float, float]:
@@ -126,11 +133,7 @@ def _gap_rows(run: Run) -> list[Result]:
     spans = {"": [(from_s, to_s)], "-undisturbed": [(run.began_s, from_s), (to_s, run.ended_s)]}
     rows = []
     for name, times in spans.items():
-        gaps = [
-            gap
-            for arrivals, (since_s, until_s) in itertools.product(run.arrivals, times)
-            for gap in gaps_within(arrivals, since_s, until_s)
-        ]
+        gaps = [gap for since_s, until_s in times for gap in _gaps(run, since_s, until_s)]
         for percent in (50, 99) if gaps else ():
             gap_ms = 1e3 * float(np.percentile(gaps, percent))
             rows.append(single(f"chaos/gap-p{percent}{name}", "ms", gap_ms))

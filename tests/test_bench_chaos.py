@@ -87,6 +87,7 @@ def test_gaps_are_those_that_overlap_a_time() -> None:
     seen = [Arrival((0, 0), "", at_s) for at_s in (0.0, 1.0, 4.0, 4.5, 9.0)]
     assert gaps_within(seen, 2.0, 4.2) == [3.0, 0.5]
     assert gaps_within(seen, 20.0, 30.0) == []
+    assert gaps_within(seen, 2.0, 4.2, kills_s=[1.0, 4.4]) == [], "it was dead meanwhile"
 
 
 def test_a_schedule_depends_on_its_seed_and_has_every_kind_as_often() -> None:
@@ -132,6 +133,16 @@ def run_without(is_missing: Callable[[float], bool]) -> Run:
     """Return that run without the batches of some times."""
     kept = [each for each in arrivals(list(range(100))) if not is_missing(each.at_s)]
     return make_run(arrivals=[kept])
+
+
+def test_a_killed_client_s_absence_is_no_wait() -> None:
+    node = Fault(kind="kill-node", target=0, worker=0, lasts_s=0.0)
+    client = replace(node, kind="kill-client")
+    run = run_without(lambda at_s: 30 < at_s < 40)
+    struck = [Struck(node, 26.0, 30.5), Struck(client, 30.6, 40.5)]
+    rows, failures = judge(replace(run, struck=struck), Verdict())
+    assert failures == []
+    assert {row.name: row.value for row in rows}["faults/kill-client/longest-gap"] == 1.0
 
 
 @pytest.mark.parametrize(

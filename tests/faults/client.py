@@ -25,7 +25,7 @@ import psutil
 
 from feeder.errors import FeederError
 from tests.daemon import DEADLINE_S, wait_until
-from tests.lent_client import digest, make_loader
+from tests.lent_client import SLOTS, digest, make_loader
 from tests.sources import REPOSITORY
 
 
@@ -97,13 +97,13 @@ class Client:
         return dict(json.loads(self.hear()))
 
     def await_lent(self) -> None:
-        """Return once it was lent a slot that it has not read yet."""
+        """Return once all of its slots hold batches that it has not read yet."""
 
-        def has_slot() -> bool:
+        def has_all() -> bool:
             statistics = self.statistics()
-            return bool(statistics["batches_lent"] > statistics["batches"])
+            return bool(statistics["batches_lent"] >= statistics["batches"] + SLOTS)
 
-        wait_until(has_slot, "a slot is lent to it")
+        wait_until(has_all, "all slots are lent to it")
 
     def close(self) -> None:
         """Have it close its loader, and end it in good order."""

@@ -71,7 +71,7 @@ def cut(proxy: TcpProxy) -> None:
 def test_a_network_that_is_cut_goes_unnoticed(proxy: TcpProxy, undisturbed: list[str]) -> None:
     with make_loader(proxy.endpoint) as loader:
         assert take(loader, lambda: cut(proxy), at=(1, 5)) == undisturbed
-        assert loader.statistics().reconnects == 2
+        wait_until(lambda: loader.statistics().reconnects == 2, "it has noticed both")
 
 
 def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[str]) -> None:
@@ -108,7 +108,7 @@ def test_a_connection_that_one_side_thinks_is_over_is_made_anew(
 ) -> None:
     with make_loader(proxy.endpoint) as loader:
         assert take(loader, lambda: proxy.half_close(side), at=(2,)) == undisturbed
-        assert loader.statistics().reconnects == 1
+        wait_until(lambda: loader.statistics().reconnects == 1, "it has noticed")
 
 
 @pytest.mark.parametrize("fault", [TcpProxy.stall, TcpProxy.cut])
