@@ -46,6 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batch-size", 128, "images in a batch")
     _add_plot(add)
     add.set_defaults(run=soak.run)
+    add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
+    _add_shared(add, images=512, rounds=15)
+    add.set_defaults(run=_run_resume)
     add = benches.add_parser("compare", help="what changed between two runs, with the noise")
     add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
     add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
@@ -58,6 +61,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(add)
     add.set_defaults(run=peers.run)
     return parser
+
+
+def _run_resume(arguments: argparse.Namespace) -> Report:
+    from bench import resume  # with torch, which takes seconds that no other bench needs
+
+    return resume.run(arguments)
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
         result = train(
             options,
             report=_say,
-            on_first_batch=lambda batch, loader: _draw_batch(batch, loader, out),
+            on_batch=lambda batch, loader: _draw_first_batch(batch, loader, out),
         )
         daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
     return _make_report(
@@ -167,10 +167,12 @@ def _draw(destination: Path, images: int, classes: int, seed: int) -> None:
     progress.end()
 
 
-def _draw_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None:
-    """Draw the batch as the model sees it: made from the very tensor that it is given."""
+def _draw_first_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None:
+    """Draw the job's first batch as the model sees it, from the very tensor that it is given."""
     from trainer_client import denormalise
 
+    if (batch.epoch, batch.index) != (0, 0):
+        return
     out.mkdir(parents=True, exist_ok=True)
     captions = [loader.classes[label] for label in batch.labels[: batch.valid].tolist()]
     pixels = denormalise(batch.images[: batch.valid]).numpy()

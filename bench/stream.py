@@ -251,14 +251,7 @@ class _StreamBench:
                     )
 
     def _plan_epoch(self, epoch: int) -> EpochPlan:
-        return EpochPlan(
-            self._dataset.layout,
-            batch_size=self._recipe.batch_size,
-            seed=0,
-            epoch=epoch,
-            shuffle=self._recipe.shuffle,
-            last_batch=self._recipe.last_batch,
-        )
+        return self._recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -140,14 +140,7 @@ def compose_welcome(
 def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     recipe = hello.recipe
     try:
-        plan = EpochPlan(
-            dataset.layout,
-            batch_size=recipe.batch_size,
-            seed=hello.seed,
-            epoch=0,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        plan = recipe.plan_epoch(dataset.layout, seed=hello.seed, epoch=0)
     except ConfigError as error:
         return Refusal("bad-recipe", str(error))
     if plan.batches == 0:

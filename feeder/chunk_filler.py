@@ -49,14 +49,7 @@ class _Session:
         """Return the epoch's plan, made at its first chunk."""
         plan = self.plans.get(epoch)
         if plan is None:
-            plan = EpochPlan(
-                self.dataset.layout,
-                batch_size=self.recipe.batch_size,
-                seed=self.seed,
-                epoch=epoch,
-                shuffle=self.recipe.shuffle,
-                last_batch=self.recipe.last_batch,
-            )
+            plan = self.recipe.plan_epoch(self.dataset.layout, seed=self.seed, epoch=epoch)
             self.plans[epoch] = plan
             if len(self.plans) > _PLANS_MAX:
                 self.plans.popitem(last=False)

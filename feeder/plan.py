@@ -7,10 +7,15 @@
     turn 1: every lane's batch 1, … (lanes that have no such batch are left out)
     then:   the rests of all lanes, permuted together, cut into the last batches
 
+That is one order of the samples, 0 .. N - 1, and it depends on the B that lanes are cut by,
+``order_batch_size``. Batches usually have that size too. A job that goes on with another world size
+keeps its global batch and its order, so its batches have another size: batch ``index`` is always
+the rows index · ``batch_size``, … of that order.
+
 Invariant: every sample is in exactly one row of exactly one batch of the epoch (padding), or in at
 most one and fewer than ``batch_size`` samples are left out (dropping). All batches but the last are
-full. The order depends on nothing but the arguments: not on the process, the host, the world
-size or numpy's version. Memory is O(lanes); nothing is held for each sample.
+full. The order depends on nothing but the arguments without ``batch_size``: not on the process, the
+host, the world size or numpy's version. Memory is O(lanes); nothing is held for each sample.
 """
 
 import enum
@@ -115,16 +120,20 @@ class EpochPlan:
         epoch: int,
         shuffle: bool,
         last_batch: LastBatch,
+        order_batch_size: int = 0,
     ) -> None:
         """Plan the epoch; ConfigError when a number is out of its range.
 
-        A dataset smaller than one batch has 0 batches when the last batch is dropped.
+        ``order_batch_size`` 0 stands for ``batch_size``. A dataset smaller than one batch has 0
+        batches when the last batch is dropped.
         """
         _check_range("plan", "batch_size", batch_size, 1, MAX_SIZE)
+        _check_range("plan", "order_batch_size", order_batch_size, 0, MAX_SIZE)
         _check_range("plan", "seed", seed, 0, MAX_SEED)
         _check_range("plan", "epoch", epoch, 0, MAX_EPOCH)
         self.layout = layout
         self.batch_size = batch_size
+        self.order_batch_size = order_batch_size or batch_size
         self.seed = seed
         self.epoch = epoch
         self.shuffle = shuffle
@@ -133,12 +142,13 @@ class EpochPlan:
         self.batches = (layout.samples + padding) // batch_size
 
         sizes = layout.lane_sizes()
-        self._whole_batches = sizes // batch_size  # (lanes,)
+        self._whole_batches = sizes // self.order_batch_size  # (lanes,), those of the order
         self._stages = _plan_stages(self._whole_batches)
         # The order of the turn asked for last: chunks and neighbouring batches ask for it again.
         self._last_turn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
-        self._lane_batches = int(self._whole_batches.sum())
-        rests = sizes - self._whole_batches * batch_size
+        # Where the leftovers begin in the epoch's order.
+        self._lane_rows = int(self._whole_batches.sum()) * self.order_batch_size
+        rests = sizes - self._whole_batches * self.order_batch_size
         self._rest_starts = np.cumsum(rests) - rests  # where each lane's rest begins among them all
         lane_keys = derive_keys(
             derive_key(Purpose.LANE_ORDER, seed, epoch), np.arange(layout.lanes, dtype=np.int64)
@@ -158,11 +168,13 @@ class EpochPlan:
         )
 
     def lane(self, index: int) -> int | None:
-        """Return the lane that all samples of the batch are in, None for a batch of leftovers."""
+        """Return the lane that the batch's first sample is in, None where that is a leftover.
+
+        Batches of ``order_batch_size`` have all their samples in that lane.
+        """
         self._check_index(index)
-        if index >= self._lane_batches:
-            return None
-        return self._find_turn(index)[0]
+        row = index * self.batch_size
+        return self._find_turn(row // self.order_batch_size)[0] if row < self._lane_rows else None
 
     def valid(self, index: int) -> int:
         """Return how many rows of the batch are real samples: batch_size but for a padded last."""
@@ -180,15 +192,25 @@ class EpochPlan:
         if first < 0 or (count is not None and count < 0):
             raise IndexError(f"rows from {first}, {count} of them: neither may be negative")
         stop = valid if count is None else min(valid, first + count)
-        rows = np.arange(first, max(first, stop), dtype=np.int64)
-        if index >= self._lane_batches:
-            lanes, positions = self._find_leftovers(
-                rows + (index - self._lane_batches) * self.batch_size
-            )
-        else:
-            lane, turn = self._find_turn(index)
-            lanes = np.full(rows.shape, lane, dtype=np.int64)
-            positions = rows + turn * self.batch_size
+        before = index * self.batch_size
+        return self._find_samples(before + first, before + max(first, stop))
+
+    def _find_samples(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at start .. stop - 1 of the epoch's order."""
+        positions = np.arange(start, stop, dtype=np.int64)  # places in the order, for a start
+        lanes = np.empty_like(positions)
+        place = start
+        while place < min(stop, self._lane_rows):  # one whole batch of a lane after the other
+            cut, row = divmod(place, self.order_batch_size)
+            end = min(stop, place - row + self.order_batch_size)
+            here = slice(place - start, end - start)
+            lane, turn = self._find_turn(cut)
+            lanes[here] = lane
+            positions[here] += turn * self.order_batch_size - (place - row)
+            place = end
+        if place < stop:
+            rest = slice(place - start, None)
+            lanes[rest], positions[rest] = self._find_leftovers(positions[rest] - self._lane_rows)
         if self.shuffle:
             positions = self._permute_lanes(lanes, positions)
         return self.layout.sample_ids(lanes, positions)
@@ -199,10 +221,10 @@ class EpochPlan:
                 f"batch {index} is outside epoch {self.epoch}, which has {self.batches} batches"
             )
 
-    def _find_turn(self, index: int) -> tuple[int, int]:
-        """Return the lane and the turn (which of its batches) of a batch that is no leftover."""
-        stage = next(stage for stage in reversed(self._stages) if stage.first_index <= index)
-        turns, place = divmod(index - stage.first_index, len(stage.lanes))
+    def _find_turn(self, cut: int) -> tuple[int, int]:
+        """Return the lane and the turn (which of its batches) of the order's batch ``cut``."""
+        stage = next(stage for stage in reversed(self._stages) if stage.first_index <= cut)
+        turns, place = divmod(cut - stage.first_index, len(stage.lanes))
         turn = stage.first_turn + turns
         if not self.shuffle:
             return int(stage.lanes[place]), turn
@@ -220,7 +242,7 @@ class EpochPlan:
         if self.shuffle:
             places = self._permute_leftovers(np.zeros_like(places), places)
         lanes = np.searchsorted(self._rest_starts, places, side="right") - 1
-        positions = self._whole_batches[lanes] * self.batch_size
+        positions = self._whole_batches[lanes] * self.order_batch_size
         positions += places - self._rest_starts[lanes]
         return lanes, positions
 

@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from feeder.errors import ConfigError
 from feeder.packing import DEFAULT_PACKING, Packing
-from feeder.plan import LastBatch
+from feeder.plan import EpochPlan, LastBatch, ShardLayout
 from feeder.recipe_checks import (
     check_choice,
     check_colour,
@@ -48,7 +48,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What is done to each sample and how samples make batches.
 
     split: the name of the use, for people and counters; it decides the defaults of ``for_split``.
-    batch_size: rows of a global batch.
+    batch_size: rows of a batch, which one rank takes in one step.
+    order_batch_size: the batch size that decides the epoch's order; 0 stands for batch_size, and is
+        made that. A job that goes on with another batch size keeps the order by keeping this.
     image_size: side of the square output, pixels.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
@@ -84,6 +86,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     split: Split
     batch_size: int
+    order_batch_size: int = 0
     image_size: int = 224
     crop: Crop
     scale: tuple[float, float] = (0.08, 1.0)
@@ -158,6 +161,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "ratio": check_interval("ratio", self.ratio, MIN_RATIO, MAX_RATIO),
             **self._check_augmentations(),
         }
+        order_batch_size = check_integer(
+            "order_batch_size", self.order_batch_size, 0, MAX_BATCH_SIZE
+        )
+        checked["order_batch_size"] = order_batch_size or checked["batch_size"]
         if self.crop == "centre" and self.resize_size < self.image_size:
             raise ConfigError(
                 f"recipe: resize_size must be a whole number {self.image_size} .. "
@@ -199,6 +206,18 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ),
             "erasing_value": erasing_value,
         }
+
+    def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
+        """Return the batches of an epoch of a dataset; ConfigError as ``EpochPlan`` raises it."""
+        return EpochPlan(
+            layout,
+            batch_size=self.batch_size,
+            seed=seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            last_batch=self.last_batch,
+            order_batch_size=self.order_batch_size,
+        )
 
     def fingerprint(self) -> str:
         """Return 32 hex digits that are equal exactly for equal recipes, on any machine."""

@@ -34,7 +34,7 @@ from feeder.tiles import TileGrids, TileWindows
 
 _DRAW_NOTHING: Final = frozenset(
     {
-        *("split", "batch_size", "shuffle", "last_batch"),
+        *("split", "batch_size", "order_batch_size", "shuffle", "last_batch"),
         *("image_size", "resize_size", "crop", "scale", "ratio", "flip_probability"),
         *("dct_scaling", "interpolation", "packing"),
     }
@@ -181,7 +181,12 @@ class PackedRows(_Part):
     ) -> None:
         # How rows make batches does not shape a row.
         rows = msgspec.structs.replace(
-            recipe, split="val", batch_size=1, shuffle=False, last_batch=LastBatch.PAD
+            recipe,
+            split="val",
+            batch_size=1,
+            order_batch_size=1,
+            shuffle=False,
+            last_batch=LastBatch.PAD,
         )
         super().__init__(cache, f"rows of {dataset_fingerprint} by {rows.fingerprint()}", share)
 

@@ -22,7 +22,6 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.dataset import Dataset
-from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
 from feeder.stats_request import request_counters
@@ -300,14 +299,7 @@ def check_batch(
 ) -> None:
     """Compare a batch with the same one made in this process, to the last bit."""
     epoch, index = key
-    plan = EpochPlan(
-        dataset.layout,
-        batch_size=recipe.batch_size,
-        seed=seed,
-        epoch=epoch,
-        shuffle=recipe.shuffle,
-        last_batch=recipe.last_batch,
-    )
+    plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
     ids = plan.samples(index)
     real = len(ids)
     pixels = np.zeros_like(arrived.pixels)

@@ -150,14 +150,7 @@ class FakeNode:
     def plan(self, session: Session, epoch: int) -> EpochPlan:
         """Return the order of an epoch."""
         recipe = session.hello.recipe
-        return EpochPlan(
-            self.layout,
-            batch_size=recipe.batch_size,
-            seed=session.hello.seed,
-            epoch=epoch,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        return recipe.plan_epoch(self.layout, seed=session.hello.seed, epoch=epoch)
 
     def chunks(self, number: int, key: Key) -> list[Message]:
         """Return the chunk messages of a batch in order."""

@@ -20,6 +20,7 @@ from feeder.wire import (
     Chunk,
     ClientMessage,
     Draining,
+    Failed,
     Hello,
     Lent,
     NodeMessage,
@@ -89,6 +90,7 @@ class Node:
         self.is_draining = False
         self.stopped_until_s = 0.0
         self.incarnation = 0
+        self.failing = 0.0  # how often its disk cannot be read
         self.free_at_s = 0.0  # when its worker has made what it was asked for so far
         self.sessions: dict[int, NodeSession] = {}  # by link
 
@@ -110,7 +112,7 @@ class Fleet:
     def __init__(self, chance: random.Random, nodes: list[Node], *, buffers: int = 4) -> None:
         self.chance = chance
         self.now_s = 0.0
-        self.nodes = {f"tcp://{node.name}:1": node for node in nodes}
+        self.nodes = {f"ipc:///{node.name}": node for node in nodes}
         self.lines: dict[int, Line] = {}
         self.loss = self.repetition = 0.0
         self.reading_s: tuple[float, ...] = (0.0, 0.01, 0.3)  # how long the consumer holds a batch
@@ -412,6 +414,13 @@ class Fleet:
         if not is_wanted or not node.is_up:
             return
         epoch, index = key
+        if self.chance.random() < node.failing:
+            message = "its disk"
+            failed = Failed(
+                session=session.number, epoch=epoch, index=index, code="dataset", message=message
+            )
+            self._say(number, failed)
+            return
         if session.is_mapped:
             pages = self.chance.choice([slot for slot in session.slots if slot.holds is None])
             pages.holds = key, request.number

@@ -13,6 +13,7 @@ _MISHAPS = [
     "stop",
     "drain",
     "cut",
+    "fail",
     "lose",
     "heal",
     "jump",
@@ -26,8 +27,9 @@ _MISHAPS = [
 def make_fleet(seed: int, *, nodes: int = 2, lends: str = "", buffers: int = 4) -> Fleet:
     """Return a fleet whose client fetches epoch 0; ``lends`` has a y for each node that lends."""
     chance = random.Random(seed)
+    windows = [buffers if seed < 10 else chance.randint(1, buffers) for _ in range(nodes)]
     made = [
-        Node(f"node-{n}", lends=lends[n : n + 1] == "y", batch_s=0.05, window=buffers)
+        Node(f"node-{n}", lends=lends[n : n + 1] == "y", batch_s=0.05, window=windows[n])
         for n in range(nodes)
     ]
     for node in made:
@@ -92,6 +94,18 @@ def test_an_answer_that_is_lost_is_asked_for_again_at_last() -> None:
     assert fleet.taken > before + 100
 
 
+@pytest.mark.parametrize("lends", ["yy", ""])
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_a_batch_that_all_wait_for_finds_room_whoever_else_has_batches(
+    lends: str, seed: int
+) -> None:
+    fleet = make_fleet(seed, lends=lends)  # nodes with small windows, which soon are full
+    slow = next(iter(fleet.nodes.values()))
+    slow.failing, slow.batch_s = 1.0, 0.4  # the other one is done with later batches long before
+    fleet.run(15.0)
+    assert fleet.taken > 50
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -114,6 +128,9 @@ def test_whatever_happens_the_course_is_delivered(
                 fleet.stop(node, for_s=chance.uniform(0.1, 8.0))
             case "drain" if node.is_up and not node.is_draining:
                 fleet.drain(node, for_s=chance.uniform(0.0, 4.0))
+            case "fail":
+                first = fleet.nodes[everybody[0]]
+                first.failing = chance.choice((0.0, 0.5, 1.0)) if nodes > 1 else 0.0
             case "cut":
                 fleet.cut(chance.choice(list(fleet.lines)))
             case "lose":
@@ -125,8 +142,10 @@ def test_whatever_happens_the_course_is_delivered(
             case "pause":
                 fleet.is_paused = not fleet.is_paused
             case "list":
-                count = chance.randint(1, nodes)
-                fleet.set_endpoints(tuple(chance.sample(everybody, count)))
+                listed = chance.sample(everybody, chance.randint(1, nodes))
+                if listed == [everybody[0]]:  # whose disk may be bad
+                    listed = [everybody[-1]]
+                fleet.set_endpoints(tuple(listed))
             case "begin" if chance.random() < 0.3:
                 fleet.begin(chance.randrange(3))
             case _:
@@ -134,6 +153,7 @@ def test_whatever_happens_the_course_is_delivered(
         fleet.run(fleet.now_s + chance.uniform(0.05, 2.0))
     fleet.loss = fleet.repetition = 0.0
     fleet.is_paused = False
+    fleet.nodes[everybody[0]].failing = 0.0
     fleet.set_endpoints(everybody)
     fleet.run(fleet.now_s + 60.0)
     before = fleet.taken

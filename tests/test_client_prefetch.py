@@ -91,6 +91,15 @@ def take_keys(prefetch: Prefetch) -> list[Key]:
     return keys
 
 
+def test_a_course_begins_at_any_step_and_goes_on_with_whole_epochs() -> None:
+    prefetch = make_prefetch(rank=1, world_size=2, buffers=6)
+    prefetch.begin(3, batches=6, step=2)
+    assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
+    prefetch.begin(4, batches=6, step=1)
+    assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
+    assert want(prefetch, window=6) == [(5, 5), (6, 1)]
+
+
 def test_nothing_is_wanted_before_an_epoch_begins() -> None:
     assert want(make_prefetch()) == []
 
@@ -428,6 +437,20 @@ def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
     assert prefetch.take_releases(A) == []
 
 
+def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
+    prefetch = share()
+    for index in (1, 2):
+        ask(prefetch, B, (0, index))
+        lend(prefetch, B, lent((0, index)))
+    assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
+    assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
+    assert prefetch.reclaim(B, (0, 0))
+    assert prefetch.take_releases(B) == [(0, 2)]
+    assert prefetch.completed == prefetch.lent == 1
+    assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]
+    assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"
+
+
 class Nodes:
     """Nodes behind links, by their own accounts of what is wanted; a turn asks at random."""
 
@@ -450,6 +473,8 @@ class Nodes:
                 for link in links
                 if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
             ]
+            if self.chance.random() < 0.1:
+                prefetch.reclaim(self.chance.choice(links), key)
             link = None
             if able and (not assembly.asks or self.chance.random() < 0.4):
                 link = self.chance.choice(able)

@@ -417,7 +417,7 @@ def test_the_client_needs_none_of_the_daemons_libraries() -> None:
     modules = set(run_script(script, "").split())
     assert not modules & {"PIL", "turbojpeg", "psutil", "xxhash", "torchvision"}
     allowed = {"errors", "packing", "permutation", "plan", "recipe", "recipe_checks", "rng"}
-    allowed |= {"lent_memory", "slot_claim", "slot_layout", "wire"}
+    allowed |= {"agreement", "lent_memory", "slot_claim", "slot_layout", "wire"}
     ours = {name.split(".")[1] for name in modules if name.startswith("feeder.")}
     assert ours <= allowed
 

@@ -17,7 +17,6 @@ from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
 from feeder.fetch import BatchFetcher
 from feeder.pack import PackOptions, pack_dataset
 from feeder.packing import Packing, pixel_layout_of, unpack_levels
-from feeder.plan import EpochPlan
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
@@ -38,18 +37,12 @@ class Packed:
     def check(self, batch: Batch, loader: FeederLoader) -> None:
         """Compare a batch with the same one made here, to the last bit."""
         recipe = loader.recipe
-        plan = EpochPlan(
-            self.dataset.layout,
-            batch_size=BATCH,
-            seed=SEED,
-            epoch=batch.epoch,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        plan = recipe.plan_epoch(self.dataset.layout, seed=SEED, epoch=batch.epoch)
         sample_ids = plan.samples(batch.index)
         layout = pixel_layout_of(recipe.packing)
-        pixels = np.full((BATCH, *layout.image_shape(SIDE)), layout.grey, layout.dtype)
-        labels = np.full(BATCH, -100, np.int64)
+        shape = (recipe.batch_size, *layout.image_shape(SIDE))
+        pixels = np.full(shape, layout.grey, layout.dtype)
+        labels = np.full(recipe.batch_size, -100, np.int64)
         rows = slice(0, len(sample_ids))
         SampleReader(self.dataset, recipe).fill(
             sample_ids, seed=SEED, epoch=batch.epoch, pixels=pixels[rows], labels=labels[rows]
@@ -107,6 +100,31 @@ def test_every_batch_is_the_one_that_the_plan_says(
             assert len(batches) == len(loader) == (SAMPLES // BATCH + (split == "val"))
             for batch in batches:
                 packed.check(batch, loader)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_another_number_of_ranks_goes_on_with_the_same_samples(
+    packed: Packed, endpoint: str, split: str
+) -> None:
+    with make_loader(endpoint, split=split) as loader:
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        state = loader.state_dict()
+        expected = [batch.sample_ids.tolist() for batch in batches] + [
+            batch.sample_ids.tolist() for batch in loader
+        ]
+    shares = []
+    for rank in range(2):
+        options = {"split": split, "batch_size": BATCH // 2, "rank": rank, "world_size": 2}
+        with make_loader(endpoint, **options) as half:
+            half.load_state_dict(state)
+            share = [*half, *half]
+            assert half.statistics().received_bytes == 0, "the new session lends, too"
+            for batch in share:
+                packed.check(batch, half)
+            shares.append([batch.sample_ids.tolist() for batch in share])
+    assert [first + second for first, second in zip(*shares, strict=True)] == expected
 
 
 AUGMENTED = {

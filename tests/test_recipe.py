@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from feeder.packing import Packing
-from feeder.plan import LastBatch
+from feeder.plan import LastBatch, ShardLayout
 from feeder.recipe import Recipe, parse_field
 
 TRAIN = Recipe.for_split("train", batch_size=256)
@@ -21,6 +21,7 @@ recipes = st.builds(
     Recipe,
     split=st.sampled_from(["train", "val"]),
     batch_size=st.integers(1, 65_536),
+    order_batch_size=st.integers(0, 65_536),
     image_size=st.integers(8, 4096),
     crop=st.sampled_from(["random-resized", "centre"]),
     scale=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(lambda pair: tuple(sorted(pair))),
@@ -52,6 +53,7 @@ def test_train_crops_at_random_shuffles_and_drops() -> None:
     assert msgspec.structs.asdict(TRAIN) == {
         "split": "train",
         "batch_size": 256,
+        "order_batch_size": 256,
         "image_size": 224,
         "crop": "random-resized",
         "scale": (0.08, 1.0),
@@ -135,6 +137,9 @@ def test_an_unknown_field_names_the_nearest_one() -> None:
         ("batch_size", 2.0, "a whole number 1 .. 65536"),
         ("batch_size", "8", "a whole number 1 .. 65536"),
         ("batch_size", True, "a whole number 1 .. 65536"),
+        ("order_batch_size", -1, "a whole number 0 .. 65536"),
+        ("order_batch_size", 65_537, "a whole number 0 .. 65536"),
+        ("order_batch_size", None, "a whole number 0 .. 65536"),
         ("image_size", 7, "a whole number 8 .. 4096"),
         ("image_size", 4097, "a whole number 8 .. 4096"),
         ("resize_size", 7, "a whole number 8 .. 8192"),
@@ -180,14 +185,15 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
 
 def test_the_fingerprint_is_pinned() -> None:
     # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
-    assert TRAIN.fingerprint() == "6fef7173a8940f2519bca94535fdbe67"
-    assert VAL.fingerprint() == "a1a0e3db357475c65918c3659d657453"
+    assert TRAIN.fingerprint() == "e7234d35016d67fb10c208989b318fc2"
+    assert VAL.fingerprint() == "04d029dd4462875529be00b02ff46f74"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
     changes: dict[str, Any] = {
         "split": "val",
         "batch_size": 257,
+        "order_batch_size": 257,
         "image_size": 225,
         "crop": "centre",
         "scale": (0.08, 0.99),
@@ -220,6 +226,23 @@ def test_every_field_changes_the_fingerprint() -> None:
     }
     assert len(prints) == len(changes)
     assert TRAIN.fingerprint() not in prints
+
+
+def test_an_order_of_the_same_batches_is_the_same_recipe_however_it_is_said() -> None:
+    said = Recipe.for_split("train", batch_size=256, order_batch_size=256)
+    assert said == TRAIN
+    assert said.fingerprint() == TRAIN.fingerprint()
+    other = Recipe.for_split("train", batch_size=128, order_batch_size=256)
+    assert (other.batch_size, other.order_batch_size) == (128, 256)
+    assert other.fingerprint() != Recipe.for_split("train", batch_size=128).fingerprint()
+
+
+def test_an_epoch_is_planned_as_the_recipe_says() -> None:
+    layout = ShardLayout(samples=1009, shards=7, lanes=3)
+    recipe = Recipe.for_split("val", batch_size=5, order_batch_size=12, shuffle=True)
+    plan = recipe.plan_epoch(layout, seed=4, epoch=2)
+    assert (plan.layout, plan.batch_size, plan.order_batch_size) == (layout, 5, 12)
+    assert (plan.seed, plan.epoch, plan.shuffle, plan.last_batch) == (4, 2, True, LastBatch.PAD)
 
 
 def test_a_number_of_jitter_means_what_torchvision_means_by_it() -> None:

@@ -18,7 +18,7 @@ from feeder.errors import ConfigError, PeerError
 from feeder.wire import Bye, Hello, Request
 from tests.fake_node import FakeNode
 from trainer_client import Batch, FeederLoader
-from trainer_client._trainer import _parameter_groups, count_correct, lr_factor
+from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
 from trainer_client.train import TrainingOptions, main, train
 
@@ -69,18 +69,6 @@ def test_without_a_warm_up_the_learning_rate_begins_in_full() -> None:
     assert lr_factor(0, 0, 10) == 1.0
 
 
-def test_padding_is_not_counted() -> None:
-    logits = torch.eye(7)[[0, 1, 2, 3, 0, 0]]
-    labels = torch.tensor([0, 1, 6, 3, -100, -100])
-    rows, right, right_in_5 = count_correct(logits, labels).tolist()
-    assert (rows, right) == (4, 3)
-    assert 3 <= right_in_5 <= 4
-
-
-def test_fewer_than_five_classes_can_be_counted() -> None:
-    assert count_correct(torch.eye(3), torch.tensor([0, 2, 2])).tolist() == [3, 2, 3]
-
-
 def test_only_kernels_and_matrices_decay() -> None:
     model = resnet_small(3)
     decayed, free = _parameter_groups(model, 0.1)
@@ -93,16 +81,16 @@ def test_only_kernels_and_matrices_decay() -> None:
 
 def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
     lines: list[str] = []
-    first_batches: list[tuple[int, int]] = []
+    batches: list[tuple[int, int]] = []
 
     def remember(batch: Batch, loader: FeederLoader) -> None:
         assert loader.classes == node.classes
         assert batch.images.dtype == torch.float32
-        first_batches.append((batch.epoch, batch.index))
+        batches.append((batch.epoch, batch.index))
 
     options = make_options(node, val_dataset="val")
-    result = train(options, report=lines.append, on_first_batch=remember)
-    assert first_batches == [(0, 0)]
+    result = train(options, report=lines.append, on_batch=remember)
+    assert batches == [(epoch, index) for epoch in range(2) for index in range(6)]
     assert len(result.losses) == 2 * (SAMPLES // 16)
     assert all(math.isfinite(loss) for loss in result.losses)
     assert [epoch.images for epoch in result.epochs] == [96, 96]

@@ -51,31 +51,19 @@ class Asker:
         """Return what each link is to be asked for now, noted as asked in request ``request``."""
         self.due_s = float("inf")
         open_batches = list(self._prefetch.open_batches())
-        hedges_left = HEDGES_MAX - sum(len(assembly.asks) > 1 for _, assembly in open_batches)
+        hedges = sum(len(assembly.asks) > 1 for _, assembly in open_batches)
         candidates = _Candidates(links, self._prefetch, self._places, now_s)
         wants: dict[int, list[Key]] = {}
         for key, assembly in open_batches:
-            if not assembly.asks:
-                link = candidates.choose(key)
+            if assembly.asks:
+                is_hedge = hedges < HEDGES_MAX and len(assembly.asks) == 1
+                link = self._choose_another(key, assembly, links, candidates, now_s, is_hedge)
+                hedges += link is not None and is_hedge
+            else:
+                link = candidates.choose(key, is_overdue=assembly.was_asked)
                 self.asked_again += link is not None and assembly.was_asked
                 if link is None and _has_failed_everywhere(assembly, links):
                     self._prefetch.give_up(key)
-            else:
-                asked_s = max(ask.asked_s for ask in assembly.asks.values())
-                quiet_at_s = max(links[number].quiet_at_s for number in assembly.asks)
-                is_hedge = hedges_left > 0 and len(assembly.asks) == 1
-                late_at_s = asked_s + self._lateness.delay_s if is_hedge else float("inf")
-                link = None
-                if now_s >= min(quiet_at_s, late_at_s):
-                    link = candidates.choose(key, is_answering=True)
-                    self.hedged += link is not None
-                    hedges_left -= link is not None
-                elif candidates.are_several:
-                    self.due_s = min(self.due_s, quiet_at_s, late_at_s)
-                if link is None and now_s >= asked_s + ASK_AGAIN_S:
-                    link = next((n for n in assembly.asks if links[n].quiet_at_s > now_s), None)
-                elif link is None:
-                    self.due_s = min(self.due_s, asked_s + ASK_AGAIN_S)
             if link is not None:
                 wants.setdefault(link, []).append(key)
         self.request += bool(wants)
@@ -83,6 +71,36 @@ class Asker:
             for key in keys:
                 self._prefetch.ask(number, key, self.request, now_s, links[number].chunk_images)
         return wants
+
+    def _choose_another(
+        self,
+        key: Key,
+        assembly: Assembly,
+        links: Mapping[int, Conversation],
+        candidates: "_Candidates",
+        now_s: float,
+        is_hedge: bool,
+    ) -> int | None:
+        """Return who is asked for a batch that somebody was asked for, or note when to look again.
+
+        ``is_hedge`` says whether it may be asked of two because it is late.
+        """
+        asked_s = max(ask.asked_s for ask in assembly.asks.values())
+        overdue_s = max(links[number].quiet_at_s for number in assembly.asks)
+        if is_hedge:
+            overdue_s = min(overdue_s, asked_s + self._lateness.delay_s)
+        if now_s < overdue_s:
+            if candidates.are_several:
+                self.due_s = min(self.due_s, overdue_s)
+        else:
+            link = candidates.choose(key, is_overdue=True, is_answering=True)
+            if link is not None:
+                self.hedged += 1
+                return link
+        if now_s < asked_s + ASK_AGAIN_S:
+            self.due_s = min(self.due_s, asked_s + ASK_AGAIN_S)
+            return None
+        return next((n for n in assembly.asks if candidates.is_answering(n)), None)
 
 
 class _Candidates:
@@ -99,8 +117,9 @@ class _Candidates:
         self._places = places
         served = {number: link for number, link in links.items() if link.is_served}
         self._names = [(link.node_name, number) for number, link in served.items()]
+        self._room = {n: link.window - prefetch.load(n) for n, link in served.items()}
         share = math.ceil(prefetch.buffers / max(1, len(served)))
-        self._room = {n: min(link.window, share) - prefetch.load(n) for n, link in served.items()}
+        self._over_share = {n: max(0, link.window - share) for n, link in served.items()}
         self._answering = {n for n, link in served.items() if link.quiet_at_s > now_s}
 
     @property
@@ -108,22 +127,34 @@ class _Candidates:
         """Whether there is anybody to ask besides whoever was asked."""
         return len(self._room) > 1
 
-    def choose(self, key: Key, *, is_answering: bool = False) -> int | None:
-        """Return whom to ask, and take of its room; quiet ones last, or not at all."""
-        able = [
-            number
-            for _, number in self._names
-            if self._room[number] > 0
-            and (number in self._answering or not is_answering)
-            and self._prefetch.may_ask(number, key)
-        ]
+    def is_answering(self, link: int) -> bool:
+        """Whether a link can be asked and is not quiet."""
+        return link in self._answering
+
+    def choose(self, key: Key, *, is_overdue: bool, is_answering: bool = False) -> int | None:
+        """Return whom to ask, and take of its room; quiet ones last, or not at all.
+
+        For a batch that is overdue a node gets more than its share, and if it has no room a later
+        batch that it has lent makes some: it may be that all nodes hold batches which nobody can
+        consume before.
+        """
+        able = self._find_able(key, is_answering)
+        for number in able:
+            if self._room[number] > (0 if is_overdue else self._over_share[number]):
+                self._room[number] -= 1
+                return number
+        if is_overdue:
+            return next((number for number in able if self._prefetch.reclaim(number, key)), None)
+        return None
+
+    def _find_able(self, key: Key, is_answering: bool) -> list[int]:
+        """Return all who can make a batch, in the order of preference."""
+        willing = self._answering if is_answering else self._room
+        able = [n for n in willing if self._prefetch.may_ask(n, key)]
         if len(able) > 1:
             order = rank_nodes(self._names, self._places.place(key))
             able.sort(key=lambda number: (number not in self._answering, order.index(number)))
-        if not able:
-            return None
-        self._room[able[0]] -= 1
-        return able[0]
+        return able
 
 
 def _has_failed_everywhere(assembly: Assembly, links: Mapping[int, Conversation]) -> bool:

@@ -12,7 +12,6 @@ it last listed stays: an editor that saves, or a name server that restarts, ends
 import ipaddress
 import logging
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -26,8 +25,6 @@ ENDPOINTS_MAX: Final = 4096
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0
-
-_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +54,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        if not self._path.is_absolute():
+        if not self._path.is_absolute() or "\0" in path:
             raise ConfigError(f"endpoint file://{path}: write file:// and an absolute path")
 
     def read(self) -> tuple[str, ...]:
@@ -70,6 +67,10 @@ class _Name:
 
     def __init__(self, text: str) -> None:
         self._host, self._port = _split_port(text, f"dns://{text}")
+        try:
+            self._host.encode("idna")
+        except UnicodeError as error:
+            raise _refuse(f"dns://{text}", f"no name: {error}") from None
 
     def read(self) -> tuple[str, ...]:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -118,14 +119,14 @@ def _split_port(text: str, whole: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not host.isprintable() or " " in host:
         raise _refuse(whole, "it has no host and port")
-    if not (_PORT.fullmatch(port) and 0 < int(port) < 65_536):
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
         raise _refuse(whole, f"{port!r} is no port 1 .. 65535")
     if ":" in host:
         try:
             ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]").partition("%")[0])
         except ValueError:
             raise _refuse(whole, f"{host} is no IPv6 address") from None
-        if not host.startswith("["):
+        if not (host.startswith("[") and host.endswith("]")):
             raise _refuse(whole, "an IPv6 address stands in brackets")
     return host, int(port)
 
@@ -208,6 +209,10 @@ class Directory:
             endpoints = source.read()
             if not endpoints:
                 raise ConfigError(f"{text}: lists no endpoint")
+            if len(endpoints) > ENDPOINTS_MAX:
+                raise ConfigError(
+                    f"{text}: lists over {ENDPOINTS_MAX} endpoints: that is a mistake"
+                )
         except (OSError, ConfigError) as error:
             is_new = text not in self._found
             reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
@@ -222,4 +227,4 @@ class Directory:
 
     def _endpoints(self) -> tuple[str, ...]:
         found = (each for text in self._sources for each in self._found.get(text, ()))
-        return tuple(dict.fromkeys(found))[:ENDPOINTS_MAX]
+        return tuple(dict.fromkeys(found))

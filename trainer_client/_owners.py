@@ -44,13 +44,8 @@ class LanePlaces:
         epoch, index = key
         plan = self._plans.get(epoch)
         if plan is None:
-            plan = self._plans[epoch] = EpochPlan(
-                self._layout,
-                batch_size=self._recipe.batch_size,
-                seed=self._seed,
-                epoch=epoch,
-                shuffle=self._recipe.shuffle,
-                last_batch=self._recipe.last_batch,
+            plan = self._plans[epoch] = self._recipe.plan_epoch(
+                self._layout, seed=self._seed, epoch=epoch
             )
             while len(self._plans) > _PLANS_MAX:
                 del self._plans[next(iter(self._plans))]

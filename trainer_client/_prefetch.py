@@ -10,7 +10,7 @@ next epoch, without end. Each batch of the course passes through these states:
 A *link* is the client's connection to one endpoint, called by a number. Whoever answers first
 settles a batch; all answers have the same bytes, so it does not matter who it was. A batch that is
 lent in place settles at once. Its rows are in the node's slot instead of the buffer, so it is
-released later: when the consumer gives it back.
+released later: when the consumer gives it back, or when its slot is needed for an earlier batch.
 
 Invariants. Only the course's next batch is ever taken, so none is repeated, skipped or reordered,
 whatever nodes do. Buffers are assigned in ``extend`` and nowhere else: whoever writes chunks also
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from feeder.errors import DatasetError, ProtocolError
 from feeder.packing import pixel_layout_of
-from feeder.plan import rank_indices
+from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk, Lent
 from trainer_client._batch import HostBatch
@@ -186,6 +186,8 @@ class Prefetch:
         """Give free buffers to the next batches of the course."""
         while self._course is not None and self._free:
             key = self._course.key(self._position)
+            if key[0] > MAX_EPOCH:
+                break
             valid = max(0, min(self.recipe.batch_size, samples - key[1] * self.recipe.batch_size))
             # An index past the end is all padding, the same for everybody: nobody need send it.
             self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
@@ -301,6 +303,22 @@ class Prefetch:
             del assembly.asks[link]
             assembly.failures[link] = reason
             self._releases.setdefault(link, []).append(key)
+
+    def reclaim(self, link: int, key: Key) -> bool:
+        """Release the last batch that a link has lent and that comes after an open one.
+
+        Nobody has read it yet; it is open again. Returns whether there was one.
+        """
+        for later, assembly in reversed(self._held.items()):
+            if later == key:
+                return False
+            if assembly.lent is not None and link in assembly.asks:
+                self._release(later, assembly)
+                assembly.settled, assembly.lent = False, None
+                self.completed -= 1
+                self.lent -= 1
+                return True
+        return False
 
     def give_up(self, key: Key) -> None:
         """Note that nobody can make a batch: the consumer hears of it in the batch's turn."""

@@ -101,7 +101,8 @@ class Pump:
             ready = {source for source, _ in self._poller.poll(wait_ms)}
             self._hear_ring()
             for link in list(self._links.values()):
-                self._hear(link, ready)
+                if link.number in self._links:  # else one of the others told to hang up
+                    self._hear(link, ready)
         with self._changed:
             farewell = self._session.farewell()
         self._carry_out(farewell)

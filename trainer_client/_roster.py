@@ -22,14 +22,20 @@ def find_siblings(dialled: str, welcome: Welcome) -> tuple[str, ...]:
     return tuple(
         _redirect(endpoints[place], dialled)
         for number, endpoints in enumerate(welcome.siblings)
-        if number != welcome.number and place < len(endpoints)
+        if number != welcome.number
+        and place < len(endpoints)
+        and _scheme(endpoints[place]) == _scheme(dialled)
     )
 
 
 def _is_reached_by(bound: str, dialled: str) -> bool:
     mark = "/" if dialled.startswith("ipc://") else ":"  # what the host and the client both know
-    is_alike = bound.partition("://")[0] == dialled.partition("://")[0]
+    is_alike = _scheme(bound) == _scheme(dialled)
     return is_alike and bound.rpartition(mark)[2] == dialled.rpartition(mark)[2]
+
+
+def _scheme(endpoint: str) -> str:
+    return endpoint.partition("://")[0]
 
 
 def _redirect(bound: str, dialled: str) -> str:

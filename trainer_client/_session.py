@@ -130,8 +130,9 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = [link for link in self._links.values() if link.session is not None]
-        return next((c.copied_because for c in links or self._links.values()), None)
+        links = list(self._links.values())  # at once: others come and go in the I/O thread
+        served = [link for link in links if link.session is not None]
+        return next((link.copied_because for link in served or links), None)
 
     @property
     def is_gathered(self) -> bool:
@@ -151,12 +152,12 @@ class ClientSession:
     @property
     def feeders(self) -> int:
         """How many node processes serve this client now."""
-        return sum(link.is_served for link in self._links.values())
+        return sum(link.is_served for link in list(self._links.values()))
 
     @property
     def feeders_left_out(self) -> int:
         """How many endpoints cannot serve this job, though they answer."""
-        return sum(link.unfit is not None for link in self._links.values())
+        return sum(link.unfit is not None for link in list(self._links.values()))
 
     @property
     def due_s(self) -> float:
@@ -222,7 +223,7 @@ class ClientSession:
                 self._wake_twins(link)
             case AttemptFailed():
                 link.attempt_failed()
-            case LinkUnfit(_, error):
+            case LinkUnfit(_, error) if link.unfit is None:
                 self._leave_out(link, error)
             case Heard(_, message) if link.unfit is None:
                 link.heard(self._now_s)
@@ -234,7 +235,7 @@ class ClientSession:
     def _on_message(self, link: Conversation, message: object) -> None:
         match message:
             case Welcome() if link.is_connected:  # else it was still on its way to us
-                if message.session != link.session:
+                if message.session != link.session or not link.leads_to(message):
                     self._on_welcome(link, message)
             case Refused():
                 error = link.refused(message, self._now_s)
@@ -260,6 +261,7 @@ class ClientSession:
         for other in self._links.values():
             if other is not link and other.leads_to(welcome):
                 link.decline(welcome, other.link)
+                self._learn_siblings(link, welcome)  # the other way may not show them
                 return
         self.welcome = self.welcome or welcome
         if self._asker is None:
@@ -269,6 +271,9 @@ class ClientSession:
         link.accept(welcome, self._now_s)
         if not link.awaits_slots:
             self._tell_how_batches_come(link)
+        self._learn_siblings(link, welcome)
+
+    def _learn_siblings(self, link: Conversation, welcome: Welcome) -> None:
         self._roster.hear(link.endpoint, welcome)
         self._follow_roster()
 

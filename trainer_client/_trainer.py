@@ -10,14 +10,15 @@ Losses stay on the device until an epoch ends or a line is due: reading one wait
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from feeder.errors import ConfigError
+from trainer_client._accuracy import Accuracy
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client.resnet import MODELS
@@ -48,11 +49,17 @@ class TrainingOptions:
     device: str | None = None
     recipe: dict[str, object] = field(default_factory=dict)  # further fields, for training
     val_recipe: dict[str, object] = field(default_factory=dict)  # and for evaluation
+    checkpoint: str | None = None  # file
+    checkpoint_steps: int = 1000  # between two checkpoints; at each epoch's end there is one too
+    resume: bool = False  # go on from the checkpoint, where there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResult:
-    """One epoch as this rank saw it; images are those of all ranks."""
+    """One epoch as this rank saw it; images are those of all ranks.
+
+    Of an epoch that the job was resumed or stopped in, only the steps that this process took count.
+    """
 
     epoch: int
     steps: int
@@ -81,6 +88,18 @@ class EpochResult:
         return line
 
 
+class StepHook(Protocol):
+    """What a job does around each step."""
+
+    def begin(self) -> None:
+        """Prepare, before the step's work."""
+        ...
+
+    def end(self, step: int) -> bool:
+        """Return whether to leave the epoch after its ``step``."""
+        ...
+
+
 class Trainer:
     """The model, its optimiser and its schedule."""
 
@@ -93,10 +112,12 @@ class Trainer:
         self.device = device
         model: nn.Module = MODELS[options.model](len(loader.classes))
         model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        plain_model = model
         if loader.world_size > 1:
             ids = [device] if device.type == "cuda" else None
             model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
         self.model = model
+        self._plain_model = plain_model
         lr = options.lr
         if lr is None:
             lr = 0.1 * options.batch_size * loader.world_size / BASE_BATCH
@@ -113,30 +134,67 @@ class Trainer:
         self.autocast = torch.autocast(device.type, dtype=half, enabled=half != torch.float32)
         self.scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a job needs to go on; the same in every rank, for any number of them."""
+        return {
+            "name": self.options.model,
+            "model": self._plain_model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "loader": self.loader.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken; ConfigError when it is of another model or job."""
+        try:
+            if state["name"] != self.options.model:
+                raise ConfigError(
+                    f"the checkpoint is of model {state['name']!r}, this job trains "
+                    f"{self.options.model!r}: pass --model {state['name']}"
+                )
+            self.loader.load_state_dict(state["loader"])
+            self._plain_model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.schedule.load_state_dict(state["schedule"])
+            self.scaler.load_state_dict(state["scaler"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
+
     def train_epoch(
         self,
         epoch: int,
         losses: list[float],
         report: Callable[[str], None],
-        on_first_batch: Callable[[Batch], None] | None,
+        on_batch: Callable[[Batch], None] | None,
+        around_step: StepHook | None = None,
     ) -> EpochResult:
-        """Take every step of an epoch; appends each step's loss to ``losses``."""
+        """Take every step that is left of an epoch; appends each step's loss to ``losses``.
+
+        ``around_step`` may end it earlier.
+        """
         self.model.train()
         self.loader.set_epoch(epoch)
         before = self.loader.statistics()
         start_s = time.monotonic()
         on_device: list[torch.Tensor] = []
-        for step, batch in enumerate(self.loader):
-            if on_first_batch is not None and step == 0:
-                on_first_batch(batch)
+        first_step = int(self.loader.state_dict()["step"])
+        for step, batch in enumerate(self.loader, first_step):
+            if around_step is not None:
+                around_step.begin()
+            if on_batch is not None:
+                on_batch(batch)
             on_device.append(self._step(batch))
             if (step + 1) % LOG_EVERY_STEPS == 0:  # reading a loss waits for the device
-                rate = (step + 1) * self.options.batch_size / (time.monotonic() - start_s)
+                rate = len(on_device) * self.options.batch_size / (time.monotonic() - start_s)
                 loss = on_device[-1].item()
                 report(
                     f"  epoch {epoch}, step {step + 1} of {len(self.loader)}: loss {loss:.3f}, "
                     f"{rate * self.loader.world_size:,.0f} images/s"
                 )
+            if around_step is not None and around_step.end(step):
+                break
         epoch_losses = torch.stack(on_device).tolist()
         seconds = time.monotonic() - start_s
         losses += epoch_losses
@@ -168,32 +226,20 @@ class Trainer:
         """Return the epoch's result with counts over the whole evaluation set, of all ranks."""
         self.model.eval()
         start_s = time.monotonic()
-        counts = torch.zeros(3, dtype=torch.int64, device=self.device)
+        accuracy = Accuracy(loader.samples, self.device)
         with torch.inference_mode(), self.autocast:
             for batch in loader:
-                counts += count_correct(self.model(batch.images), batch.labels)
-        if self.loader.world_size > 1:
-            dist.all_reduce(counts)
-        images, correct, correct_top5 = counts.tolist()
+                accuracy.add(self.model(batch.images), batch)
+        result = accuracy.result()
         return EpochResult(
             **{
                 **asdict(trained),
-                "val_images": images,
-                "val_correct": correct,
-                "val_correct_top5": correct_top5,
+                "val_images": result.images,
+                "val_correct": result.correct,
+                "val_correct_top5": result.correct_top5,
                 "val_s": time.monotonic() - start_s,
             }
         )
-
-
-def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return int64 (3,): rows with a label, those where it is the first guess, or in the first 5.
-
-    ``logits`` is (N, classes), ``labels`` int64 (N,); padding has a negative label.
-    """
-    guesses = logits.topk(min(5, logits.shape[1]), dim=1).indices
-    hits = guesses == labels[:, None]
-    return torch.stack([(labels >= 0).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()])
 
 
 def lr_factor(step: int, warmup_steps: float, steps: int) -> float:

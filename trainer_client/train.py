@@ -4,7 +4,16 @@
     torchrun --nproc-per-node 8 -m trainer_client.train …      (--batch-size is that of each rank)
 
 What it does in a step is in ``_trainer``. Accuracy is exact: nobody counts the padding of the last
-batch. Ctrl-C ends it with a line and status 130. On CPUs that also run the daemon start it with
+batch. Ctrl-C ends it with a line and status 130.
+
+With ``--checkpoint FILE`` rank 0 saves model, optimiser and position at every epoch's end and every
+``--checkpoint-steps``; with ``--resume``, too, the job goes on from there if the file exists (every
+rank reads it), so a job that may be killed is started with the same command each time. It may come
+back with another number of ranks and a ``--batch-size`` that leaves the global batch as it was: the
+order of the samples goes on all the same. SIGTERM then saves and ends the job with status 0, after
+the step or the evaluation that is under way, in all ranks after the same step.
+
+On CPUs that also run the daemon start it with
 OMP_WAIT_POLICY=passive: torch's threads otherwise spin on the cores that the workers need.
 """
 
@@ -25,6 +34,7 @@ from feeder.errors import ConfigError, FeederError
 from feeder.recipe import parse_field
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader, LoaderStatistics
+from trainer_client._saver import Saver
 from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
 from trainer_client.resnet import MODELS
 
@@ -44,6 +54,7 @@ class TrainingResult:
     connect_s: float  # from the loader's start to the feeder's welcome
     epochs: list[EpochResult] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    was_stopped: bool = False  # by SIGTERM, before all epochs were done
     loader: LoaderStatistics | None = None
 
 
@@ -51,9 +62,14 @@ def train(
     options: TrainingOptions,
     *,
     report: Callable[[str], None],
-    on_first_batch: Callable[[Batch, FeederLoader], None] | None = None,
+    on_batch: Callable[[Batch, FeederLoader], None] | None = None,
 ) -> TrainingResult:
-    """Run the job to its end, saying how it goes through ``report`` (one line a call)."""
+    """Run the job to its end, saying how it goes through ``report`` (one line a call).
+
+    ``on_batch`` is shown each batch before it is trained on.
+    """
+    if options.resume and options.checkpoint is None:
+        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
     if options.model not in MODELS:
         raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
     with contextlib.ExitStack() as stack:
@@ -81,18 +97,30 @@ def train(
             "classes"
         )
 
-        def show_first_batch(batch: Batch) -> None:
-            if on_first_batch is not None:
-                on_first_batch(batch, loader)
+        def show_batch(batch: Batch) -> None:
+            if on_batch is not None:
+                on_batch(batch, loader)
 
-        for epoch in range(options.epochs):
-            first = show_first_batch if epoch == 0 else None
-            trained = trainer.train_epoch(epoch, result.losses, said, first)
+        saver = None
+        if options.checkpoint is not None:
+            path, every_steps = Path(options.checkpoint), options.checkpoint_steps
+            saver = stack.enter_context(Saver(trainer, path, every_steps=every_steps, rank=rank))
+            if options.resume:
+                said(saver.resume())
+        for epoch in range(int(loader.state_dict()["epoch"]), options.epochs):
+            trained = trainer.train_epoch(epoch, result.losses, said, show_batch, saver)
             result.loader = loader.statistics()
-            if val_loader is not None:
+            is_whole = loader.state_dict()["step"] == 0
+            if is_whole and val_loader is not None:
                 trained = trainer.evaluate(val_loader, trained)
             result.epochs.append(trained)
             said(str(trained))
+            if saver is not None and is_whole:
+                saver.save()
+            if saver is not None and saver.is_stopping:
+                result.was_stopped = True
+                said(saver.say_stop())
+                break
         return result
 
 
@@ -170,6 +198,9 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
             metavar="NAME=VALUE",
             help=f"a further field of the recipe for {use}, again for each",
         )
+    parser.add_argument("--checkpoint", metavar="FILE", help="save the job there, and on SIGTERM")
+    parser.add_argument("--checkpoint-steps", type=int, default=1000, help="and every so many")
+    parser.add_argument("--resume", action="store_true", help="go on from FILE if it exists")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     values = vars(parser.parse_args(arguments))
     json_path: Path | None = values.pop("json")

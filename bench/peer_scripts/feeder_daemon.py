@@ -13,7 +13,6 @@ from protocol import Pixels, Work, serve_turns
 from bench.daemon import DATASET_NAME, running_daemon
 from feeder.dataset import Dataset
 from feeder.fetch import BatchFetcher
-from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.runtime import library_versions
 
@@ -23,14 +22,7 @@ _PATIENT = ("--lease-s", "3600")
 def _keys(work: Work, recipe: Recipe) -> Iterator[tuple[int, int]]:
     """Yield (epoch, index) of one batch after the other."""
     with Dataset.open(work.dataset) as dataset:
-        batches = EpochPlan(
-            dataset.layout,
-            batch_size=work.batch,
-            seed=0,
-            epoch=0,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        ).batches
+        batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
     for number in itertools.count():
         yield divmod(number, batches)
 

@@ -6,7 +6,6 @@ import numpy as np
 from protocol import SIZE_PX, Pixels, Work, serve
 
 from feeder.dataset import Dataset
-from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.runtime import check_libraries, library_versions, tune_allocator
 from feeder.sample import SampleReader
@@ -22,14 +21,7 @@ def _batches(work: Work) -> Iterator[Pixels]:
         reader = SampleReader(dataset, recipe)
         epoch = 0
         while True:
-            plan = EpochPlan(
-                dataset.layout,
-                batch_size=work.batch,
-                seed=0,
-                epoch=epoch,
-                shuffle=recipe.shuffle,
-                last_batch=recipe.last_batch,
-            )
+            plan = recipe.plan_epoch(dataset.layout, seed=0, epoch=epoch)
             for index in range(plan.batches):
                 for first in range(0, work.batch, _CHUNK_IMAGES):
                     sample_ids = plan.samples(index, first, _CHUNK_IMAGES)

@@ -99,18 +99,10 @@ def _preview_dataset(
     """Return the pictures (n, size, size, 3) of a batch of a packed dataset, and their captions."""
     from feeder.crop_preview import draw_boxes, draw_crops
     from feeder.dataset import Dataset
-    from feeder.plan import EpochPlan
 
     with Dataset.open(arguments.dataset_path) as dataset:
         recipe = _recipe(arguments, dataset.layout.samples)
-        plan = EpochPlan(
-            dataset.layout,
-            batch_size=recipe.batch_size,
-            seed=arguments.seed,
-            epoch=arguments.epoch,
-            shuffle=recipe.shuffle,
-            last_batch=recipe.last_batch,
-        )
+        plan = recipe.plan_epoch(dataset.layout, seed=arguments.seed, epoch=arguments.epoch)
         _check_index(arguments.index, plan.batches, recipe)
         count = min(arguments.images, plan.valid(arguments.index))
         sample_ids = plan.samples(arguments.index, 0, count)

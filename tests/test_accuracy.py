@@ -1,0 +1,153 @@
+"""Exact accuracy: whatever the sizes and ranks, each sample counts once, or there is an error."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError
+from feeder.plan import EpochPlan, LastBatch, ShardLayout, rank_indices
+from trainer_client import Accuracy, AccuracyResult, Batch
+from trainer_client._accuracy import count_correct
+
+CPU = torch.device("cpu")
+CLASSES = 11
+
+
+def label_of(sample_ids: torch.Tensor) -> torch.Tensor:
+    return sample_ids * 7 % CLASSES
+
+
+def guess(sample_ids: torch.Tensor) -> torch.Tensor:
+    """Logits that are a function of the sample; padding gets some, too."""
+    places = torch.arange(CLASSES)
+    return ((sample_ids[:, None] * 31 + places * 17) % 101).float()
+
+
+def expected(samples: int) -> AccuracyResult:
+    """The accuracy over the whole dataset in one piece."""
+    ids = torch.arange(samples)
+    order = guess(ids).argsort(dim=1, descending=True)
+    hits = order == label_of(ids)[:, None]
+    return AccuracyResult(
+        images=samples,
+        correct=int(hits[:, 0].sum()),
+        correct_top5=int(hits[:, :5].sum()),
+    )
+
+
+def make_batch(plan: EpochPlan, index: int) -> Batch:
+    """A batch as the loader gives it, without pictures."""
+    real = plan.samples(index) if index < plan.batches else []
+    ids = torch.full((plan.batch_size,), -1, dtype=torch.int64)
+    ids[: len(real)] = torch.as_tensor(real, dtype=torch.int64)
+    labels = torch.where(ids < 0, -100, label_of(ids))
+    return Batch(
+        images=torch.empty(0),
+        labels=labels,
+        sample_ids=ids,
+        valid=len(real),
+        epoch=plan.epoch,
+        index=index,
+    )
+
+
+def shares(plan: EpochPlan, world_size: int) -> Iterator[list[Batch]]:
+    """The batches of each rank."""
+    for rank in range(world_size):
+        indices = rank_indices(plan.batches, rank, world_size, plan.last_batch)
+        yield [make_batch(plan, index) for index in indices]
+
+
+def make_plan(layout: ShardLayout, *, last_batch: LastBatch, **sizes: int) -> EpochPlan:
+    return EpochPlan(layout, seed=1, epoch=2, shuffle=True, last_batch=last_batch, **sizes)
+
+
+@pytest.mark.parametrize("samples", [53, 97, 1009])
+@pytest.mark.parametrize("world_size", range(1, 8))
+def test_prime_datasets_and_ranks_that_do_not_divide_them_count_exactly(
+    samples: int, world_size: int
+) -> None:
+    layout = ShardLayout(samples=samples, shards=5, lanes=3)
+    accuracy = Accuracy(samples, CPU)
+    steps = set()
+    for batches in shares(make_plan(layout, batch_size=16, last_batch=LastBatch.PAD), world_size):
+        steps.add(len(batches))
+        for batch in batches:
+            accuracy.add(guess(batch.sample_ids), batch)
+    assert len(steps) == 1
+    assert accuracy.result() == expected(samples)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    samples=st.integers(1, 200),
+    shards=st.integers(1, 9),
+    lanes=st.integers(1, 9),
+    batch_size=st.integers(1, 40),
+    order_batch_size=st.integers(1, 40),
+    world_size=st.integers(1, 7),
+)
+def test_any_split_counts_exactly_and_dropping_is_noticed(
+    samples: int,
+    shards: int,
+    lanes: int,
+    batch_size: int,
+    order_batch_size: int,
+    world_size: int,
+) -> None:
+    layout = ShardLayout(samples=samples, shards=shards, lanes=min(shards, lanes))
+    sizes = {"batch_size": batch_size, "order_batch_size": order_batch_size}
+    for last_batch in LastBatch:
+        accuracy = Accuracy(samples, CPU)
+        for batches in shares(make_plan(layout, last_batch=last_batch, **sizes), world_size):
+            for batch in batches:
+                accuracy.add(guess(batch.sample_ids), batch)
+        left_out = samples % (batch_size * world_size) if last_batch is LastBatch.DROP else 0
+        if left_out:
+            with pytest.raises(ConfigError, match=f"not exact: {left_out} of {samples} samples"):
+                accuracy.result()
+        else:
+            assert accuracy.result() == expected(samples)
+
+
+def test_what_every_rank_evaluates_whole_is_noticed() -> None:
+    plan = make_plan(
+        ShardLayout(samples=53, shards=5, lanes=3), batch_size=16, last_batch=LastBatch.PAD
+    )
+    accuracy = Accuracy(53, CPU)
+    for index in [*range(plan.batches), *range(plan.batches)]:
+        batch = make_batch(plan, index)
+        accuracy.add(guess(batch.sample_ids), batch)
+    with pytest.raises(
+        ConfigError, match=r"0 of 53 samples were not counted and 53 more than once \(sample 0: 2"
+    ):
+        accuracy.result()
+
+
+def test_a_batch_of_a_larger_dataset_is_refused() -> None:
+    plan = make_plan(
+        ShardLayout(samples=53, shards=5, lanes=3), batch_size=53, last_batch=LastBatch.PAD
+    )
+    batch = make_batch(plan, 0)
+    with pytest.raises(ConfigError, match="sample 52 is none of the 47 that this accuracy is of"):
+        Accuracy(47, CPU).add(guess(batch.sample_ids), batch)
+
+
+def test_padding_is_not_counted() -> None:
+    logits = torch.eye(7)[[0, 1, 2, 3, 0, 0]]
+    labels = torch.tensor([0, 1, 6, 3, -100, -100])
+    right, right_in_5 = count_correct(logits, labels).tolist()
+    assert right == 3
+    assert 3 <= right_in_5 <= 4
+
+
+def test_fewer_than_five_classes_can_be_counted() -> None:
+    assert count_correct(torch.eye(3), torch.tensor([0, 2, 2])).tolist() == [2, 3]
+
+
+def test_shares_are_shares_of_the_images() -> None:
+    result = AccuracyResult(images=8, correct=2, correct_top5=6)
+    assert (result.top1, result.top5) == (0.25, 0.75)

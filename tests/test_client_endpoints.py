@@ -1,0 +1,398 @@
+"""Where feeders are: lists, files that are read again, names."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError
+from trainer_client import _endpoints
+from trainer_client._endpoints import (
+    FILE_BYTES_MAX,
+    Directory,
+    check_endpoint,
+    open_source,
+    parse_list,
+)
+
+WAIT_S = 10.0
+TURN_S = 1 / 128  # of the watch, in these tests; adds up without rounding
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture
+def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_endpoints, "_CHECK_INTERVAL_S", TURN_S)
+    monkeypatch.setattr(_endpoints._File, "interval_s", TURN_S)
+    monkeypatch.setattr(_endpoints._Name, "interval_s", TURN_S)
+
+
+class Changes:
+    """Hears of changes from the watch."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._heard: list[tuple[str, ...]] = []
+
+    def __call__(self, endpoints: tuple[str, ...]) -> None:
+        with self._changed:
+            self._heard.append(endpoints)
+            self._changed.notify_all()
+
+    def wait_for(self, *endpoints: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: endpoints in self._heard, WAIT_S), self._heard
+
+
+def write(path: Path, text: str) -> None:
+    """Put a whole file in place of another, as editors and `kubectl` do."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.rename(path)
+
+
+# What is an endpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tcp://127.0.0.1:5555",
+        "tcp://feeder-3.rack.example:1",
+        "tcp://[::1]:65535",
+        "tcp://[fe80::1%eth0]:5555",
+        "ipc:///run/feeder/n",
+    ],
+)
+def test_an_endpoint_is_taken_as_it_is(text: str) -> None:
+    assert check_endpoint(text) == text
+    assert open_source(text).read() == (text,)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "neither tcp nor ipc"),
+        ("127.0.0.1:5555", "neither tcp nor ipc"),
+        ("udp://h:1", "neither tcp nor ipc"),
+        ("ipc://", "neither tcp nor ipc"),
+        ("ipc://relative", "neither tcp nor ipc"),
+        ("ipc:///", "neither tcp nor ipc"),
+        ("ipc:///a\0b", "neither tcp nor ipc"),
+        ("tcp://h", "it has no host and port"),
+        ("tcp://:5", "it has no host and port"),
+        ("tcp://a b:5", "it has no host and port"),
+        ("tcp://a\n:5", "it has no host and port"),
+        ("tcp://h:", "'' is no port"),
+        ("tcp://h:0", "'0' is no port"),
+        ("tcp://h:65536", "'65536' is no port"),
+        ("tcp://h:-1", "'-1' is no port"),
+        ("tcp://h:٣", "is no port"),
+        ("tcp://h:" + "9" * 5000, "is no port"),
+        ("tcp://::1:5", "an IPv6 address stands in brackets"),
+        ("tcp://[::1:5", "no IPv6 address|stands in brackets"),
+        ("tcp://::1]:5", "no IPv6 address|stands in brackets"),
+        ("tcp://[::g]:5", "is no IPv6 address"),
+        ("tcp://a:b:5", "is no IPv6 address"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot be dialled .*({reason}).*: use tcp://HOST:PORT"):
+        check_endpoint(text)
+
+
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.builds(
+            "{}{}:{}".format,
+            st.sampled_from(["tcp://", "ipc:///", "tcp://["]),
+            st.text(max_size=12),
+            st.one_of(st.integers(-1, 70_000), st.text(max_size=6)),
+        ),
+    )
+)
+def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
+    try:
+        assert check_endpoint(text) == text
+    except ConfigError:
+        return
+    assert text.startswith(("tcp://", "ipc:///"))
+    if text.startswith("tcp://"):
+        assert 0 < int(text.rpartition(":")[2]) < 65_536
+
+
+# A list in a file
+
+
+def test_a_list_has_comments_blank_lines_and_any_line_ends() -> None:
+    content = (
+        b"# ours\r\n\r\n  tcp://a:1  # first\r\ntcp://b:2\nipc:///run/n\n#tcp://c:3\ntcp://d:4"
+    )
+    assert parse_list(content, "f") == ("tcp://a:1", "tcp://b:2", "ipc:///run/n", "tcp://d:4")
+
+
+def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
+    assert parse_list(b"tcp://b:1\ntcp://a:1\ntcp://b:1", "f") == ("tcp://b:1", "tcp://a:1")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"tcp://a:1\n\nhttp://b\n", "f:3: endpoint 'http://b' cannot be dialled"),
+        (b"tcp://a:1\ntcp://\xff:2", "f:2: not UTF-8: write one endpoint a line"),
+        (b"#" * (FILE_BYTES_MAX + 1), "f: over 1048576 bytes: this is no list of endpoints"),
+    ],
+)
+def test_what_is_no_list_is_refused_with_its_line(content: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_list(content, "f")
+
+
+@given(st.one_of(st.binary(max_size=80), st.text(alphabet="tcpi:/[]#\r\n 019a.%").map(str.encode)))
+@example(b"tcp://a:1\ntcp://b:2")
+def test_any_bytes_are_a_list_or_refused(content: bytes) -> None:
+    endpoints, refusal = (), "f:"
+    try:
+        endpoints = parse_list(content, "f")
+    except ConfigError as error:
+        refusal = str(error)
+    assert refusal.startswith("f:")
+    assert len(set(endpoints)) == len(endpoints)
+    for endpoint in endpoints:
+        assert check_endpoint(endpoint) == endpoint
+
+
+def test_a_file_of_the_largest_size_is_read_and_one_byte_more_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "feeders"
+    end = b"\ntcp://a:1"
+    path.write_bytes(b"#" * (FILE_BYTES_MAX - len(end)) + end)
+    assert Directory(path).read() == ("tcp://a:1",)
+    path.write_bytes(b"#" * (FILE_BYTES_MAX - len(end) + 1) + end)
+    with pytest.raises(ConfigError, match="no list of endpoints"):
+        Directory(path).read()
+
+
+# A directory
+
+
+def test_one_endpoint_or_several_are_listed_as_given_each_once() -> None:
+    assert Directory("tcp://a:1").read() == ("tcp://a:1",)
+    directory = Directory(["tcp://b:1", "ipc:///n", "tcp://b:1"])
+    assert directory.read() == ("tcp://b:1", "ipc:///n")
+    assert directory.name == "tcp://b:1, ipc:///n, tcp://b:1"
+
+
+def test_files_and_endpoints_can_be_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "feeders"
+    write(path, "tcp://b:1\ntcp://a:1\n")
+    assert Directory(["tcp://a:1", f"file://{path}"]).read() == ("tcp://a:1", "tcp://b:1")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "the list is empty"),
+        (["tcp://a:1", "http://b"], "endpoint 'http://b' cannot be dialled"),
+        ("file://relative", "write file:// and an absolute path"),
+        ("dns://name", "endpoint 'dns://name' cannot be dialled .it has no host and port"),
+        ("dns://name:http", "'http' is no port"),
+        ("dns://" + "a" * 64 + ":1", "no name: .*label too long"),
+        ("dns://a..b:1", "no name: .*label empty"),
+        ("file:///a\0b", "write file:// and an absolute path"),
+    ],
+)
+def test_what_can_never_be_a_list_is_refused_at_once(
+    names: str | Sequence[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Directory(names)
+
+
+def test_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "feeders", "tcp://a:1")
+    monkeypatch.chdir(tmp_path)
+    directory = Directory(Path("feeders"))
+    assert directory.read() == ("tcp://a:1",)
+    assert directory.name == f"file://{tmp_path}/feeders"
+
+
+@pytest.mark.parametrize(
+    ("names", "may_be"),
+    [
+        (["tcp://a:1", "dns://b:1"], False),
+        (["tcp://a:1", "ipc:///n"], True),
+        (["file:///f"], True),
+    ],
+)
+def test_only_ipc_and_files_may_lead_to_this_host(names: Sequence[str], may_be: bool) -> None:
+    assert Directory(names).may_be_local == may_be
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "endpoint file://.*/feeders: No such file or directory"),
+        ("# none\n", "endpoint file://.*/feeders: lists no endpoint"),
+        ("tcp://a:1\nnonsense\n", "endpoint .*/feeders:2: endpoint 'nonsense' cannot be dialled"),
+    ],
+)
+def test_a_file_that_is_no_list_at_the_start_is_an_error(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        write(tmp_path / "feeders", content)
+    with pytest.raises(ConfigError, match=message):
+        Directory(tmp_path / "feeders").read()
+
+
+def ruin(path: Path) -> None:
+    write(path, "nonsense")
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, ruin, lambda path: write(path, "# nobody\n")])
+def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "feeders"
+    write(path, "tcp://a:1")
+    directory = Directory(path)
+    directory.read()
+    harm(path)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert directory.read() == ("tcp://a:1",)
+        (record,) = caplog.records
+        assert record.getMessage().endswith("; what it listed stays")
+        assert str(path) in record.getMessage()
+        write(path, "tcp://b:1")
+        assert directory.read() == ("tcp://b:1",)
+        harm(path)
+        directory.read()
+        assert len(caplog.records) == 2, "it was well in between"
+
+
+# A watch
+
+
+@pytest.mark.usefixtures("_quick_watch")
+def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "feeders"
+    write(path, "tcp://a:1")
+    directory, changes = Directory([f"file://{path}", "tcp://z:1"]), Changes()
+    directory.read()
+    directory.watch(changes)
+    write(path, "tcp://a:1\ntcp://b:1")
+    changes.wait_for("tcp://a:1", "tcp://b:1", "tcp://z:1")
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\ntcp://c:1")
+    changes.wait_for("tcp://a:1", "tcp://b:1", "tcp://c:1", "tcp://z:1")
+    directory.close()
+
+
+def test_fixed_endpoints_are_not_watched() -> None:
+    before = threading.active_count()
+    directory = Directory(["tcp://a:1", "ipc:///n"])
+    directory.read()
+    directory.watch(Changes())
+    assert threading.active_count() == before
+
+
+@pytest.mark.usefixtures("_quick_watch")
+def test_closing_ends_the_watch_and_nothing_is_heard_after_it(tmp_path: Path) -> None:
+    write(tmp_path / "feeders", "tcp://a:1")
+    directory = Directory(tmp_path / "feeders")
+    directory.read()
+    directory.watch(lambda endpoints: pytest.fail(f"{endpoints} after it was closed"))
+    (watch,) = (each for each in threading.enumerate() if each.name == "feeder endpoints")
+    directory.close()
+    write(tmp_path / "feeders", "tcp://b:1")
+    watch.join(WAIT_S)
+    assert not watch.is_alive()
+
+
+# Names
+
+
+class Resolver:
+    """Stands in for the system's; ``addresses`` are those of every name."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+        self.asked: list[tuple[str, int]] = []
+
+    def __call__(self, host: str, port: int, **options: object) -> Sequence[object]:
+        self.asked.append((host, port))
+        if not self.addresses:
+            raise socket.gaierror(socket.EAI_NONAME, os.strerror(2))
+        return [(0, 0, 0, "", (address, port)) for address in self.addresses]
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    found = Resolver("10.0.0.2", "10.0.0.1", "10.0.0.2")
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    return found
+
+
+def test_a_name_stands_for_all_its_addresses(resolver: Resolver) -> None:
+    assert Directory("dns://feeders:5555").read() == ("tcp://10.0.0.1:5555", "tcp://10.0.0.2:5555")
+    assert resolver.asked == [("feeders", 5555)]
+
+
+def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> None:
+    resolver.addresses = "fd00::1", "10.0.0.1"
+    endpoints = Directory("dns://feeders:5555").read()
+    assert endpoints == ("tcp://10.0.0.1:5555", "tcp://[fd00::1]:5555")
+    assert [check_endpoint(each) for each in endpoints] == [*endpoints]
+
+
+@pytest.mark.usefixtures("_quick_watch")
+def test_a_name_that_is_not_known_yet_is_waited_for(
+    resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_endpoints._Name, "interval_s", 3600.0)  # what is not found is not put off
+    found, resolver.addresses = resolver.addresses[:1], ()
+    directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
+    assert directory.read() == ("tcp://z:1",)
+    assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
+    directory.watch(changes)
+    resolver.addresses = found
+    changes.wait_for("tcp://10.0.0.2:5555", "tcp://z:1")
+    directory.close()
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("_quick_watch")
+def test_a_name_is_looked_up_again(resolver: Resolver) -> None:
+    directory, changes = Directory("dns://feeders:5555"), Changes()
+    directory.read()
+    directory.watch(changes)
+    resolver.addresses = ("10.0.0.9",)
+    changes.wait_for("tcp://10.0.0.9:5555")
+    directory.close()
+
+
+def test_a_name_that_is_unknown_later_leaves_what_it_stood_for(
+    resolver: Resolver, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = Directory("dns://feeders:5555")
+    found = directory.read()
+    resolver.addresses = ()
+    assert directory.read() == directory.read() == found
+    (message,) = caplog.messages
+    assert message.endswith("; what it listed stays")

@@ -1,0 +1,40 @@
+"""When a batch is late, by what answers took so far."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_client._lateness import Lateness
+
+
+def learn(*latencies_s: float) -> Lateness:
+    lateness = Lateness()
+    for latency_s in latencies_s:
+        lateness.answered(latency_s)
+    return lateness
+
+
+def test_before_enough_answers_came_a_batch_has_two_seconds() -> None:
+    assert learn().delay_s == 2.0
+    assert learn(*[0.5] * 15).delay_s == 2.0
+    assert learn(*[0.5] * 16).delay_s == 0.75
+
+
+def test_one_slow_answer_in_a_hundred_is_not_the_rule_and_two_are() -> None:
+    assert learn(9.0, *[0.2] * 127).delay_s < 0.31
+    assert learn(9.0, 9.0, *[0.2] * 126).delay_s == 13.5
+
+
+def test_answers_that_come_at_once_still_leave_a_tenth_of_a_second() -> None:
+    assert learn(*[0.0001] * 50).delay_s == 0.1
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    assert learn(*[5.0] * 128, *[0.2] * 128).delay_s < 0.31
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=16, max_size=300))
+def test_the_delay_is_above_nearly_all_recent_latencies(latencies_s: list[float]) -> None:
+    delay_s = learn(*latencies_s).delay_s
+    recent_s = latencies_s[-128:]
+    assert sum(latency_s > delay_s for latency_s in recent_s) <= len(recent_s) // 100
+    assert 0.1 <= delay_s <= max(0.1, 1.5 * max(recent_s))

@@ -1,0 +1,623 @@
+"""The client's session with several nodes: whom it asks, and whom instead."""
+
+import itertools
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
+from feeder.wire import Bye, Draining, Failed, Ping, Pong, Refused, Request
+from tests.client_shell import (
+    NAME,
+    Shell,
+    asked,
+    hello,
+    lent,
+    released,
+    sends,
+    welcome,
+)
+from trainer_client._asker import ASK_AGAIN_S, HEDGES_MAX
+from trainer_client._conversation import QUIET_S
+from trainer_client._lateness import Lateness
+from trainer_client._owners import LanePlaces, rank_nodes
+from trainer_client._prefetch import Key
+from trainer_client._session_events import Dial, Disconnected, HangUp, Heard, Instruction
+
+NODES = ("a", "b", "c")
+PLACES = tuple(f"tcp://{node}:1" for node in NODES)
+OWNER, NEXT = rank_nodes(((NODES[link], link) for link in (0, 1)), "lane 0")
+"""Of the one lane that all batches are in: the links to the first two nodes."""
+
+LATE_S = Lateness().delay_s
+
+
+def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[Instruction]:
+    """Connect a link and have its node welcome us, with a session numbered by the link."""
+    shell.connect(link)
+    fields = {"node": NODES[link], "window": 8} | fields
+    return shell.hear(welcome(session or link + 1, **fields), link)  # type: ignore[arg-type]
+
+
+def serve(
+    nodes: int = 2, *, buffers: int = 3, window: int = 8, **fields: object
+) -> tuple[Shell, list[Instruction]]:
+    """Return a client that is welcome everywhere, and what it did when epoch 0 began."""
+    shell = Shell(*PLACES[:nodes], buffers=buffers, window=window)
+    for link in range(nodes):
+        join(shell, link, **fields)
+    shell.session.begin(0)
+    return shell, shell.do()
+
+
+def keys(*indices: int) -> list[Key]:
+    return [(0, index) for index in indices]
+
+
+def fail(shell: Shell, index: int, link: int) -> list[Instruction]:
+    reason = f"disk of {NODES[link]}"
+    word = Failed(session=link + 1, epoch=0, index=index, code="dataset", message=reason)
+    return shell.hear(word, link)
+
+
+def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]:
+    """Let time pass, with a word of some nodes twice a second; return what was done."""
+    done = []
+    while shell.now_s < until_s:
+        done += shell.run_until(min(until_s, shell.now_s + 0.5))
+        done += shell.do(*(Heard(link, Pong(session=link + 1)) for link in speaking))
+    return done
+
+
+# Whom a batch is asked of
+
+
+def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -> None:
+    _, out = serve()
+    assert asked(out, OWNER) == keys(0, 1)
+    assert asked(out, NEXT) == keys(2)
+
+
+def test_an_owner_with_a_full_window_is_asked_for_no_more() -> None:
+    shell = Shell(*PLACES[:2], window=8, buffers=6)
+    join(shell, OWNER, window=1)
+    join(shell, NEXT)
+    shell.session.begin(0)
+    out = shell.do()
+    assert asked(out, OWNER) == keys(0)
+    assert asked(out, NEXT) == keys(1, 2, 3)
+    out = shell.answer(0, OWNER, session=OWNER + 1)
+    assert asked(out, OWNER) == keys(4)
+
+
+def test_every_client_asks_the_same_node_whatever_the_order_of_its_list() -> None:
+    shell = Shell(*reversed(PLACES[:2]))
+    for link, node in ((0, 1), (1, 0)):
+        shell.connect(link)
+        shell.hear(welcome(link + 1, node=NODES[node]), link)
+    shell.session.begin(0)
+    assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
+
+
+def test_batches_go_to_their_lanes_owners_as_far_as_these_have_room() -> None:
+    fields = {"lanes": 5, "shards": 5}
+    _, out = serve(3, buffers=6, **fields)
+    places = LanePlaces(welcome(**fields), hello())
+    load = dict.fromkeys(range(3), 0)
+    wants = {key: link for link in range(3) for key in asked(out, link)}
+    assert sorted(wants) == keys(0, 1, 2, 3, 4, 5)
+    for key in sorted(wants):
+        order = rank_nodes(zip(NODES, range(3), strict=True), places.place(key))
+        assert wants[key] == next(link for link in order if load[link] < 2)
+        load[wants[key]] += 1
+
+
+def test_all_nodes_have_shown_themselves_when_each_serves_refuses_or_is_not_there() -> None:
+    shell = Shell(*PLACES)
+    assert not shell.session.is_gathered
+    join(shell, 0)
+    shell.fail_attempt(1)
+    shell.connect(2)
+    assert not shell.session.is_gathered, "the last one has not answered"
+    shell.hear(Refused(code="clients", message="too many"), 2)
+    assert shell.session.is_gathered
+
+
+def test_a_node_that_has_not_welcomed_us_is_not_asked() -> None:
+    shell = Shell(*PLACES[:2])
+    shell.connect(OWNER)
+    join(shell, NEXT)
+    shell.session.begin(0)
+    out = shell.do()
+    assert asked(out, NEXT) == keys(0, 1, 2)[: hello().window]
+    assert shell.session.feeders == 1
+
+
+# Nodes that are lost, end or fail
+
+
+def test_what_a_lost_node_was_asked_for_is_asked_of_the_next() -> None:
+    shell, _ = serve()
+    out = shell.lose(OWNER)
+    assert asked(out, NEXT) == keys(0, 1)
+    assert shell.session.batches_asked_again == 2
+    assert sends(out, OWNER) == []
+    for index in range(3):
+        shell.answer(index, NEXT, session=NEXT + 1)
+    assert shell.take_keys() == keys(0, 1, 2)
+
+
+def test_a_node_that_comes_back_gets_its_lanes_again() -> None:
+    shell, _ = serve()
+    shell.lose(OWNER)
+    join(shell, OWNER, session=9)
+    shell.answer(0, NEXT, session=NEXT + 1)
+    assert shell.take_key() == (0, 0)
+    assert asked(shell.do(), OWNER) == keys(3)
+    assert shell.session.reconnects == 1
+
+
+def test_rows_that_a_lost_node_sent_do_not_count_as_the_next_ones() -> None:
+    shell, _ = serve(chunk_images=2)
+    shell.lose(OWNER)
+    shell.answer(0, OWNER, session=OWNER + 1)
+    assert not shell.session.is_next_complete()
+    assert shell.prefetch.chunks_discarded == 1
+
+
+def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
+    shell, _ = serve()
+    shell.hear(Draining(session=OWNER + 1), OWNER)
+    assert shell.session.feeders == 1
+    out = shell.answer(0, OWNER, session=OWNER + 1)
+    assert released(out, OWNER) == keys(0)
+    assert shell.take_key() == (0, 0)
+    out = shell.do()
+    assert asked(out, OWNER) == []
+    assert asked(out, NEXT) == keys(3)
+    shell.answer(1, OWNER, session=OWNER + 1)
+    assert shell.take_key() == (0, 1)
+
+
+def test_a_batch_that_one_node_cannot_make_is_asked_of_another() -> None:
+    shell, _ = serve()
+    out = fail(shell, 0, OWNER)
+    assert released(out, OWNER) == keys(0)
+    assert asked(out, NEXT) == keys(0)
+    assert shell.session.batches_asked_again == 1
+    shell.answer(0, NEXT, session=NEXT + 1)
+    assert shell.take_key() == (0, 0)
+
+
+def test_a_batch_that_no_node_can_make_is_an_error_with_all_reasons() -> None:
+    shell, _ = serve()
+    fail(shell, 0, OWNER)
+    assert not shell.session.is_next_complete()
+    fail(shell, 0, NEXT)
+    with pytest.raises(DatasetError) as caught:
+        shell.session.take()
+    assert str(caught.value) == (
+        f"{NAME}: batch 0 of epoch 0 cannot be had: disk of {NODES[OWNER]} (dataset); "
+        f"disk of {NODES[NEXT]} (dataset)"
+    )
+
+
+def test_a_batch_that_one_node_cannot_make_waits_for_another_that_is_away() -> None:
+    shell, _ = serve()
+    shell.lose(NEXT)
+    fail(shell, 0, OWNER)
+    assert not shell.session.is_next_complete()
+    assert f"disk of {NODES[OWNER]}" in shell.session.explain(0.0)
+    assert asked(join(shell, NEXT, session=9), NEXT)[0] == (0, 0)
+
+
+def share_slots(window: int) -> Shell:
+    """Return a client of two ipc nodes, asked for two batches each, that have lent none yet."""
+    shell = Shell(*(f"ipc:///{node}/n" for node in NODES[:2]), buffers=4, window=4)
+    for link in range(2):
+        join(shell, link, window=window)
+        shell.map_slots(link, session=link + 1, slots=window)
+    shell.session.begin(0)
+    shell.do()
+    return shell
+
+
+def lend_what_waits(shell: Shell) -> None:
+    """Have the next node lend its share: two batches that wait for those of the owner."""
+    for slot, index in enumerate((2, 3)):
+        shell.hear(lent(index, slot, session=NEXT + 1), NEXT)
+
+
+def test_a_batch_that_failed_is_asked_of_a_node_whose_share_waits_behind_it() -> None:
+    shell = share_slots(window=4)
+    lend_what_waits(shell)
+    assert asked(fail(shell, 0, OWNER), NEXT) == keys(0)
+
+
+def test_a_late_batch_is_asked_of_a_node_whose_share_waits_behind_it() -> None:
+    shell = share_slots(window=4)
+    lend_what_waits(shell)
+    assert asked(pass_time(shell, LATE_S, OWNER, NEXT), NEXT) == keys(0, 1)
+
+
+def test_a_lost_batch_is_asked_of_a_node_whose_window_waits_behind_it() -> None:
+    shell = share_slots(window=2)
+    lend_what_waits(shell)
+    out = shell.lose(OWNER)
+    assert asked(out, NEXT)[:1] == keys(0)
+    assert len(released(out, NEXT)) >= 1, "it has no more slots"
+
+
+# Nodes that are late or quiet
+
+
+def wait_for_the_owner() -> Shell:
+    """Return a client whose owner still owes the first three batches of six."""
+    shell, out = serve(buffers=6)
+    assert asked(out, OWNER) == keys(0, 1, 2)
+    for index in (3, 4, 5):
+        shell.answer(index, NEXT, session=NEXT + 1)
+    return shell
+
+
+def test_late_batches_are_hedged_but_never_many_at_once() -> None:
+    shell = wait_for_the_owner()
+    assert asked(pass_time(shell, LATE_S - 0.1, OWNER, NEXT), NEXT) == []
+    out = pass_time(shell, LATE_S + 3, OWNER, NEXT)
+    assert asked(out, NEXT) == keys(0, 1)
+    assert len(asked(out, NEXT)) == HEDGES_MAX
+    assert shell.session.batches_hedged == 2
+    assert released(out, OWNER) == []
+
+
+def test_the_losers_ask_is_released_and_what_it_sends_is_discarded() -> None:
+    shell = wait_for_the_owner()
+    pass_time(shell, LATE_S, OWNER, NEXT)
+    out = shell.answer(0, NEXT, session=NEXT + 1)
+    assert released(out, OWNER) == keys(0)
+    assert released(out, NEXT) == keys(0)
+    assert asked(out, NEXT) == keys(2), "now it is this one's turn"
+    shell.answer(0, OWNER, session=OWNER + 1)
+    assert shell.prefetch.chunks_discarded == 1
+    shell.answer(1, OWNER, session=OWNER + 1)
+    shell.answer(2, OWNER, session=OWNER + 1)
+    assert shell.take_keys() == keys(0, 1, 2, 3, 4, 5)
+
+
+def test_a_late_batch_is_asked_of_one_other_node_only() -> None:
+    shell, out = serve(3)
+    (first,) = (link for link in range(3) if (0, 0) in asked(out, link))
+    for link in {0, 1, 2} - {first}:
+        shell.answer(asked(out, link)[0][1], link, session=link + 1)
+    out = pass_time(shell, 3 * LATE_S, 0, 1, 2)
+    assert sum(len(asked(out, link)) for link in range(3)) == 1
+
+
+def test_with_one_node_nothing_is_hedged() -> None:
+    shell, _ = serve(1)
+    assert asked(pass_time(shell, 5 * LATE_S, 0), 0) == []
+    assert shell.session.batches_hedged == 0
+
+
+def test_all_that_a_quiet_node_was_asked_for_is_asked_elsewhere() -> None:
+    shell = wait_for_the_owner()
+    out = pass_time(shell, QUIET_S - 0.1, NEXT)
+    assert asked(out, NEXT) == keys(0, 1), "late ones"
+    out = pass_time(shell, QUIET_S, NEXT)
+    assert asked(out, NEXT) == keys(2)
+    assert shell.session.batches_asked_again == 0, "it may still answer"
+    shell.answer(0, OWNER, session=OWNER + 1)
+    assert shell.take_key() == (0, 0)
+
+
+def test_a_quiet_node_is_asked_last() -> None:
+    shell, _ = serve(buffers=6)
+    pass_time(shell, QUIET_S, NEXT)
+    shell.session.begin(1)
+    out = shell.do()
+    assert asked(out, NEXT) == [(1, 0), (1, 1), (1, 2)]
+    assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)]
+
+
+def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() -> None:
+    shell, _ = serve(1)
+    assert asked(pass_time(shell, ASK_AGAIN_S - 0.1, 0)) == []
+    requests = [out for out in sends(pass_time(shell, ASK_AGAIN_S, 0)) if out != Ping(session=1)]
+    again = tuple(keys(0, 1, 2))
+    assert requests == [Request(session=1, number=2, want=again, release=again)]
+
+
+def test_a_draining_node_is_not_asked_again() -> None:
+    shell, _ = serve(1)
+    shell.hear(Draining(session=1))
+    assert sends(pass_time(shell, ASK_AGAIN_S + 1, 0)) == []
+
+
+# One node process by two endpoints
+
+
+def meet_twins() -> tuple[Shell, list[Instruction]]:
+    """Return a client to whom two endpoints turned out to be one node, and what it did then."""
+    shell = Shell(*PLACES[:2])
+    join(shell, 0, incarnation=5)
+    shell.session.begin(0)
+    shell.do()
+    return shell, join(shell, 1, node=NODES[0], incarnation=5)
+
+
+def test_the_same_node_by_another_endpoint_is_declined() -> None:
+    shell, out = meet_twins()
+    assert sends(out, 1) == [Bye(session=2)]
+    assert shell.session.feeders == 1
+    assert sends(pass_time(shell, 20.0, 0), 1) == []
+    assert "it is the same node process as another endpoint" in shell.session.explain(0.0)
+
+
+def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_lost() -> None:
+    shell, _ = meet_twins()
+    assert sends(shell.lose(0), 1) == [hello()]
+    out = shell.hear(welcome(3, node=NODES[0], incarnation=5), 1)
+    assert asked(out, 1) == keys(0, 1)
+
+
+def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_unlisted() -> None:
+    shell, _ = meet_twins()
+    out = shell.change_list(PLACES[1])
+    assert sends(out, 0) == [Bye(session=1)]
+    assert sends(out, 1) == [hello()]
+
+
+def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_left_out() -> None:
+    shell, _ = meet_twins()
+    shell.answer(0)
+    shell.take_keys()
+    assert sends(shell.find_unfit(ProtocolError("garbage"), 0), 1) == [hello()]
+
+
+def test_a_batch_that_a_node_cannot_make_is_not_expected_of_its_other_endpoint() -> None:
+    shell, _ = meet_twins()
+    fail(shell, 0, 0)
+    with pytest.raises(DatasetError, match="disk of a"):
+        shell.session.take()
+
+
+def test_a_restarted_node_is_another_one() -> None:
+    shell = Shell(*PLACES[:2])
+    join(shell, 0, incarnation=5)
+    join(shell, 1, node=NODES[0], incarnation=6)
+    assert shell.session.feeders == 2
+
+
+# Nodes that cannot serve the job
+
+MISFITS = [
+    ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),
+    ({"recipe_fingerprint": "r2"}, ProtocolError, "there understands the recipe differently"),
+    (
+        {"self_test": "6" * 32, "libraries": {"libjpeg": "9"}},
+        ProtocolError,
+        "a and b would make different batches of the same dataset: .* libjpeg 9",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
+def test_a_node_that_would_send_others_is_an_error_before_the_first_batch(
+    fields: dict[str, object], kind: type[FeederError], text: str
+) -> None:
+    shell = Shell(*PLACES[:2])
+    join(shell, 0)
+    out = join(shell, 1, **fields)
+    assert asked(out, 1) == []
+    with pytest.raises(kind, match=f"{PLACES[1]}: .*{text}"):
+        shell.session.check()
+
+
+@pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
+def test_a_node_that_would_send_others_is_left_out_later(
+    fields: dict[str, object], kind: type[FeederError], text: str
+) -> None:
+    shell, _ = serve(1)
+    shell.answer(0)
+    assert shell.take_key() == (0, 0)
+    shell.change_list(*PLACES[:2])
+    out = join(shell, 1, **fields)
+    (warning,) = shell.warnings
+    assert warning.startswith(f"left out: {PLACES[1]}: ")
+    assert re.search(text, warning)
+    assert asked(out + pass_time(shell, 5.0, 0), 1) == []
+    assert shell.session.feeders_left_out == 1
+    assert shell.session.error is None
+    shell.answer(1)
+    assert shell.take_key() == (0, 1)
+
+
+def leave_out(shell: Shell, link: int) -> list[Instruction]:
+    return shell.find_unfit(ProtocolError(f"garbage of {NODES[link]}"), link)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Refused(code="unknown-dataset", message="no birds"),
+        Refused(code="bad-recipe", message="what is this"),
+        Refused(code="version", message="version 9"),
+        lent(0, 3, session=OWNER + 1),
+    ],
+)
+def test_a_node_that_refuses_for_good_or_errs_is_left_out_later(
+    word: Refused,
+) -> None:
+    shell, _ = serve()
+    shell.answer(2, NEXT, session=NEXT + 1)
+    shell.answer(0, OWNER, session=OWNER + 1)
+    assert shell.take_key() == (0, 0)
+    out = shell.hear(word, OWNER)
+    assert sends(out, OWNER) == [Bye(session=OWNER + 1)]
+    assert (0, 1) in asked(out, NEXT)
+    assert len(shell.warnings) == 1
+    assert shell.session.feeders_left_out == 1
+
+
+def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
+    shell = Shell(*PLACES[:2])
+    shell.find_unfit(ConfigError("it cannot be dialled"), 1)
+    with pytest.raises(ConfigError, match=f"{PLACES[1]}: it cannot be dialled"):
+        shell.session.check()
+
+
+def test_a_node_that_is_left_out_is_warned_of_once() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    for _ in range(3):
+        leave_out(shell, NEXT)
+    assert len(shell.warnings) == 1
+
+
+def test_a_node_that_is_left_out_has_no_say_any_more() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    leave_out(shell, OWNER)
+    assert sends(shell.hear(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
+    assert shell.session.feeders == 1
+
+
+def test_when_all_nodes_are_left_out_the_job_ends() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    leave_out(shell, NEXT)
+    assert shell.session.error is None
+    leave_out(shell, OWNER)
+    with pytest.raises(ProtocolError, match=f"{PLACES[OWNER]}: garbage of {NODES[OWNER]}"):
+        shell.session.take()
+
+
+def test_an_unfit_node_that_is_replaced_is_welcome_again() -> None:
+    shell, _ = serve()
+    shell.answer(0, OWNER, session=OWNER + 1)
+    shell.take_keys()
+    leave_out(shell, OWNER)
+    assert sends(shell.hear(Pong(session=OWNER + 1), OWNER), OWNER) == []
+    shell.lose(OWNER)
+    assert shell.session.feeders_left_out == 1, "why it was is still to be known"
+    assert sends(shell.connect(OWNER), OWNER)[0] == hello(8)
+    shell.hear(welcome(9, node=NODES[OWNER], window=8), OWNER)
+    assert shell.session.feeders == 2
+    assert shell.session.feeders_left_out == 0
+
+
+# Endpoints that come and go
+
+
+def test_the_other_nodes_of_a_daemon_are_dialled() -> None:
+    shell = Shell("tcp://a:7000")
+    siblings = (("tcp://0.0.0.0:7000",), ("tcp://0.0.0.0:7001",))
+    out = join(shell, 0, siblings=siblings)
+    assert Dial(1, "tcp://a:7001") in out
+    out = join(shell, 1, number=1, siblings=siblings)
+    assert not [each for each in out if isinstance(each, Dial)]
+    assert shell.session.feeders == 2
+
+
+def test_an_endpoint_that_is_listed_in_mid_course_is_dialled_and_asked() -> None:
+    shell, _ = serve(1)
+    out = shell.change_list(*PLACES[:2])
+    assert out == [Dial(1, PLACES[1])]
+    assert asked(join(shell, 1), 1) == []
+    shell.answer(0)
+    shell.answer(1)
+    assert shell.take_keys() == keys(0, 1)
+    out = shell.do()
+    assert sorted(asked(out, 0) + asked(out, 1)) == keys(3, 4)
+    assert asked(out, 1)
+
+
+def test_an_endpoint_that_is_no_longer_listed_is_hung_up_on_and_another_asked() -> None:
+    shell, _ = serve()
+    out = shell.change_list(PLACES[NEXT])
+    farewell = [each for each in out if getattr(each, "link", None) == OWNER]
+    assert sends(farewell, OWNER) == [Bye(session=OWNER + 1)]
+    assert farewell[-1] == HangUp(OWNER)
+    assert asked(out, NEXT) == keys(0, 1)
+    assert shell.do(Disconnected(OWNER), Heard(OWNER, welcome(9))) == []
+    assert shell.answer(0, OWNER, session=OWNER + 1) == []
+    assert shell.prefetch.chunks_discarded == 1
+
+
+def test_an_endpoint_that_is_listed_again_is_another_link() -> None:
+    shell, _ = serve()
+    shell.change_list(PLACES[NEXT])
+    assert shell.change_list(*PLACES[:2]) == [Dial(2, PLACES[OWNER])]
+
+
+def test_the_nodes_that_an_unlisted_endpoint_told_of_are_hung_up_on_too() -> None:
+    shell = Shell("tcp://a:7000", PLACES[1])
+    join(shell, 0, siblings=(("tcp://0.0.0.0:7000",), ("tcp://0.0.0.0:7001",)))
+    out = shell.change_list(PLACES[1])
+    assert [each for each in out if isinstance(each, HangUp)] == [HangUp(0), HangUp(2)]
+
+
+def test_every_endpoint_explains_itself() -> None:
+    shell = Shell(*PLACES[:2])
+    shell.fail_attempt(0)
+    shell.connect(1)
+    text = shell.session.explain(0.0)
+    assert f"{PLACES[0]}: nobody answers there (1 attempts to connect failed)" in text
+    assert f"; {PLACES[1]}: it took the connection but does not answer" in text
+
+
+# Whatever happens
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(seed: int) -> None:
+    """The shell fails when the clock is due at once without anything to do then."""
+    chance = random.Random(seed)
+    shell, _ = serve(3, buffers=6)
+    numbers = itertools.count(10)
+    sessions = {link: link + 1 for link in range(3)}
+    connected = {0, 1, 2}
+    for _ in range(60):
+        link = chance.randrange(3)
+        match chance.choice(["wait", "speak", "answer", "fail", "lose", "join", "drain", "take"]):
+            case "wait":
+                shell.run_until(shell.now_s + chance.choice([0.3, 1.0, 3.0, 50.0]))
+            case "speak":
+                shell.hear(Pong(session=sessions[link]), link)
+            case "answer":
+                open_keys = [key for key, _ in shell.prefetch.open_batches()]
+                for epoch, index in chance.sample(open_keys, min(2, len(open_keys))):
+                    shell.answer(index, link, session=sessions[link], epoch=epoch)
+            case "fail":
+                for epoch, index in [key for key, _ in shell.prefetch.open_batches()][:1]:
+                    word = Failed(
+                        session=sessions[link], epoch=epoch, index=index, code="x", message="y"
+                    )
+                    shell.hear(word, link)
+            case "lose" if link in connected:
+                connected.remove(link)
+                shell.lose(link)
+            case "join":
+                connected.add(link)
+                sessions[link] = next(numbers)
+                join(shell, link, sessions[link])
+            case "drain":
+                shell.hear(Draining(session=sessions[link]), link)
+            case "take":
+                try:
+                    shell.take_keys()
+                except DatasetError:
+                    continue
+                shell.do()
+            case _:
+                pass
+        if shell.session.feeders == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
+            for _, assembly in shell.prefetch.open_batches():
+                assert assembly.asks or assembly.failures

@@ -1,0 +1,276 @@
+"""Loaders that go on where others stopped, against a node that keeps the rules."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from feeder.errors import ConfigError, DatasetError, PeerError
+from feeder.wire import Bye, Hello, Request
+from tests.fake_node import FakeNode
+from tests.test_loader import BATCH, check_batch, make_loader, plan, wanted_keys
+from trainer_client import Batch, FeederLoader
+
+STEPS = 97 // BATCH
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+        assert fake.problems == []
+
+
+def place(batch: Batch) -> tuple[int, int]:
+    return batch.epoch, batch.index
+
+
+def rows(batches: list[Batch]) -> list[int]:
+    return [row for batch in batches for row in batch.sample_ids.tolist()]
+
+
+def take(loader: FeederLoader, count: int) -> list[Batch]:
+    """Take batches, one epoch after the other."""
+    taken: list[Batch] = []
+    while len(taken) < count:
+        for batch in loader:
+            taken.append(batch)
+            if len(taken) == count:
+                break
+    return taken
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("before", [0, 1, 5, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS + 3])
+def test_a_resumed_loader_gives_what_the_undisturbed_one_gives_next(
+    node: FakeNode, before: int, split: str
+) -> None:
+    steps = STEPS + (split == "val")
+    with make_loader(node, split=split) as loader:
+        take(loader, before)
+        state = loader.state_dict()
+    assert (state["epoch"], state["step"]) == divmod(before, steps)
+    with make_loader(node, split=split) as resumed:
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert resumed.state_dict() == state
+        assert len(resumed) == steps
+        for number, batch in enumerate(take(resumed, steps + 2), before):
+            assert place(batch) == divmod(number, steps)
+            check_batch(node, batch, split=split)
+        assert resumed.statistics().reconnects == 0
+
+
+def test_batches_that_were_only_fetched_ahead_are_not_counted(node: FakeNode) -> None:
+    with make_loader(node, window=4) as loader:
+        batches = iter(loader)
+        next(batches)
+        node.wait_until(lambda: (0, 4) in wanted_keys(node), "nothing is fetched ahead")
+        assert loader.state_dict()["step"] == 1
+
+
+def test_nothing_before_the_position_is_asked_for(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict() | {"epoch": 2, "step": 7}
+        loader.load_state_dict(state)
+        node.wait_until(lambda: (2, 10) in wanted_keys(node), "loading begins no fetching")
+        loader.set_epoch(2)
+        assert [place(batch) for batch in loader] == [(2, step) for step in range(7, STEPS)]
+    assert min(wanted_keys(node)) == (2, 7)
+    assert len(wanted_keys(node)) == len(set(wanted_keys(node)))
+
+
+def test_the_usual_loop_goes_on_in_the_loaded_epoch(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        start = loader.state_dict() | {"epoch": 1, "step": STEPS - 1}
+        loader.load_state_dict(start)
+        seen = []
+        for epoch in range(int(start["epoch"]), 4):
+            loader.set_epoch(epoch)
+            seen += [place(batch) for batch in loader]
+    later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
+    assert seen == [(1, STEPS - 1), *later]
+
+
+def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        for batch in loader:
+            if batch.index == 2:
+                break
+        del batch
+        assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (0, 3)
+        assert next(iter(loader)).epoch == 1
+        assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (1, 1)
+
+
+def test_a_batch_that_could_not_be_had_is_the_next_one_of_the_state(node: FakeNode) -> None:
+    node.script = lambda key, messages: [] if key == (0, 3) else messages
+    with make_loader(node, timeout_s=0.6) as loader:
+        with pytest.raises(PeerError):
+            list(loader)
+        loader.close()
+        state = loader.state_dict()
+    assert (state["epoch"], state["step"]) == (0, 3)
+
+
+def test_loading_after_the_start_is_refused_and_disturbs_nothing(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ConfigError, match="has started, it is at step 1 of epoch 0"):
+            loader.load_state_dict(state)
+        assert next(batches).index == 1
+    with make_loader(node) as chosen:
+        chosen.set_epoch(3)
+        with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 3"):
+            chosen.load_state_dict(state)
+    with pytest.raises(ConfigError, match="is closed"):
+        chosen.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"seed": 1}, "of seed 0, this loader has 1: pass seed=0"),
+        ({"image_size": 16, "recipe": {"resize_size": 16}}, "recipe with fingerprint"),
+        ({"split": "val"}, "recipe with fingerprint"),
+        ({"batch_size": 4}, "global batch of 8, 1 ranks with 8 rows each; .*pass batch_size=8"),
+        ({"rank": 0, "world_size": 3}, "use a number of ranks that divides 8"),
+    ],
+)
+def test_a_state_of_another_job_is_refused(
+    node: FakeNode, options: dict[str, Any], complaint: str
+) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+    with make_loader(node, **options) as other:
+        with pytest.raises(ConfigError, match=complaint):
+            other.load_state_dict(state)
+        assert next(iter(other)).epoch == 0, "a refusal leaves the loader as it was"
+
+
+def test_a_state_of_another_dataset_is_refused(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+    with (
+        FakeNode(fingerprint="e" * 32) as elsewhere,
+        make_loader(elsewhere) as other,
+        pytest.raises(ConfigError, match=r"'birds' with fingerprint ffff.* with eeee.*: serve"),
+    ):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 8), (8, 1)])
+def test_another_number_of_ranks_goes_on_with_the_same_global_order(
+    node: FakeNode, before: int, after: int, split: str
+) -> None:
+    """The order is that of the batches the job began with, in this epoch and in later ones."""
+
+    def loaders(world_size: int) -> Iterator[FeederLoader]:
+        for rank in range(world_size):
+            yield make_loader(
+                node,
+                split=split,
+                batch_size=BATCH // world_size,
+                rank=rank,
+                world_size=world_size,
+                window=2,
+            )
+
+    def steps_of_all(batches: list[list[Batch]]) -> list[list[int]]:
+        return [rows(list(step)) for step in zip(*batches, strict=True)]
+
+    states, seen = [], []
+    for loader in loaders(before):
+        with loader:
+            seen.append(take(loader, 5))
+            states.append(loader.state_dict())
+    assert all(state == states[0] for state in states), "any rank's state does for all"
+    resumed = []
+    for loader in loaders(after):
+        with loader:
+            loader.load_state_dict(states[-1])
+            assert loader.recipe.order_batch_size == BATCH // before
+            assert loader.recipe.batch_size == BATCH // after
+            state = loader.state_dict()
+            assert state == states[0] | {"world_size": after, "batch_size": BATCH // after}
+            resumed.append(take(loader, len(loader) + 3))
+    order = make_order(node, before, split)
+    assert steps_of_all(seen) + steps_of_all(resumed) == order
+
+
+def make_order(node: FakeNode, world_size: int, split: str) -> list[list[int]]:
+    """Each step's rows of all ranks, from the plan of the first run."""
+    steps = STEPS + (split == "val")
+    recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
+    order = []
+    for number in range(5 + steps + 3):
+        epoch, step = divmod(number, steps)
+        batches = recipe.plan_epoch(node.layout, seed=0, epoch=epoch)
+        ids: list[int] = []
+        for index in range(step * world_size, (step + 1) * world_size):
+            real = batches.samples(index).tolist() if index < batches.batches else []
+            ids += real + [-1] * (recipe.batch_size - len(real))
+        order.append(ids)
+    return order
+
+
+def test_the_same_batch_size_opens_no_other_session(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        loader.load_state_dict(loader.state_dict() | {"step": 4})
+        assert next(iter(loader)).index == 4
+    assert node.count(Hello) == 1
+
+
+def test_a_loader_that_is_told_the_order_opens_no_other_session(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict() | {"step": 4}
+    hellos = node.count(Hello)
+    for rank in range(2):
+        recipe = {"resize_size": 8, "order_batch_size": state["order_batch_size"]}
+        options = {"batch_size": BATCH // 2, "rank": rank, "world_size": 2, "recipe": recipe}
+        with make_loader(node, **options) as half:
+            half.load_state_dict(state)
+            ids = plan(node, 0).samples(4).tolist()
+            half_size = BATCH // 2
+            expected = ids[rank * half_size : (rank + 1) * half_size]
+            assert next(iter(half)).sample_ids.tolist() == expected
+    assert node.count(Hello) == hellos + 2
+
+
+def test_another_order_replaces_the_session_and_leaves_nothing_behind(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+    threads = threading.active_count()
+    with make_loader(node, batch_size=4, rank=1, world_size=2) as half:
+        half.load_state_dict(state)
+        node.wait_until(lambda: node.count(Bye) == 2, "the first session is not ended")
+        assert threading.active_count() == threads + 1
+        requests = [message for message in node.heard if isinstance(message, Request)]
+        assert all(message.session == 3 for message in requests)
+    assert threading.active_count() == threads
+
+
+def test_a_dataset_that_changes_while_a_state_is_loaded_is_an_error(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+    half = make_loader(node, batch_size=4, rank=0, world_size=2)
+    node.fingerprint = "0" * 32
+    with pytest.raises(DatasetError, match=r"'birds' changed while the state was loaded: .*00.*ff"):
+        half.load_state_dict(state)
+    with pytest.raises(ConfigError, match="is closed"):
+        iter(half)
+
+
+def test_saying_the_state_is_small_and_asks_nobody(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        take(loader, 3)
+        state = loader.state_dict()
+        assert len(json.dumps(state)) < 1000
+        sent = len(node.heard)
+        for _ in range(1000):
+            assert loader.state_dict() == state
+        assert not any(isinstance(message, Hello | Request) for message in node.heard[sent:])

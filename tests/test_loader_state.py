@@ -1,0 +1,267 @@
+"""The state of a loader and its cursor, without a feeder: one spelling, refusals with remedies."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from feeder.errors import ConfigError
+from feeder.recipe import Recipe
+from trainer_client._state import Cursor, LoaderState, Position, state_recipe
+
+GOOD: dict[str, Any] = {
+    "version": 1,
+    "epoch": 3,
+    "step": 70,
+    "world_size": 4,
+    "batch_size": 64,
+    "order_batch_size": 128,
+    "seed": 7,
+    "dataset": "imagenet",
+    "fingerprint": "a" * 32,
+    "recipe": "b" * 32,
+}
+
+states = st.fixed_dictionaries(
+    {
+        "version": st.just(1),
+        "epoch": st.integers(0, 2**31 - 2),
+        "step": st.integers(0, 2**48 - 1),
+        "world_size": st.integers(1, 2**32),
+        "batch_size": st.integers(1, 65_536),
+        "order_batch_size": st.integers(1, 65_536),
+        "seed": st.integers(0, 2**64 - 1),
+        "dataset": st.text(st.characters(codec="ascii"), min_size=1, max_size=128),
+        "fingerprint": st.text("0123456789abcdef", min_size=32, max_size=32),
+        "recipe": st.text("0123456789abcdef", min_size=32, max_size=32),
+    }
+)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(state=states)
+def test_every_state_comes_back_as_it_was_also_through_json(state: dict[str, Any]) -> None:
+    assert LoaderState.parse(state).to_dict() == state
+    assert LoaderState.parse(json.loads(json.dumps(state))).to_dict() == state
+
+
+def test_the_largest_state_of_a_plain_name_is_below_a_kilobyte() -> None:
+    largest = GOOD | {"epoch": 2**31 - 2, "step": 2**48 - 1, "world_size": 2**32}
+    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "seed": 2**64 - 1}
+    largest |= {"dataset": "n" * 128}
+    text = json.dumps(LoaderState.parse(largest).to_dict())
+    assert len(text) < 1000
+    assert all(type(value) in (int, str) for value in json.loads(text).values())
+
+
+@given(name=st.sampled_from(sorted(GOOD)), value=anything)
+def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, value: object) -> None:
+    if type(value) is type(GOOD[name]):  # it may be in range
+        with contextlib.suppress(ConfigError):
+            assert LoaderState.parse(GOOD | {name: value}).to_dict() == GOOD | {name: value}
+        return
+    with pytest.raises(ConfigError) as caught:
+        LoaderState.parse(GOOD | {name: value})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@given(state=anything)
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(ConfigError, match="load what state_dict"):
+        LoaderState.parse(state)
+
+
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_a_missing_field_is_named(name: str) -> None:
+    state = {key: value for key, value in GOOD.items() if key != name}
+    with pytest.raises(ConfigError, match=f"missing required field `{name}`"):
+        LoaderState.parse(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"more": 1}, "unknown field `more`"),
+        ({"version": 2}, "the state has version 2, this trainer_client reads up to 1: install"),
+        ({"version": 0}, r"Expected `int` >= 1 - at `\$.version`"),
+        ({"version": True}, r"got `bool` - at `\$.version`"),
+        ({"epoch": -1}, r"`int` >= 0 - at `\$.epoch`"),
+        ({"epoch": 2**31 - 1}, r"at `\$.epoch`"),
+        ({"step": 1.5}, r"`int`, got `float` - at `\$.step`"),
+        ({"step": 2**70}, r"at `\$.step`"),
+        ({"seed": 2**64}, r"at `\$.seed`"),
+        ({"batch_size": 0}, r"at `\$.batch_size`"),
+        ({"dataset": ""}, r"at `\$.dataset`"),
+        ({"recipe": "r" * 129}, r"at `\$.recipe`"),
+        ({"recipe": "\N{LINE SEPARATOR}"}, r"at `\$.recipe`"),
+        ({"fingerprint": "two\nlines"}, r"at `\$.fingerprint`"),
+    ],
+)
+def test_the_refusal_says_which_field(change: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        LoaderState.parse(GOOD | change)
+
+
+def state(**changes: object) -> LoaderState:
+    return LoaderState.parse(GOOD | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epoch": 0, "step": 0},
+        {"dataset": "served-elsewhere"},
+        {"world_size": 8, "batch_size": 32},
+        {"world_size": 1, "batch_size": 256, "order_batch_size": 256},
+    ],
+)
+def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[str, Any]) -> None:
+    state().check_fits(state(**changes))
+
+
+@pytest.mark.parametrize(
+    ("loader", "complaint"),
+    [
+        (
+            {"fingerprint": "c" * 32, "dataset": "other"},
+            "dataset 'imagenet' with fingerprint aaa.* this loader has 'other' with ccc.*: serve",
+        ),
+        ({"recipe": "c" * 32}, "recipe with fingerprint bbb.* has ccc.*: give split, image_size"),
+        ({"seed": 8}, "of seed 7, this loader has 8: pass seed=7"),
+        (
+            {"world_size": 2},
+            "global batch of 256, 4 ranks with 64 rows each; this loader has 128, 2 with 64, but "
+            "it must stay the same: pass batch_size=128",
+        ),
+        (
+            {"world_size": 3},
+            "this loader has 192, 3 with 64, .*: use a number of ranks that divides 256",
+        ),
+        ({"batch_size": 65}, "this loader has 260, 4 with 65, .*: pass batch_size=64"),
+    ],
+)
+def test_a_loader_that_does_not_fit_is_told_what_differs_and_what_to_do(
+    loader: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        state().check_fits(state(**loader))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_recipe_counts_but_for_its_batch_sizes() -> None:
+    recipe = Recipe.for_split("train", batch_size=64)
+    smaller = Recipe.for_split("train", batch_size=32, order_batch_size=64)
+    assert state_recipe(recipe) == state_recipe(smaller)
+    for change in ({"image_size": 160}, {"scale": (0.3, 1.0)}, {"last_batch": "pad"}):
+        assert state_recipe(msgspec.structs.replace(recipe, **change)) != state_recipe(recipe)
+
+
+class CursorMachine(RuleBasedStateMachine):
+    """A cursor through a loader's life; at every point another one is made from its state."""
+
+    steps = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cursor = Cursor(self.steps)
+        self.next = Position(0, 0)  # where the next iterator begins, by the documentation
+        self.left: list[Position] | None = None  # of the epoch that is iterated over
+
+    def epoch_from(self, position: Position) -> list[Position]:
+        return [Position(position.epoch, step) for step in range(position.step, self.steps)]
+
+    @invariant()
+    def a_fresh_cursor_goes_on_with_the_same_batches(self) -> None:
+        fresh = Cursor(self.steps)
+        fresh.load(self.cursor.at)
+        assert fresh.at == self.cursor.at, "state(load(s)) is not s"
+        expected = self.left or self.epoch_from(self.next)
+        seen = []
+        fresh.start()
+        for _ in expected:
+            seen.append(fresh.at)
+            fresh.advance()
+        assert seen == expected
+        assert fresh.at == fresh.next == Position(expected[0].epoch + 1, 0)
+
+    @precondition(lambda self: self.left is None)
+    @rule(epoch=st.integers(0, 5))
+    def choose(self, epoch: int) -> None:
+        if epoch != self.next.epoch:
+            self.next = Position(epoch, 0)
+        assert self.cursor.set_epoch(epoch) == self.next
+
+    @precondition(lambda self: self.left is None)
+    @rule()
+    def start(self) -> None:
+        assert self.cursor.start() == self.next
+        self.left = self.epoch_from(self.next)
+        self.next = Position(self.next.epoch + 1, 0)
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def take(self) -> None:
+        assert self.left is not None
+        assert self.cursor.at == self.left.pop(0)
+        self.cursor.advance()
+
+    @precondition(lambda self: self.left == [])
+    @rule()
+    def exhaust(self) -> None:
+        self.left = None
+
+    @precondition(lambda self: self.left)
+    @rule()
+    def break_off_and_begin_the_next_epoch(self) -> None:
+        self.left = None
+        self.start()
+
+    @precondition(lambda self: self.left is None)
+    @rule(epoch=st.integers(0, 3), step=st.integers(0, 2))
+    def resume(self, epoch: int, step: int) -> None:
+        self.cursor = Cursor(self.steps)
+        self.next = Position(epoch, step)
+        self.cursor.load(self.next)
+
+
+TestCursor = CursorMachine.TestCase
+TestCursor.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_loading_after_the_start_raises_and_changes_nothing() -> None:
+    for begin in (Cursor.start, lambda cursor: cursor.set_epoch(0)):
+        cursor = Cursor(5)
+        begin(cursor)
+        with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 0: call"):
+            cursor.load(Position(2, 2))
+        assert cursor.at == Position(0, 0)
+
+
+def test_the_last_state_that_is_loaded_counts() -> None:
+    cursor = Cursor(5)
+    cursor.load(Position(2, 2))
+    cursor.load(Position(1, 4))
+    assert cursor.start() == Position(1, 4)
+
+
+def test_a_step_past_the_epoch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at step 5, but epochs have 5 steps here"):
+        Cursor(5).load(Position(0, 5))
+
+
+def test_choosing_another_epoch_after_loading_begins_it_at_its_start() -> None:
+    cursor = Cursor(5)
+    cursor.load(Position(2, 3))
+    assert cursor.set_epoch(4) == Position(4, 0)
+    assert cursor.set_epoch(2) == Position(2, 0)

@@ -1,0 +1,339 @@
+"""The reference job is killed, stopped and resumed on other ranks, checked sample by sample."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from feeder.errors import ConfigError, ResourceError
+from feeder.wire import Hello
+from tests.daemon import wait_until
+from tests.fake_node import FakeNode
+from tests.test_train import ROOT, SAMPLES, command_line, make_options
+from trainer_client import Accuracy, Batch, FeederLoader
+from trainer_client._checkpoint import load_checkpoint, save_checkpoint
+from trainer_client._saver import Saver, StopVote
+from trainer_client._trainer import Trainer
+from trainer_client.train import main, train
+
+GLOBAL_BATCH = 16
+STEPS = SAMPLES // GLOBAL_BATCH
+
+JOB = """
+import json, sys
+from trainer_client.train import TrainingOptions, train
+log, fields = open(sys.argv[1], "a"), json.loads(sys.argv[2])
+def note(batch, loader):
+    step = batch.index // loader.world_size
+    print(json.dumps([batch.epoch, step, batch.sample_ids.tolist()]), file=log, flush=True)
+train(TrainingOptions(**fields), report=lambda line: print(line, flush=True), on_batch=note)
+"""
+
+Step = tuple[int, int]  # epoch, step
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode(samples=SAMPLES) as fake:
+        yield fake
+
+
+class Job:
+    """A job of one or two ranks, each of which logs what it trains on."""
+
+    def __init__(self, node: FakeNode, folder: Path, name: str, *, ranks: int) -> None:
+        fields = {
+            **{"endpoint": node.endpoint, "dataset": "train", "model": "small", "device": "cpu"},
+            **{"batch_size": GLOBAL_BATCH // ranks, "image_size": 32, "timeout_s": 60.0},
+            **{"checkpoint": str(folder / "job.pt"), "checkpoint_steps": 4, "resume": True},
+            "epochs": 100_000,
+        }
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.logs = [folder / f"{name}-{rank}" for rank in range(ranks)]
+        self.processes = []
+        for rank, log in enumerate(self.logs):
+            log.touch()
+            environment = {"OMP_NUM_THREADS": "1"}
+            if ranks > 1:  # what torchrun sets
+                environment |= {"TORCHELASTIC_RUN_ID": name, "MASTER_ADDR": "127.0.0.1"}
+                environment |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+                environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", JOB, str(log), json.dumps(fields)],
+                    cwd=ROOT,
+                    env={**os.environ, **environment},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def steps(self) -> list[tuple[Step, list[int]]]:
+        """Each step that every rank has begun, with the samples of all ranks in order."""
+        logs = [[json.loads(line) for line in log.read_text().splitlines()] for log in self.logs]
+        steps = []
+        for shares in zip(*logs, strict=False):
+            assert len({(epoch, step) for epoch, step, _ in shares}) == 1
+            epoch, step, _ = shares[0]
+            steps.append(((epoch, step), [row for _, _, ids in shares for row in ids]))
+        return steps
+
+    def wait_for(self, step: Step) -> None:
+        """Wait until every rank is at a step."""
+        wait_until(
+            lambda: step in [at for at, _ in self.steps()] or not self.is_alive(), f"{step} begins"
+        )
+        assert self.is_alive(), [process.communicate() for process in self.processes]
+
+    def is_alive(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
+
+
+class Record:
+    """What the job trained on in this process."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Step, list[int]]] = []
+
+    def note(self, batch: Batch, loader: FeederLoader) -> None:
+        self.steps.append(((batch.epoch, batch.index), batch.sample_ids.tolist()))
+
+
+def check_steps(node: FakeNode, steps: list[tuple[Step, list[int]]], first: Step) -> None:
+    """Compare with the order of the job's first run, without a gap from ``first`` on."""
+    recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
+    start = first[0] * STEPS + first[1]
+    assert steps
+    for number, (at, ids) in enumerate(steps, start):
+        epoch, step = divmod(number, STEPS)
+        assert at == (epoch, step)
+        assert ids == recipe.plan_epoch(node.layout, seed=0, epoch=epoch).samples(step).tolist()
+
+
+def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.pt"
+    node.script = lambda key, messages: [] if key == (1, 3) else messages
+    with Job(node, tmp_path, "killed", ranks=1) as killed:
+        killed.wait_for((1, 2))
+        wait_until(lambda: position(path) == (1, 2), "the step is saved")
+    check_steps(node, killed.steps(), (0, 0))
+
+    node.script = lambda key, messages: messages
+    same, options = Record(), {"checkpoint": str(path), "resume": True, "epochs": 2}
+    lines: list[str] = []
+    before = path.read_bytes()
+    result = train(make_options(node, **options), report=lines.append, on_batch=same.note)
+    check_steps(node, same.steps, (1, 2))
+    assert len(same.steps) == STEPS - 2
+    assert lines[1] == f"resumed from {path}, step 2 of epoch 1"
+    assert (result.epochs[0].epoch, result.epochs[0].steps) == (1, STEPS - 2)
+    path.write_bytes(before)
+
+    with Job(node, tmp_path, "stopped", ranks=2) as stopped:
+        stopped.wait_for((3, 1))
+        stopped.processes[1].send_signal(signal.SIGTERM)  # the other one must hear of it
+        said = [process.communicate(timeout=30) for process in stopped.processes]
+    assert [process.returncode for process in stopped.processes] == [0, 0], said
+    check_steps(node, stopped.steps(), (1, 2))
+    epoch, step = stopped.steps()[-1][0]
+    after = divmod(epoch * STEPS + step + 1, STEPS)
+    assert position(path) == after
+    assert f"stopped by SIGTERM, step {after[1]} of epoch {after[0]} comes next" in said[0][0]
+
+    joined = Record()
+    options["epochs"] = after[0] + 2
+    train(make_options(node, **options), report=lambda line: None, on_batch=joined.note)
+    check_steps(node, joined.steps, after)
+    assert joined.steps[-1][0] == (after[0] + 1, STEPS - 1)
+
+
+class OtherRank:
+    """What all_reduce sees of another rank: its values, larger ones count."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = torch.tensor(values)
+        self.is_over = False
+
+    def all_reduce(self, tensor: torch.Tensor, *_: object, **__: object) -> "OtherRank":
+        tensor.copy_(torch.maximum(tensor, self.values))
+        return self
+
+    def wait(self) -> None:
+        self.is_over = True
+
+
+def test_ranks_that_do_not_go_on_at_the_same_step_are_told(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = make_options(node, epochs=1, checkpoint=str(tmp_path / "job.pt"), resume=True)
+    train(options, report=lambda line: None)
+    monkeypatch.setattr("torch.distributed.new_group", lambda backend: object())
+    with FeederLoader(
+        node.endpoint, dataset="train", batch_size=16, image_size=32, device="cpu"
+    ) as loader:
+        trainer = Trainer(options, loader, torch.device("cpu"))
+        loader.world_size = 2  # as far as the saver knows
+        saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
+        monkeypatch.setattr("torch.distributed.all_reduce", OtherRank(0, 0).all_reduce)
+        loader.world_size = 1
+        with pytest.raises(ConfigError, match="rank 1 would go on at step 0 of epoch 1, another"):
+            saver.resume()
+
+
+def test_another_ranks_vote_stops_this_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for vote_of_other in (0, 1):
+        other = OtherRank(vote_of_other)
+        monkeypatch.setattr("torch.distributed.all_reduce", other.all_reduce)
+        vote = StopVote(object())  # type: ignore[arg-type]
+        vote.begin()
+        assert not other.is_over, "nobody waits before the step is computed"
+        assert vote.end() is bool(vote_of_other)
+        assert other.is_over
+
+
+def position(path: Path) -> Step | None:
+    if not path.exists():
+        return None
+    state = load_checkpoint(path)["loader"]
+    return state["epoch"], state["step"]
+
+
+def test_a_resumed_job_learns_what_the_undisturbed_one_does(node: FakeNode, tmp_path: Path) -> None:
+    options = {"checkpoint": str(tmp_path / "job.pt"), "resume": True, "val_dataset": "val"}
+    whole = train(make_options(node, epochs=2), report=lambda line: None)
+
+    class Stopped(Exception):  # noqa: N818 -- no error of the job's
+        pass
+
+    def stop(batch: Batch, loader: FeederLoader) -> None:
+        if (batch.epoch, batch.index) == (1, 3):
+            raise Stopped
+
+    options["checkpoint_steps"] = 1
+    with pytest.raises(Stopped):
+        train(make_options(node, **options), report=lambda line: None, on_batch=stop)
+    rest = train(make_options(node, **options), report=lambda line: None)
+    assert rest.losses == pytest.approx(whole.losses[STEPS + 3 :], rel=1e-3)
+    assert rest.epochs[0].lr == whole.epochs[1].lr
+    assert rest.epochs[0].val_images == SAMPLES
+    done = train(make_options(node, **options), report=lambda line: None)
+    assert (done.losses, done.epochs) == ([], []), "nothing is left to do"
+
+
+def test_an_epoch_is_saved_with_its_evaluation_not_before(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "job.pt"
+    options = {"val_dataset": "val", "checkpoint": str(path), "checkpoint_steps": 1, "epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(Accuracy, "result", lambda accuracy: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(make_options(node, **options), report=lambda line: None)
+    assert position(path) == (0, STEPS - 1)
+    result = train(make_options(node, **options, resume=True), report=lambda line: None)
+    assert (result.epochs[0].steps, result.epochs[0].val_images) == (1, SAMPLES)
+
+
+def test_sigterm_in_one_process_saves_and_ends_with_status_0(
+    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.pt"
+
+    def terminate(batch: Batch, loader: FeederLoader) -> None:
+        if (batch.epoch, batch.index) == (0, 2):
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    options = make_options(node, checkpoint=str(path))
+    result = train(options, report=lambda line: None, on_batch=terminate)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert result.was_stopped
+    assert position(path) in ((0, 3), (0, 4)), "the vote was in, or came with the next step"
+    assert main(command_line(node, "--checkpoint", str(path), "--resume")) == 0
+    assert f"resumed from {path}, step " in capsys.readouterr().out
+    assert position(path) == (1, 0)
+
+
+def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    train(make_options(node, epochs=1, checkpoint=str(path)), report=lambda line: None)
+    for changes, complaint in (
+        ({"model": "resnet50"}, "is of model 'small', this job trains 'resnet50': pass --model"),
+        ({"batch_size": 8}, "global batch of 16, .*: pass batch_size=16"),
+        ({"seed": 4}, "of seed 0, this loader has 4"),
+    ):
+        options = make_options(node, checkpoint=str(path), resume=True, **changes)
+        with pytest.raises(ConfigError, match=complaint):
+            train(options, report=lambda line: None)
+    content = load_checkpoint(path)
+    del content["optimiser"]
+    save_checkpoint(path, content)
+    with pytest.raises(ConfigError, match="does not fit this job: 'optimiser'"):
+        train(make_options(node, checkpoint=str(path), resume=True), report=lambda line: None)
+
+
+def test_resuming_without_a_checkpoint_says_so_and_begins_anew(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    options = {"epochs": 1, "checkpoint": str(tmp_path / "none"), "resume": True}
+    train(make_options(node, **options), report=lines.append)
+    assert lines[1] == f"no checkpoint {tmp_path / 'none'} yet: beginning anew"
+    with pytest.raises(ConfigError, match="--resume needs --checkpoint"):
+        train(make_options(node, resume=True), report=lines.append)
+    with pytest.raises(ConfigError, match="checkpoint_steps must be 1 or more, got 0"):
+        train(make_options(node, **options, checkpoint_steps=0), report=lines.append)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "job.pt"
+    save_checkpoint(path, {"step": 1})
+    with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
+        save_checkpoint(tmp_path / "nowhere" / "job.pt", {"step": 2})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
+            save_checkpoint(path, {"step": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert load_checkpoint(path)["step"] == 1
+    save_checkpoint(path, {"step": torch.ones(3)})
+    assert load_checkpoint(path)["step"].tolist() == [1, 1, 1]
+    assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "version"])
+def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "job.pt"
+    save_checkpoint(path, {"step": torch.zeros(1000)})
+    whole = path.read_bytes()
+    path.write_bytes({"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700]}.get(damage, whole))
+    if damage == "version":
+        torch.save({"version": 99}, path)
+    with pytest.raises(ConfigError, match=r"job.pt is no checkpoint.*: name another") as caught:
+        load_checkpoint(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ResourceError, match="cannot read"):
+        load_checkpoint(tmp_path / "none")

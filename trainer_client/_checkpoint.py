@@ -1,0 +1,68 @@
+"""The checkpoint file of the reference job, which is always whole.
+
+The file is written beside its name, brought to disk and renamed: whatever kills the job, the name
+holds the old checkpoint or the new one. It holds tensors, numbers and strings only and is read with
+``weights_only``: nothing in it is code.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError  # what torch.load raises
+from typing import Any, Final
+
+import torch
+
+from feeder.errors import ConfigError, ResourceError
+
+CHECKPOINT_VERSION: Final = 1  # raise it when entries change their meaning
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace ``path`` by ``content`` in one step; ResourceError when that fails."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            torch.save({"version": CHECKPOINT_VERSION, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name, too
+        finally:
+            os.close(folder)
+    except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
+        unfinished.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+        raise ResourceError(
+            f"cannot write the checkpoint {path} ({reason}): make room or name another "
+            "--checkpoint file"
+        ) from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what was saved, on the CPU.
+
+    Raises ConfigError when it is no checkpoint of this job, ResourceError when it cannot be read.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or begin "
+            "without --resume"
+        ) from error
+    with file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except (RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{path} is no checkpoint ({reason}): name another one") from None
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != CHECKPOINT_VERSION:
+        raise ConfigError(
+            f"{path} is no checkpoint of version {CHECKPOINT_VERSION} of this job, but of "
+            f"{version}: name another one, or go on with the version that saved it"
+        )
+    return dict(content)
