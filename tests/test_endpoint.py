@@ -7,7 +7,6 @@ import pytest
 
 from feeder.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.errors import ConfigError, ResourceError
-from trainer_client._endpoints import parse_list
 
 
 @pytest.mark.parametrize(
@@ -107,8 +106,3 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
     assert path.read_text() == "data"
     with pytest.raises(ConfigError, match="there is no folder"):
         clear_stale_socket(tmp_path / "missing" / "s")
-
-
-def test_a_list_of_endpoints_with_a_port_of_thousands_of_digits_is_refused_by_its_line() -> None:
-    with pytest.raises(ConfigError, match=r"^list:2: .* is no port 1 \.\. 65535"):
-        parse_list(b"tcp://host:1\ntcp://host:" + b"1" * 5000, "list")

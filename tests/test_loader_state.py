@@ -103,6 +103,8 @@ def test_a_missing_field_is_named(name: str) -> None:
         ({"batch_size": 0}, r"at `\$.batch_size`"),
         ({"dataset": ""}, r"at `\$.dataset`"),
         ({"recipe": "r" * 129}, r"at `\$.recipe`"),
+        ({"recipe": "\N{LINE SEPARATOR}"}, r"at `\$.recipe`"),
+        ({"fingerprint": "two\nlines"}, r"at `\$.fingerprint`"),
     ],
 )
 def test_the_refusal_says_which_field(change: dict[str, object], complaint: str) -> None:

@@ -26,7 +26,6 @@ ENDPOINTS_MAX: Final = 4096
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0
-
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 _log = logging.getLogger(__name__)

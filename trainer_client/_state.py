@@ -28,6 +28,7 @@ STATE_VERSION: Final = 1  # raise it when keys change their meaning
 
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
+_Fingerprint = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z]+\Z")]
 _REMEDY: Final = "load what state_dict() of a FeederLoader gave, unchanged"
 
 
@@ -99,8 +100,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     order_batch_size: _BatchSize
     seed: Annotated[int, Meta(ge=0)]
     dataset: _Name
-    fingerprint: _Name
-    recipe: _Name
+    fingerprint: _Fingerprint
+    recipe: _Fingerprint
 
     @classmethod
     def parse(cls, state: Mapping[str, object]) -> Self:

@@ -22,7 +22,7 @@ from tests.fuzz.table import format_failures, format_table
 from tests.fuzz.target import show
 from tests.fuzz.targets import TARGETS, find_target
 
-_BATCH_INPUTS = 10_000
+_BATCH_INPUTS = 20_000
 
 
 def main() -> int:

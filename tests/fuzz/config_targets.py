@@ -1,4 +1,4 @@
-"""What people and the system write: configuration, recipes, endpoints, CPU lists, topology."""
+"""What people, jobs and the system write: configuration, recipes, states, endpoints, topology."""
 
 import math
 import os
@@ -18,6 +18,7 @@ from tests.fuzz.mutate import VALUES, mutate_bytes, mutate_value
 from tests.fuzz.target import Target
 from tests.machine_tree import cgroup_v1, cgroup_v2, node
 from trainer_client._endpoints import check_endpoint, parse_list
+from trainer_client._state import LoaderState
 
 _LINE_CHARACTERS_MAX = 600
 
@@ -203,6 +204,32 @@ def _check_recipe(fields: dict[str, Any]) -> bool:
     return True
 
 
+# --- The state of a loader, out of a checkpoint ---------------------------------------------------
+
+_STATE = LoaderState(
+    epoch=3,
+    step=5,
+    world_size=8,
+    batch_size=32,
+    order_batch_size=256,
+    seed=7,
+    dataset="imagenet",
+    fingerprint="f" * 32,
+    recipe="r" * 32,
+)
+
+
+def _check_state(state: Any) -> bool:
+    """A state that says the same again, or ConfigError in a line."""
+    try:
+        parsed = LoaderState.parse(state)
+        parsed.check_fits(_STATE)
+    except ConfigError as error:
+        return _refuses(error, state)
+    assert LoaderState.parse(parsed.to_dict()) == parsed
+    return True
+
+
 # --- Endpoints and lists of CPUs ----------------------------------------------------------------
 
 _ENDPOINTS = (
@@ -328,6 +355,12 @@ TARGETS = (
     Target(name="config-file", make=_toml, check=_check_file, inputs=30_000),
     Target(name="config-override", make=_overrides, check=_check_overrides, inputs=30_000),
     Target(name="recipe", make=_recipe_fields, check=_check_recipe, inputs=30_000),
+    Target(
+        name="loader-state",
+        make=lambda rng: mutate_value(rng, _STATE.to_dict(), edits_max=4),
+        check=_check_state,
+        inputs=30_000,
+    ),
     Target(name="endpoint", make=_endpoint, check=_check_endpoint, inputs=50_000),
     Target(name="endpoint-list", make=_endpoint_list, check=_check_endpoint_list, inputs=40_000),
     Target(name="cpu-list", make=_cpulist, check=_check_cpulist, inputs=20_000),

@@ -1,12 +1,13 @@
 """All targets.
 
 A new one goes into the module of its kind (NAME_targets.py, with a list TARGETS at its end); a new
-module, for key files say, is imported here and its list added to ours: nothing else needs to know.
+module is imported here and its list added to ours: nothing else needs to know.
 """
 
 from tests.fuzz import (
     config_targets,
     dataset_targets,
+    key_targets,
     native_targets,
     source_targets,
     wire_targets,
@@ -20,6 +21,7 @@ TARGETS: tuple[Target, ...] = (
     *source_targets.TARGETS,
     *dataset_targets.TARGETS,
     *config_targets.TARGETS,
+    *key_targets.TARGETS,
 )
 
 
