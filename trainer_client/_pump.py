@@ -66,7 +66,8 @@ class Pump:
         self._links: dict[int, Link] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
-        self._poller.register(ring, zmq.POLLIN)
+        self._ring_fd = ring.fileno()
+        self._poller.register(self._ring_fd, zmq.POLLIN)
 
     def run(self) -> None:
         """Serve the connections until ``closing``; an error goes to the consumer."""
@@ -99,7 +100,8 @@ class Pump:
             for link in self._links.values():
                 self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
             ready = {source for source, _ in self._poller.poll(wait_ms)}
-            self._hear_ring()
+            if self._ring_fd in ready:
+                self._hear_ring()
             for link in list(self._links.values()):
                 if link.number in self._links:  # else one of the others told to hang up
                     self._hear(link, ready)
@@ -112,7 +114,8 @@ class Pump:
         self._give(ClockAdvanced())
         with self._changed:
             wait_s = self._session.due_s - time.monotonic()
-            self._changed.notify_all()
+            if self._session.has_news:  # else whoever waits would wake up in vain
+                self._changed.notify_all()
         return IDLE_MS if wait_s * 1000 > IDLE_MS else max(1, int(wait_s * 1000))
 
     def _hear_ring(self) -> None:

@@ -95,6 +95,11 @@ class ClientSession:
         """Return whether ``take`` would give a batch, or the reason why it cannot be had."""
         return self.error is not None or self._prefetch.is_next_settled
 
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody who waits for a batch, or for the beginning, may go on."""
+        return not self._has_taken or self.is_next_complete()
+
     def take(self) -> CompleteBatch | None:
         """Return the next batch if it is complete. Raises what stands in its way for good."""
         self.check()

@@ -1,0 +1,80 @@
+"""What a batch costs the training client itself: CPU time of all its threads, but for normalising.
+
+    handover/loader-cpu    taking a batch that is lent in its slot, the next ones asked for ahead:
+                           the consumer's calls, the I/O thread, ZeroMQ's own thread
+
+A ``FeederLoader`` in a process of its own takes batches over ipc and does nothing with the pixels.
+"""
+
+import resource
+import subprocess
+import sys
+from typing import Final
+
+import torch
+
+from bench.daemon import DATASET_NAME
+from bench.report import Result, single
+from feeder.errors import PeerError
+from trainer_client import FeederLoader
+from trainer_client._batch import HostBatch
+
+BATCHES: Final = 48
+_WARM_UP: Final = 12
+_TIMEOUT_S: Final = 120.0
+
+
+class _IdleStage:
+    """Stands in for the device: a batch is read, and given back when the next one is taken."""
+
+    buffers_held = 1
+    page_locks_refused = 0
+
+    def __init__(self) -> None:
+        self._loaded: list[int] = []
+        self._nothing = torch.empty(0)
+
+    def load(self, buffer: HostBatch, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self._loaded.append(number)
+        return self._nothing, self._nothing
+
+    def reclaim(self) -> list[int]:
+        free, self._loaded = self._loaded, []
+        return free
+
+    def finish(self) -> list[int]:
+        return self.reclaim()
+
+
+def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
+    """Return the row; PeerError when the client fails."""
+    command = [sys.executable, "-m", "bench.loader_cost", endpoint, str(batch_size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise PeerError(f"the client failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return single(f"handover/loader-cpu{suffix}", "µs", float(done.stdout))
+
+
+def _take(endpoint: str, batch_size: int) -> float:
+    """Return the CPU time in µs that a batch took."""
+    torch.set_num_threads(1)
+    with FeederLoader(
+        endpoint, dataset=DATASET_NAME, batch_size=batch_size, device="cpu", timeout_s=_TIMEOUT_S
+    ) as loader:
+        loader._stage = _IdleStage()
+        batches = (batch for _ in iter(int, 1) for batch in loader)
+        for _ in range(_WARM_UP):
+            next(batches)
+        before_s = _cpu_s()
+        for _ in range(BATCHES):
+            next(batches)
+        return 1e6 * (_cpu_s() - before_s) / BATCHES
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    print(_take(sys.argv[1], int(sys.argv[2])))
