@@ -20,7 +20,7 @@ demo: setup
 	@$(BIN)/python -m bench.demo --out demo
 
 test: check
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 check: lint types
 
