@@ -26,6 +26,7 @@ import numpy as np
 
 from bench.daemon import Daemon, running_daemon
 from bench.handover import BATCHES, measure_handover
+from bench.loader_cost import measure_loader_cost
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
 from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
@@ -152,6 +153,7 @@ class _StreamBench:
             results = self._run_rounds(daemon, streams)
             keys = [divmod(number, self._epoch_batches) for number in range(BATCHES)]
             results += measure_handover(over_ipc.fetcher, copied.fetcher, keys, self._suffix)
+            results.append(measure_loader_cost(daemon.ipc, self.batch_size, self._suffix))
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
         results.append(single(f"worker/own-memory{self._suffix}", "MiB", own_mib))

@@ -140,13 +140,13 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> None:
     pytest.fail(f"the demo ended before it said {text!r}: {process.communicate()[1]}")
 
 
-@pytest.mark.slow
 @pytest.fixture
 def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which sockets have room for their names, whatever the test is called."""
     return tmp_path_factory.mktemp("d")
 
 
+@pytest.mark.slow
 def test_the_demo_tells_the_whole_story(short_path: Path) -> None:
     with running_demo(short_path) as process:
         output, error = process.communicate(timeout=170)
