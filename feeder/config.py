@@ -76,11 +76,12 @@ class ServeConfig:
     # A share of what cgroup and machine have left, so that the same file fits any host.
     slots_bytes: Annotated[int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)] = "auto"
 
-    # A host feeds its 8 accelerators for training, validation and some spare; more is a mistake.
-    clients_max: Annotated[int, WholeNumber(1, 4096)] = 64
+    # Each rank has a session at every feeder of its list, for training and one for validation: room
+    # for 16 hosts of 8 accelerators, twice. Beyond what fits into slots_bytes windows get smaller.
+    clients_max: Annotated[int, WholeNumber(1, 4096)] = 512
 
-    # A host's jobs may be one user's; whoever comes next still finds a place.
-    client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 48
+    # All ranks of a job are one client, and perhaps all jobs; whoever comes next finds a place.
+    client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 384
 
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
     client_slots_bytes: Annotated[

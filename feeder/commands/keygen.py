@@ -14,8 +14,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "keygen",
         help="make a pair of keys for a feeder or a client",
         description="Write a secret key to PATH, readable by you only, and its public key to "
-        "PATH.pub, to be handed to the other side. Each feeder and each client has a pair of its "
-        "own; where the secret key is, stays where it was made.",
+        "PATH.pub, to be handed to the other side. Each client has a pair of its own, or all ranks "
+        "of a job share one; all feeders that one job uses share one.",
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="the secret key's file")
     parser.add_argument(
