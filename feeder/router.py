@@ -168,12 +168,15 @@ class Router:
     def account(self) -> str:
         """Return whose limits the sender of the last message counts against.
 
-        That is the name of its key, or its user where it came over ipc, or else its address.
+        That is its user where it came over ipc, or the name of its key, or else its address. A
+        name counts with keys only: without, libzmq takes over what clients call themselves.
         """
         assert self._body is not None, "asked about a message"
-        name, address = _metadata(self._body, "User-Id"), _metadata(self._body, "Peer-Address")
-        local = _LOCAL_PEER.fullmatch(address)
-        return name or (f"user {local[1]}" if local else f"address {address}")
+        address = _metadata(self._body, "Peer-Address")
+        if local := _LOCAL_PEER.fullmatch(address):
+            return f"user {local[1]}"
+        name = "" if self._keys is None else _metadata(self._body, "User-Id")
+        return name or f"address {address}"
 
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message of one frame; PeerUnreachableError when the peer cannot take it."""

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Mapping
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -22,18 +23,21 @@ def dial(endpoint: str) -> socket.socket:
     return socket.create_connection((host, int(port)), 10)
 
 
-def dial_zmtp(endpoint: str) -> socket.socket:
-    """Connect and shake hands as a DEALER; then frames can be sent."""
+def dial_zmtp(endpoint: str, *, claims: Mapping[bytes, bytes] | None = None) -> socket.socket:
+    """Connect and shake hands as a DEALER; then frames can be sent.
+
+    ``claims`` are properties that it says to have, besides those that it must.
+    """
     connection = dial(endpoint)
     try:
-        _shake_hands(connection)
+        _shake_hands(connection, {b"Socket-Type": b"DEALER", b"Identity": b""} | (claims or {}))
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _shake_hands(connection: socket.socket) -> None:
+def _shake_hands(connection: socket.socket, properties: Mapping[bytes, bytes]) -> None:
     connection.sendall(GREETING)
     left = len(GREETING)
     while left:
@@ -41,11 +45,10 @@ def _shake_hands(connection: socket.socket) -> None:
         if not piece:
             raise ConnectionResetError
         left -= len(piece)
-    properties = b"".join(
+    body = b"\x05READY" + b"".join(
         bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
-        for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", b""))
+        for name, value in properties.items()
     )
-    body = b"\x05READY" + properties
     connection.sendall(bytes([_COMMAND, len(body)]) + body)
     if not connection.recv(4096):
         raise ConnectionResetError

@@ -1,6 +1,7 @@
 """The daemon under misuse: bounded memory, good clients served, and the culprit named or cut."""
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ import psutil
 import pytest
 
 from feeder.connections import UNFINISHED_BYTES_MAX
+from feeder.endpoint import parse_endpoint
 from feeder.fetch import BatchFetcher
+from feeder.router import Router
 from feeder.stats_request import request_counters
 from feeder.wire import Ping, Refused, Welcome, encode
 from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
@@ -125,6 +128,21 @@ def test_who_says_too_much_is_told_by_name(daemon: Daemon, endpoint: str) -> Non
         who = "address 127.0.0.1" if endpoint.startswith("tcp") else "user "
         assert told.message.startswith(who)
     assert counter(daemon, "frames_dropped.over-rate") > 0
+
+
+def test_nobody_counts_as_who_it_says_it_is(tmp_path: Path) -> None:
+    router = Router()
+    try:
+        addresses = [f"ipc://{tmp_path}/s", "tcp://127.0.0.1:0"]
+        for endpoint in router.bind([parse_endpoint(text) for text in addresses]):
+            claims = {b"User-Id": b"somebody", b"Peer-Address": b"localhost:1:1:1"}
+            with dial_zmtp(endpoint, claims=claims) as client:
+                client.sendall(frame(b"x"))
+                wait_until(lambda: router.receive() is not None, "its frame is here")
+            is_ipc = endpoint.startswith("ipc")
+            assert router.account() == (f"user {os.getuid()}" if is_ipc else "address 127.0.0.1")
+    finally:
+        router.close()
 
 
 def test_sessions_beyond_a_clients_share_are_refused_by_name(daemon: Daemon, endpoint: str) -> None:
