@@ -175,12 +175,27 @@ def read_secret_key(path: Path) -> SecretKey:
     return parse_secret_key(data, str(path))
 
 
+def find_public_key_files(path: Path) -> list[Path]:
+    """Return the files NAME.pub of a folder, in order; or the path itself where it is none.
+
+    Raises OSError where there is nothing, or nothing that can be looked at.
+    """
+    if not stat.S_ISDIR(path.stat().st_mode):
+        return [path]
+    return [path / name for name in sorted(os.listdir(path)) if name.endswith(PUBLIC_SUFFIX)]
+
+
 def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
-    """Return the keys of a public key file, or of all files NAME.pub in a folder."""
-    if not path.is_dir():
-        return parse_public_keys(_read(path)[0], str(path))
+    """Return the keys of a public key file, or of all files NAME.pub in a folder.
+
+    ConfigError says what is wrong with it and what to do.
+    """
+    try:
+        files = find_public_key_files(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
     keys: list[PublicKey] = []
-    for each in sorted(path.glob(f"*{PUBLIC_SUFFIX}")):
+    for each in files:
         keys += parse_public_keys(_read(each)[0], str(each))
         if len(keys) > KEYS_MAX:
             raise ConfigError(f"{path} holds more than {KEYS_MAX} keys: take some out")
@@ -224,12 +239,16 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
                 raise ConfigError(f"the key file {path} is no file: name one of `feeder keygen`'s")
             data = file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(
-            f"the key file {path} cannot be read: {error.strerror}; `feeder keygen` makes one"
-        ) from None
+        raise _unreadable(path, error) from None
     if len(data) > KEY_FILE_BYTES_MAX:
         raise ConfigError(f"{path} is larger than {KEY_FILE_BYTES_MAX} bytes: it is no key file")
     return data, status
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the key file {path} cannot be read: {error.strerror}; `feeder keygen` makes one"
+    )
 
 
 def _parse_lines(data: bytes, where: str) -> list[tuple[str, str, str]]:

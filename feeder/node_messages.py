@@ -17,6 +17,8 @@ from feeder.worker_messages import CannotStart
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """All that a node process is told; units as in the configuration file."""
 
+    is_successor: bool
+    """Whether one before it has served: then it does not end for want of the list of clients."""
     number: int
     """0-based among the daemon's node processes."""
     name: str

@@ -83,9 +83,9 @@ class NodeProcess:
             return None
         return self._channel.receive()
 
-    def keep_endpoints(self, endpoints: tuple[str, ...]) -> None:
-        """Have successors bind these, so that clients find them."""
-        self.config = msgspec.structs.replace(self.config, endpoints=endpoints)
+    def prepare_successor(self, endpoints: tuple[str, ...]) -> None:
+        """Have successors bind these, with the ports that the system chose: clients know them."""
+        self.config = msgspec.structs.replace(self.config, endpoints=endpoints, is_successor=True)
 
     def introduce(self, neighbours: Neighbours) -> None:
         """Tell it where all node processes are: it takes clients then."""

@@ -91,7 +91,7 @@ def read_keys(config: NodeConfig) -> ServerKeys | None:
     """Return the keys for tcp, None where it is plain; ConfigError where a file is not right."""
     if not config.secret_key:
         return None
-    clients = KeyList(Path(config.client_keys))
+    clients = KeyList(Path(config.client_keys), may_wait=config.is_successor)
     if not clients:
         _log.warning("%s lets nobody in yet: put a client's public key there", clients.path)
     return ServerKeys(read_secret_key(Path(config.secret_key)), clients)

@@ -160,8 +160,7 @@ class Supervisor:
             name = f"node process {node.config.number}"
             self._agreement.check(Maker(name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
-            # A successor takes the ports that the system chose for this one: clients know them.
-            node.keep_endpoints(message.endpoints)
+            node.prepare_successor(message.endpoints)
             if self._was_ready:
                 node.introduce(self._neighbours())
                 _log.warning("node process %d serves again", node.config.number)
@@ -255,6 +254,7 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
     decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
     return [
         NodeConfig(
+            is_successor=False,
             number=number,
             name=f"{socket.gethostname()}/{number}",
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),

@@ -21,7 +21,7 @@ import zmq
 from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.keys import PUBLIC_SUFFIX, read_public_keys
+from feeder.keys import find_public_key_files, read_public_keys
 from feeder.metrics import SocketCounters
 from feeder.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer, parse_request
 
@@ -39,11 +39,18 @@ _log = logging.getLogger(__name__)
 class KeyList:
     """The client keys of a file or folder, as they are now."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the list; ConfigError where it is not as it should be."""
+    def __init__(self, path: Path, *, may_wait: bool = False) -> None:
+        """Read the list; ConfigError where it is not as it should be, unless it ``may_wait``."""
         self.path = path
         self._state = _file_states(path)
-        self._names = _read_names(path)
+        self._names: dict[bytes, str] = {}
+        try:
+            self._names = _read_names(path)
+        except ConfigError as error:
+            if not may_wait:
+                raise
+            self._state = None
+            _log.warning("nobody is let in over tcp until that is mended: %s", error)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -54,7 +61,7 @@ class KeyList:
         Raises ConfigError as long as the list cannot be read.
         """
         state = _file_states(self.path)
-        if state != self._state:
+        if state is None or state != self._state:
             self._names = {}
             self._names = _read_names(self.path)
             self._state = state  # only once it could be read, so that it is tried again until then
@@ -140,10 +147,9 @@ def _read_names(path: Path) -> dict[bytes, str]:
 def _file_states(path: Path) -> tuple[tuple[str, int, int, int], ...] | None:
     """Return what changes when a key file does; None where there is none."""
     try:
-        paths = sorted(path.glob(f"*{PUBLIC_SUFFIX}")) if path.is_dir() else [path]
         return tuple(
             (os.fspath(each), status.st_ino, status.st_mtime_ns, status.st_size)
-            for each in paths
+            for each in find_public_key_files(path)
             for status in (each.stat(),)
         )
     except OSError:

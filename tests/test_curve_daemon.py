@@ -211,6 +211,19 @@ def test_the_list_is_read_again_at_the_next_handshake(place: Place) -> None:
             fetcher(place.tcp, keys)
 
 
+def test_a_node_process_that_is_restarted_without_its_list_waits_for_it(place: Place) -> None:
+    keys, away = place.friend.to(place.server), place.allowed.with_name("away")
+    place.allowed.rename(away)
+    place.daemon.node.kill()
+    place.daemon.wait_line("node process 0 serves again")
+    with pytest.raises(HandshakeProblem):
+        fetcher(place.tcp, keys)
+    assert place.counter("clients_refused.no-list") > 0
+    away.rename(place.allowed)
+    with fetcher(place.tcp, keys) as let_in:
+        next(let_in.fetch([(0, 0)]))
+
+
 def test_sockets_of_this_host_are_the_groups(place: Place) -> None:
     for endpoint in place.daemon.endpoints[::2]:
         path = Path(endpoint.removeprefix("ipc://"))

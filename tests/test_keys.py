@@ -159,6 +159,13 @@ def test_a_folder_is_the_list_of_its_public_keys(tmp_path: Path) -> None:
         read_public_keys(tmp_path)
 
 
+def test_a_list_that_the_system_does_not_show_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.symlink_to("x" * 300)  # not "none there", but an error of looking there
+    with pytest.raises(ConfigError, match=f"key file {path} cannot be read: .*too long"):
+        read_public_keys(path)
+
+
 def test_client_keys_come_from_files_or_text(tmp_path: Path) -> None:
     server, own = make_key("server").public(), make_key("me")
     secret, public = write_secret(tmp_path / "me", own), tmp_path / "server.pub"

@@ -132,7 +132,10 @@ def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: Asker, path: Path
     assert asker.ask(request(me.raw)) == (b"500", b"")
     path.unlink()
     assert asker.ask(request(me.raw)) == (b"500", b"")
-    assert asker.counters.clients_refused == {"no-list": 2}
+    path.symlink_to("x" * 300)
+    assert asker.ask(request(me.raw)) == (b"500", b"")
+    assert asker.counters.clients_refused == {"no-list": 3}
+    path.unlink()
     path.write_text(format_public_key(me))
     assert asker.ask(request(me.raw)) == (b"200", b"me")
 
@@ -153,6 +156,18 @@ def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None
 def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         KeyList(tmp_path / "none")
+
+
+def test_a_list_that_may_wait_lets_nobody_in_until_it_can_be_read(path: Path) -> None:
+    me = make_key("me").public()
+    path.unlink()
+    asker = Asker(KeyList(path, may_wait=True))
+    try:
+        assert asker.ask(request(me.raw)) == (b"500", b"")
+        path.write_text(format_public_key(me))
+        assert asker.ask(request(me.raw)) == (b"200", b"me")
+    finally:
+        asker.close()
 
 
 def test_requests_that_mean_nothing_get_no_answer(asker: Asker) -> None:
