@@ -3,8 +3,8 @@
 The handler is a socket within the node process, polled by its loop like any other: libzmq asks once
 for each connection, and a client waits in its handshake until it is answered. A request that is not
 answered is a client that is not let in, so everything here fails closed. The list is read again
-when the file, or a file of the folder, has changed; a key that was taken out keeps no new
-connection from then on, and what it has open until that ends.
+when the file, or a file of the folder, has changed, which is looked at once a second at most; a key
+that was taken out opens no new connection then, and keeps what it has open until that ends.
 
 Invariant: one thread uses this object, and no call waits.
 """
@@ -28,10 +28,15 @@ from feeder.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer, par
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 
 _REQUESTS_A_TURN: Final = 64
+_LOOK_PAUSE_S: Final = 1.0
+"""A look takes a system call a file; strangers decide how often somebody connects."""
+
 _SHOWN_CHARS: Final = 8
 _LOG_PAUSE_S: Final = 60.0
 _LOGGED_MAX: Final = 64
 """Keys whose last refusal is remembered; a stranger can make as many as it likes."""
+
+FileStates = tuple[tuple[str, int, int, int], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -42,31 +47,41 @@ class KeyList:
     def __init__(self, path: Path, *, may_wait: bool = False) -> None:
         """Read the list; ConfigError where it is not as it should be, unless it ``may_wait``."""
         self.path = path
-        self._state = _file_states(path)
+        self._look_at_s = 0.0
+        self._state: FileStates | None = None
         self._names: dict[bytes, str] = {}
-        try:
-            self._names = _read_names(path)
-        except ConfigError as error:
-            if not may_wait:
-                raise
-            self._state = None
-            _log.warning("nobody is let in over tcp until that is mended: %s", error)
+        self._problem = self._look()
+        if self._problem and not may_wait:
+            raise ConfigError(self._problem)
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def name_of(self, public_key: bytes) -> str | None:
-        """Return whose key it is, None where it is nobody's.
+    def name_of(self, public_key: bytes, now_s: float) -> str | None:
+        """Return whose key it is, None where it is nobody's, as the list was a second ago or later.
 
         Raises ConfigError as long as the list cannot be read.
         """
-        state = _file_states(self.path)
-        if state is None or state != self._state:
-            self._names = {}
-            self._names = _read_names(self.path)
-            self._state = state  # only once it could be read, so that it is tried again until then
-            _log.info("%s was read again: %d clients may come in", self.path, len(self._names))
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_PAUSE_S
+            self._problem = self._look()
+        if self._problem:
+            raise ConfigError(self._problem)
         return self._names.get(public_key)
+
+    def _look(self) -> str:
+        """Read the list if it has changed; return what is wrong with it, "" if nothing is."""
+        state = _file_states(self.path)
+        if state is not None and state == self._state:
+            return ""
+        self._names, self._state = {}, None
+        try:
+            self._names = _read_names(self.path)
+        except ConfigError as error:
+            return str(error)
+        self._state = state  # only once it could be read, so that it is tried again until then
+        _log.info("%s was read: %d clients may come in", self.path, len(self._names))
+        return ""
 
 
 class ZapHandler:
@@ -109,7 +124,7 @@ class ZapHandler:
 
     def _decide(self, public_key: bytes, address: str) -> tuple[Status, str]:
         try:
-            name = self._keys.name_of(public_key)
+            name = self._keys.name_of(public_key, self._clock())
         except ConfigError as error:
             self._refuse("no-list", "", f"nobody is let in: {error}")
             return NO_LIST, ""
@@ -144,7 +159,7 @@ def _read_names(path: Path) -> dict[bytes, str]:
     return {key.raw: key.name for key in read_public_keys(path)}
 
 
-def _file_states(path: Path) -> tuple[tuple[str, int, int, int], ...] | None:
+def _file_states(path: Path) -> FileStates | None:
     """Return what changes when a key file does; None where there is none."""
     try:
         return tuple(

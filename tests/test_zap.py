@@ -95,6 +95,11 @@ class Asker:
         answer = self.socket.recv_multipart()
         return answer[3], answer[5]
 
+    def ask_later(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
+        """Ask once the list is due to be looked at again."""
+        self.now_s += 1.0
+        return self.ask(frames)
+
     def close(self) -> None:
         self.handler.close()
         self.context.destroy(linger=0)
@@ -116,41 +121,62 @@ def asker(path: Path) -> Iterator[Asker]:
 
 def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: Asker, path: Path) -> None:
     me = make_key("me").public()
-    assert asker.ask(request(me.raw)) == (b"400", b"")
+    assert asker.ask_later(request(me.raw)) == (b"400", b"")
     path.write_text(format_public_key(me))
-    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
     path.write_text("# nobody\n")
-    assert asker.ask(request(me.raw)) == (b"400", b"")
+    assert asker.ask_later(request(me.raw)) == (b"400", b"")
     assert asker.counters.clients_refused == {"unknown-key": 2}
 
 
 def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: Asker, path: Path) -> None:
     me = make_key("me").public()
     path.write_text(format_public_key(me))
-    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
     path.write_text("damaged")
-    assert asker.ask(request(me.raw)) == (b"500", b"")
+    assert asker.ask_later(request(me.raw)) == (b"500", b"")
     path.unlink()
-    assert asker.ask(request(me.raw)) == (b"500", b"")
+    assert asker.ask_later(request(me.raw)) == (b"500", b"")
     path.symlink_to("x" * 300)
-    assert asker.ask(request(me.raw)) == (b"500", b"")
+    assert asker.ask_later(request(me.raw)) == (b"500", b"")
     assert asker.counters.clients_refused == {"no-list": 3}
     path.unlink()
     path.write_text(format_public_key(me))
-    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
 
 
 def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None:
     me = make_key("me").public()
     asker = Asker(KeyList(tmp_path))
     try:
-        assert asker.ask(request(me.raw)) == (b"400", b"")
+        assert asker.ask_later(request(me.raw)) == (b"400", b"")
         (tmp_path / "me.pub").write_text(format_public_key(me))
-        assert asker.ask(request(me.raw)) == (b"200", b"me")
+        assert asker.ask_later(request(me.raw)) == (b"200", b"me")
         (tmp_path / "me.pub").unlink()
-        assert asker.ask(request(me.raw)) == (b"400", b"")
+        assert asker.ask_later(request(me.raw)) == (b"400", b"")
     finally:
         asker.close()
+
+
+def test_a_list_that_comes_back_as_it_was_counts_again(asker: Asker, path: Path) -> None:
+    me = make_key("me").public()
+    path.write_text(format_public_key(me))
+    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+    path.rename(path.with_name("away"))
+    assert asker.ask_later(request(me.raw)) == (b"500", b"")
+    path.with_name("away").rename(path)
+    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+
+
+def test_the_list_is_looked_at_once_a_second_however_many_ask(asker: Asker, path: Path) -> None:
+    me = make_key("me").public()
+    assert asker.ask(request(me.raw)) == (b"400", b"")
+    path.write_text(format_public_key(me))
+    assert asker.ask(request(me.raw)) == (b"400", b"")
+    asker.now_s = 0.99
+    assert asker.ask(request(me.raw)) == (b"400", b"")
+    asker.now_s = 1.0
+    assert asker.ask(request(me.raw)) == (b"200", b"me")
 
 
 def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path) -> None:
@@ -163,9 +189,9 @@ def test_a_list_that_may_wait_lets_nobody_in_until_it_can_be_read(path: Path) ->
     path.unlink()
     asker = Asker(KeyList(path, may_wait=True))
     try:
-        assert asker.ask(request(me.raw)) == (b"500", b"")
+        assert asker.ask_later(request(me.raw)) == (b"500", b"")
         path.write_text(format_public_key(me))
-        assert asker.ask(request(me.raw)) == (b"200", b"me")
+        assert asker.ask_later(request(me.raw)) == (b"200", b"me")
     finally:
         asker.close()
 
