@@ -36,6 +36,9 @@ _GROWTH_BYTES: Final = 16 << 20
 
 _GROWTH_LOCAL_BYTES: Final = 64 << 20
 _QUIET_S: Final = 0.2
+_LATE_S: Final = 5.0
+"""Clients speak every second, or are slow ones on a busy machine."""
+
 _SILENT_S: Final = 20.0
 """Clients speak every second. One that does not, while memory grows and nobody else explains it."""
 
@@ -61,12 +64,16 @@ class _Connection:
     message_bytes: int = 0
     is_cut: bool = False
 
+    def lately_s(self, now_s: float) -> float:
+        """Return when it was last heard, now where that was after the last look."""
+        return self.heard_s if self.messages == self.seen_messages else now_s
+
 
 class Connections:
     """What is known of each connection, by its descriptor."""
 
     def __init__(self, counters: SocketCounters, connections_max: int) -> None:
-        """More than ``connections_max`` at a time are cut, those first that have said nothing."""
+        """More than ``connections_max`` at a time are cut: who was quiet longest, if too long."""
         self._counters = counters
         self._max = connections_max
         self._open: dict[int, _Connection] = {}
@@ -91,8 +98,19 @@ class Connections:
             self._look_at_s = now_s + _LOOK_S
         self._open[fd] = _Connection(inode, listener, now_s)
         if len(self._open) > self._max:
-            mute = (n for n, each in self._open.items() if not (each.messages or each.is_cut))
-            self.cut(next(mute, fd), "too-many")
+            self.cut(self._least_wanted(fd, now_s), "too-many")
+
+    def _least_wanted(self, newcomer: int, now_s: float) -> int:
+        """Return who is cut so that others can stay.
+
+        That is whoever has been quiet for longest, where that is longer than clients are; else
+        somebody who has said nothing yet.
+        """
+        lately = {fd: each.lately_s(now_s) for fd, each in self._open.items() if not each.is_cut}
+        quietest = min(lately, key=lately.__getitem__, default=newcomer)
+        if now_s - lately.get(quietest, now_s) > _LATE_S:
+            return quietest
+        return next((fd for fd in lately if not self._open[fd].messages), newcomer)
 
     def closed(self, fd: int) -> None:
         """Hear that a connection has ended."""
