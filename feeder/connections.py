@@ -29,6 +29,9 @@ UNFINISHED_BYTES_MAX: Final = 24 << 20
 """What a well-behaved peer can have sent and we not have read: 32 messages of 64 KiB that wait,
 and what the kernel holds, with as much again to spare."""
 
+UNFINISHED_TOTAL_BYTES_MAX: Final = 512 << 20
+"""Of all tcp connections; clients with 64 KiB on their way each would have to be 8000."""
+
 _LOOK_S: Final = 0.1
 _LOOK_CLOSELY_S: Final = 0.01
 _GROWTH_BYTES: Final = 16 << 20
@@ -67,6 +70,12 @@ class _Connection:
     def lately_s(self, now_s: float) -> float:
         """Return when it was last heard, now where that was after the last look."""
         return self.heard_s if self.messages == self.seen_messages else now_s
+
+    def unfinished_bytes(self, received: int) -> int:
+        """Return what it holds of the bytes that the kernel has received, those of no message."""
+        # What messages were counted too long by is no credit for an endless one.
+        self.message_bytes = min(self.message_bytes, received)
+        return received - self.message_bytes
 
 
 class Connections:
@@ -145,17 +154,32 @@ class Connections:
             return []
         if grown >= _GROWTH_LOCAL_BYTES:
             self._look_at_s = now_s + _LOOK_CLOSELY_S
-        guilty = [
-            fd
-            for fd, connection in self._open.items()
-            if not connection.is_cut and _holds_memory(fd, connection, now_s, grown)
-        ]
+        guilty = self._find_guilty(now_s, grown)
         cut = [self.cut(fd, "endless-message") for fd in guilty]
         if guilty:
             self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
             self._floor_bytes, self._grown_s = held, now_s
         return [listener for listener in cut if listener is not None]
+
+    def _find_guilty(self, now_s: float, grown: int) -> list[int]:
+        """Return who holds too much: alone, or with others, of whom those that hold most."""
+        guilty: list[int] = []
+        unfinished: dict[int, int] = {}
+        for fd, connection in self._open.items():
+            if connection.is_cut:
+                continue
+            if connection.listener.startswith("tcp://"):
+                unfinished[fd] = connection.unfinished_bytes(_received_bytes(fd))
+            elif _holds_memory(fd, connection, now_s, grown):
+                guilty.append(fd)
+        total = sum(unfinished.values())
+        for fd in sorted(unfinished, key=unfinished.__getitem__, reverse=True):
+            if unfinished[fd] <= UNFINISHED_BYTES_MAX and total <= UNFINISHED_TOTAL_BYTES_MAX:
+                break
+            guilty.append(fd)
+            total -= unfinished[fd]
+        return guilty
 
     def cut(self, fd: int, reason: str) -> str | None:
         """End a connection; return the endpoint that it had come to, None where it had ended."""
@@ -193,8 +217,7 @@ def trim_memory() -> None:
 
 
 def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) -> bool:
-    if connection.listener.startswith("tcp://"):
-        return _received_bytes(fd) - connection.message_bytes > UNFINISHED_BYTES_MAX
+    """Tell of an ipc connection whether memory can be its."""
     quiet_s = now_s - connection.heard_s
     if grown < _GROWTH_LOCAL_BYTES or quiet_s < _QUIET_S:
         return False

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from feeder import connections
 from feeder.connections import Connections
 from feeder.metrics import SocketCounters
 
@@ -22,6 +23,18 @@ class Crowd:
         self.ends.append(socket.socketpair())
         self.connections.opened(self.ends[-1][0].fileno(), "ipc:///s", now_s)
         return len(self.ends) - 1
+
+    def come_over_tcp(self, *, with_bytes: int) -> None:
+        """Have somebody connect who sends so much, which libzmq has read but finds no end of."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        self.ends.append((ours, theirs))
+        self.connections.opened(ours.fileno(), "tcp://127.0.0.1:1", 0.0)
+        theirs.sendall(bytes(with_bytes))
+        left = with_bytes
+        while left:
+            left -= len(ours.recv(left))
 
     def speak(self, number: int, now_s: float) -> None:
         """Have somebody send a message, which is noticed."""
@@ -70,3 +83,34 @@ def test_a_burst_of_newcomers_cuts_nobody_who_speaks_every_second(crowd: Crowd) 
     crowd.speak(talker, 9.9)
     crowd.come(9.9)
     assert crowd.cut() == {mute}
+
+
+def test_many_that_hold_little_each_are_cut_when_it_is_much_in_all(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNFINISHED_TOTAL_BYTES_MAX", 100_000)
+    memory = iter([0, 1 << 30, 1 << 30])
+    monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
+    for size in (10_000, 60_000, 50_000):
+        crowd.come_over_tcp(with_bytes=size)
+    crowd.connections.tend(1.0)
+    assert crowd.cut() == {1}
+    crowd.connections.tend(2.0)
+    assert crowd.cut() == {1}
+    assert crowd.counters.connections_cut == {"endless-message": 1}
+
+
+def test_messages_counted_too_long_are_no_credit_for_an_endless_one(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNFINISHED_BYTES_MAX", 100_000)
+    memory = iter([0, 1 << 25, 1 << 26])
+    monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
+    crowd.come_over_tcp(with_bytes=1000)
+    ours, theirs = crowd.ends[0]
+    for _ in range(10_000):
+        crowd.connections.heard(ours.fileno(), 1)
+    crowd.connections.tend(1.0)
+    theirs.sendall(bytes(101_000))
+    crowd.connections.tend(2.0)
+    assert crowd.cut() == {0}
