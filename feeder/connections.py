@@ -62,6 +62,8 @@ class _Connection:
     listener: str
     """Endpoint that it came to."""
     heard_s: float
+    peer: bytes = b""
+    """Who speaks over it; empty before it has spoken."""
     messages: int = 0
     seen_messages: int = 0
     message_bytes: int = 0
@@ -98,9 +100,8 @@ class Connections:
 
     def opened(self, fd: int, listener: str, now_s: float) -> None:
         """Hear that a connection was accepted at an endpoint."""
-        try:
-            inode = os.fstat(fd).st_ino
-        except OSError:
+        inode = _inode(fd)
+        if inode is None:
             return  # it has ended already
         if not self._open:
             self._floor_bytes, self._grown_s = own_bytes(), now_s
@@ -121,18 +122,23 @@ class Connections:
             return quietest
         return next((fd for fd in lately if not self._open[fd].messages), newcomer)
 
-    def closed(self, fd: int) -> None:
-        """Hear that a connection has ended."""
-        self._open.pop(fd, None)
+    def closed(self, fd: int) -> bytes:
+        """Hear that a connection has ended; return whose it was, b"" of who never spoke."""
+        connection = self._open.pop(fd, None)
         if not self._open and not self._is_to_trim:
             self._look_at_s = float("inf")
+        return b"" if connection is None else connection.peer
 
-    def heard(self, fd: int, message_bytes: int) -> None:
-        """Hear that a whole message came over a connection."""
+    def heard(self, fd: int, peer: bytes, message_bytes: int) -> None:
+        """Hear that a whole message of a peer came over a connection."""
         connection = self._open.get(fd)
-        if connection is not None:
-            connection.messages += 1
-            connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
+        if connection is None:
+            return
+        connection.messages += 1
+        connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
+        # A message can overtake the news that its connection got the number of one that has ended.
+        if connection.peer != peer and _inode(fd) == connection.inode:
+            connection.peer = peer
 
     def tend(self, now_s: float) -> list[str]:
         """Look at the process's memory, and where it grows at who is the cause.
@@ -214,6 +220,13 @@ def trim_memory() -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
+
+
+def _inode(fd: int) -> int | None:
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return None
 
 
 def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) -> bool:

@@ -241,8 +241,9 @@ class NodeLoop:
     def _on_monitor(self) -> None:
         assert self._service is not None, "connections are watched once they can be served"
         now_s = time.monotonic()
-        if self._router.read_monitor(now_s):
-            self._service.recheck_slots(now_s)
+        ended = self._router.read_monitor(now_s)
+        if ended:
+            self._service.on_disconnected(ended, now_s)
 
     def _on_control(self) -> None:
         try:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from feeder import __version__
@@ -148,6 +148,12 @@ class NodeService:
     def on_holder_gone(self, session: int, has_died: bool) -> None:
         """Act upon the end of who mapped a session's slots."""
         self.apply(HolderGone(session, has_died))
+
+    def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
+        """Act upon the end of connections: whose they were, b"" of who never spoke."""
+        for peer in filter(None, peers):
+            self._unreachable.setdefault(peer, False)
+        self.recheck_slots(now_s)
 
     def on_frame(self, peer: bytes, frame: bytes) -> None:
         """Act upon a frame from a client; what does not parse is counted and dropped.

@@ -143,7 +143,7 @@ class Router:
                 return None
             body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
             with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
-                self._connections.heard(body.get(zmq.SRCFD), len(body))
+                self._connections.heard(body.get(zmq.SRCFD), peer, len(body))
             if not body.more:
                 return peer, body.bytes
             self.counters.drop("several-frames")
@@ -220,9 +220,12 @@ class Router:
         for pause in self._pauses.values():
             pause.tend(now_s)
 
-    def read_monitor(self, now_s: float) -> bool:
-        """Take in what has happened to connections lately; return whether one has ended."""
-        has_ended = False
+    def read_monitor(self, now_s: float) -> list[bytes]:
+        """Take in what has happened to connections lately; return whose have ended.
+
+        What those peers said before may still wait to be received. Who never spoke is b"".
+        """
+        ended: list[bytes] = []
         for _ in range(_EVENTS_A_TURN):
             try:
                 said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
@@ -239,14 +242,13 @@ class Router:
                 self._hold_off(where, now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
-                self._connections.closed(value)
-                has_ended = True
+                ended.append(self._connections.closed(value))
             else:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSALS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
                     self.counters.refuse_client(reason)
-        return has_ended
+        return ended
 
     def close(self) -> None:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""

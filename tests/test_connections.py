@@ -1,5 +1,6 @@
 """Which connections are cut: when there are too many, and when they hold too much."""
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -38,7 +39,7 @@ class Crowd:
 
     def speak(self, number: int, now_s: float) -> None:
         """Have somebody send a message, which is noticed."""
-        self.connections.heard(self.ends[number][0].fileno(), 10)
+        self.connections.heard(self.ends[number][0].fileno(), b"peer", 10)
         self.connections.tend(now_s)
 
     def cut(self) -> set[int]:
@@ -109,8 +110,21 @@ def test_messages_counted_too_long_are_no_credit_for_an_endless_one(
     crowd.come_over_tcp(with_bytes=1000)
     ours, theirs = crowd.ends[0]
     for _ in range(10_000):
-        crowd.connections.heard(ours.fileno(), 1)
+        crowd.connections.heard(ours.fileno(), b"peer", 1)
     crowd.connections.tend(1.0)
     theirs.sendall(bytes(101_000))
     crowd.connections.tend(2.0)
     assert crowd.cut() == {0}
+
+
+def test_a_message_that_overtakes_the_news_of_its_connection_is_not_anothers(crowd: Crowd) -> None:
+    crowd.come(0.0)
+    gone, _ = crowd.ends[0]
+    crowd.connections.heard(gone.fileno(), b"gone", 10)
+    newcomers = socket.socketpair()
+    os.dup2(newcomers[0].fileno(), gone.fileno())
+    for end in newcomers:
+        end.close()
+    crowd.connections.heard(gone.fileno(), b"newcomer", 10)
+    assert crowd.connections.closed(gone.fileno()) == b"gone"
+    assert crowd.connections.closed(gone.fileno()) == b""

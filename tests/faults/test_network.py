@@ -3,13 +3,15 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, get_args
 
 import pytest
 
 from bench.chaos_proxy import Side, TcpProxy
 from feeder.errors import PeerError
-from tests.daemon import Daemon, pack_small, wait_until
+from feeder.wire import Welcome
+from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
 from tests.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -19,8 +21,12 @@ LARGE: Final = {"image_size": 224, "recipe": {"resize_size": 236}}
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    packed = pack_small(tmp_path_factory.mktemp("network"))
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("network"))
+
+
+@pytest.fixture(scope="module")
+def daemon(packed: Path) -> Iterator[Daemon]:
     bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--lease-s", "2")
     with Daemon("--data", f"d={packed}", *bind) as running:
         yield running
@@ -123,3 +129,23 @@ def test_a_network_that_stays_away_is_one_exception_at_the_deadline(
         assert loader.statistics().wait_s < 2
     with pytest.raises(PeerError, match=r"no welcome from .* within 1 s: "):
         make_loader(proxy.endpoint, timeout_s=1.0)
+
+
+def test_a_connection_that_breaks_ends_its_session_long_before_its_lease(packed: Path) -> None:
+    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "1", "--lease-s", "600")
+    with (
+        Daemon("--data", f"d={packed}", *bind) as daemon,
+        TcpProxy(int(daemon.endpoint.rpartition(":")[2])) as proxy,
+        RawClient(proxy.endpoint) as broken,
+        RawClient(proxy.endpoint) as leaving,
+    ):
+        for client in (broken, leaving):
+            assert isinstance(client.hello(small_recipe()), Welcome)
+        leaving.bye()
+        wait_until(lambda: daemon.counters()["sessions"] == 1, "one has said goodbye")
+        assert daemon.counters()["slots_committed_bytes"] > 0
+        proxy.cut()
+        wait_until(lambda: daemon.counters()["sessions"] == 0, "the other's session is over")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        counters = daemon.counters()
+        assert (counters["sessions_lost"], counters["sessions_closed"]) == (1, 1)
