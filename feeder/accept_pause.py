@@ -18,13 +18,14 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from feeder.endpoint import identify_file, resting_path
+
 BURST: Final = 512.0
 CONNECTIONS_A_S: Final = 300.0
 """A cluster whose ranks all start at once takes some seconds then; 2 % of a core."""
 
 _REST_S: Final = 0.5
 _DEBT_MAX: Final = 900.0
-_RESTING_SUFFIX: Final = ".resting"
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
 _DROP_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)  # BPF_RET | BPF_K, 0 bytes are let through
@@ -35,10 +36,14 @@ _log = logging.getLogger(__name__)
 class AcceptPause:
     """One listener, which rests where too many come."""
 
-    def __init__(self, fd: int, path: Path | None) -> None:
-        """Take the descriptor of a tcp listener, or the path of an ipc one."""
+    def __init__(self, fd: int, path: Path | None, identity: tuple[int, int] | None = None) -> None:
+        """Take the descriptor of a tcp listener, or the path of an ipc one and what tells it apart.
+
+        A file that is not ``identity`` is another daemon's, and stays as it is.
+        """
         self._fd = fd
         self._path = path
+        self._identity = identity
         self._tokens = BURST
         self._filled_s = 0.0
         self._has_rested = False
@@ -76,8 +81,7 @@ class AcceptPause:
         if self._path is None:
             _set_option(self._fd, _SO_DETACH_FILTER, bytes(4))
         elif not os.path.lexists(self._path):  # else another daemon has taken the path over
-            with contextlib.suppress(OSError):
-                _resting(self._path).rename(self._path)
+            self._rename(resting_path(self._path), self._path)
 
     def _rest(self) -> None:
         if self._path is None:
@@ -85,12 +89,12 @@ class AcceptPause:
             option = struct.pack("HL", 1, ctypes.addressof(program))
             _set_option(self._fd, _SO_ATTACH_FILTER, option)
         else:
-            with contextlib.suppress(OSError):
-                self._path.rename(_resting(self._path))
+            self._rename(self._path, resting_path(self._path))
 
-
-def _resting(path: Path) -> Path:
-    return path.with_name(path.name + _RESTING_SUFFIX)
+    def _rename(self, path: Path, new: Path) -> None:
+        with contextlib.suppress(OSError):
+            if identify_file(path) == self._identity:
+                path.rename(new)
 
 
 def _set_option(fd: int, option: int, value: bytes) -> None:

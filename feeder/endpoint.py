@@ -23,8 +23,9 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
-_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - len(DOOR_SUFFIX)
-"""Leaves room for .k of another node process, and for where its slots are claimed."""
+_RESTING_SUFFIX: Final = ".resting"
+_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - max(len(DOOR_SUFFIX), len(_RESTING_SUFFIX))
+"""Leaves room for .k of another node process, and for where its slots are claimed or it rests."""
 
 _PROBE_DEADLINE_S: Final = 1.0
 _NAMES: Final = {"localhost": "127.0.0.1", "*": "0.0.0.0"}
@@ -113,6 +114,17 @@ def created_with_mode(mode: int) -> Iterator[None]:
         yield
     finally:
         os.umask(former)
+
+
+def resting_path(path: Path) -> Path:
+    """Return the name that a socket file has while its listener rests (see ``AcceptPause``)."""
+    return path.with_name(path.name + _RESTING_SUFFIX)
+
+
+def identify_file(path: Path) -> tuple[int, int]:
+    """Return what tells a file from another one that takes its name over later."""
+    status = path.lstat()
+    return status.st_dev, status.st_ino
 
 
 def clear_stale_socket(path: Path) -> None:

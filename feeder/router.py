@@ -26,7 +26,13 @@ from zmq.utils.monitor import recv_monitor_message
 from feeder.accept_pause import AcceptPause
 from feeder.admission import SESSION_CHUNKS_MAX
 from feeder.connections import Connections
-from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode
+from feeder.endpoint import (
+    Endpoint,
+    clear_stale_socket,
+    created_with_mode,
+    identify_file,
+    resting_path,
+)
 from feeder.errors import ConfigError, ResourceError
 from feeder.keys import SecretKey
 from feeder.metrics import SocketCounters
@@ -233,9 +239,9 @@ class Router:
                 break
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:
-                is_ipc = where.startswith("ipc://")
-                path = Path(where.removeprefix("ipc://")) if is_ipc else None
-                self._pauses[where] = AcceptPause(value, path)
+                path = Path(where.removeprefix("ipc://")) if where.startswith("ipc://") else None
+                identity = None if path is None else self._files.get(path)
+                self._pauses[where] = AcceptPause(value, path, identity)
             elif event == zmq.EVENT_ACCEPTED:
                 self.counters.connections_opened += 1
                 self._connections.opened(value, where, now_s)
@@ -268,7 +274,7 @@ class Router:
         ending.join(_TERM_DEADLINE_S)
         for path, identity in self._files.items():
             with contextlib.suppress(FileNotFoundError):
-                if _identify(path) == identity:  # else another daemon has taken the path over
+                if identify_file(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
 
     def _hold_off(self, listener: str | None, now_s: float, *, as_many: float = 1.0) -> None:
@@ -290,6 +296,7 @@ class Router:
         path = Path(endpoint.path)
         if endpoint.transport == "ipc":
             clear_stale_socket(path)
+            clear_stale_socket(resting_path(path))
         self.socket.set(zmq.IPV6, int(":" in endpoint.host))
         try:
             with created_with_mode(self._socket_mode):
@@ -297,7 +304,7 @@ class Router:
         except zmq.ZMQError as error:
             raise _explain_bind(endpoint, error) from error
         if endpoint.transport == "ipc":
-            self._files[path] = _identify(path)
+            self._files[path] = identify_file(path)
         return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 
@@ -307,11 +314,6 @@ def _metadata(frame: zmq.Frame, name: str) -> str:
         return str(frame.get(name))
     except zmq.ZMQError:
         return ""
-
-
-def _identify(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
 
 
 def _unreachable(error: zmq.ZMQError) -> PeerUnreachableError:

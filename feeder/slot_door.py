@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode
+from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics import DoorCounters
 from feeder.slot_claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
@@ -95,7 +95,7 @@ class SlotDoor:
                 listener.listen(_BACKLOG)
             except OSError as error:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
-            self._files[path] = _identify(path)
+            self._files[path] = identify_file(path)
 
     def attend(self, polls: PollSet, keeper: DoorKeeper, clock: Callable[[], float]) -> None:
         """Begin to take connections; those who came before are waiting."""
@@ -155,7 +155,7 @@ class SlotDoor:
         self._listeners.clear()
         for path, identity in self._files.items():
             with contextlib.suppress(FileNotFoundError):
-                if _identify(path) == identity:  # else another daemon has taken the path over
+                if identify_file(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
         self._files.clear()
 
@@ -212,8 +212,3 @@ class SlotDoor:
         connection.socket.close()
         if connection.session is not None and self._keeper is not None:
             self._keeper.on_holder_gone(connection.session, has_died)
-
-
-def _identify(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino

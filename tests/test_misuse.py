@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from feeder.accept_pause import BURST, AcceptPause
 from feeder.connections import UNFINISHED_BYTES_MAX
-from feeder.endpoint import parse_endpoint
+from feeder.endpoint import identify_file, parse_endpoint, resting_path
+from feeder.errors import ResourceError
 from feeder.fetch import BatchFetcher
 from feeder.router import Router
 from feeder.stats_request import request_counters
@@ -188,4 +191,40 @@ def test_connecting_again_and_again_slows_down_who_does_it(daemon: Daemon, endpo
 def test_an_ipc_socket_has_its_name_again_after_a_rest(daemon: Daemon) -> None:
     path = Path(daemon.endpoints[1].removeprefix("ipc://"))
     wait_until(path.is_socket, "it has its name")
-    assert not path.with_name(path.name + ".resting").exists()
+    assert not resting_path(path).exists()
+
+
+def test_a_rest_leaves_the_socket_file_of_another_daemon_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.touch()
+    pause = AcceptPause(0, path, identify_file(path))
+    path.rename(tmp_path / "ours")
+    path.write_text("another's")
+    pause.accepted(0.0, as_many=BURST)
+    assert path.read_text() == "another's"
+    path.rename(resting_path(path))
+    pause.close()
+    assert resting_path(path).read_text() == "another's"
+
+
+def test_a_rest_gives_the_name_back(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("ours")
+    pause = AcceptPause(0, path, identify_file(path))
+    pause.accepted(0.0, as_many=BURST)
+    assert resting_path(path).read_text() == "ours"
+    assert not path.exists()
+    pause.tend(10.0)
+    assert path.read_text() == "ours"
+
+
+def test_a_daemon_that_rests_keeps_its_path_and_a_dead_ones_file_goes(tmp_path: Path) -> None:
+    path, resting = tmp_path / "s", resting_path(tmp_path / "s")
+    with contextlib.closing(Router()) as router:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.fspath(resting))
+            listener.listen()
+            with pytest.raises(ResourceError, match="in use"):
+                router.bind([parse_endpoint(f"ipc://{path}")])
+        router.bind([parse_endpoint(f"ipc://{path}")])
+        assert not resting.exists()
