@@ -73,7 +73,8 @@ class HandshakeWatch:
         self._endpoint = endpoint
         self._keys = keys if endpoint.startswith("tcp://") else None
         self._connected_s = float("-inf")
-        self._peer: Address | None = None  # by address: no name is looked up again
+        # As it was named, until a connection shows the address: then no name is looked up again.
+        self._peer = _parse(endpoint)
         self._hang_ups = 0
         self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
         self._probe_pause_s = _PROBE_PAUSE_S
@@ -83,7 +84,7 @@ class HandshakeWatch:
         match event:
             case zmq.EVENT_CONNECTED:
                 self._connected_s = now_s
-                self._peer = _peer_of(value)
+                self._peer = _peer_of(value) or self._peer
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._hang_ups = 0
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -131,7 +132,7 @@ class HandshakeWatch:
         if now_s < self._probe_s:
             return None
         self._probe_s, self._probe_pause_s = now_s + self._probe_pause_s, self._probe_pause_s * 2
-        mechanism = None if self._peer is None else ask_mechanism(self._peer)
+        mechanism = ask_mechanism(self._peer)
         if mechanism not in ("NULL", "CURVE"):
             return None
         if (mechanism == "CURVE") != (self._keys is not None):
@@ -194,6 +195,13 @@ def _dial(peer: Address) -> socket.socket:
         connection.connect(peer)
         return connection
     return socket.create_connection(peer, _PROBE_S)
+
+
+def _parse(endpoint: str) -> Address:
+    if endpoint.startswith("ipc://"):
+        return endpoint.removeprefix("ipc://")
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
 def _peer_of(fd: int) -> Address | None:
