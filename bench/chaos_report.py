@@ -63,9 +63,10 @@ def judge(run: Run, verdict: Verdict) -> tuple[list[Result], list[str]]:
         single("chaos/throughput-undisturbed", RATE, calm),
         single("chaos/throughput", RATE, chaos),
         single("chaos/throughput-ratio", "", ratio),
-        single("chaos/longest-gap-after-node-kill-s", "s", gap_s),
         *_gap_rows(run),
     ]
+    if node_kills:
+        rows.append(single("chaos/longest-gap-after-node-kill-s", "s", gap_s))
     for kind in KINDS:
         gaps_s = [longest_gap(run, each) for each in run.struck if each.fault.kind == kind]
         if gaps_s:

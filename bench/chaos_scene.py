@@ -199,6 +199,8 @@ class Scene:
         while True:
             counters = feeder.counters()
             held = [f"{counters.get(name)} {name}" for name in _GIVEN_BACK if counters.get(name)]
+            if not counters:
+                held = ["what nobody knows: it does not answer"]
             if not held or time.monotonic() > until_s:
                 return held
             time.sleep(_LOOK_S)  # nothing tells when a lease is over

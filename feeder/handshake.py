@@ -17,6 +17,7 @@ Both clients use this module: ``trainer_client`` and ``feeder.fetch``.
 """
 
 import contextlib
+import os
 import socket
 import time
 from typing import Final
@@ -36,6 +37,9 @@ MONITORED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 """The events that ``HandshakeWatch`` wants to hear; others do not disturb it."""
+
+Address = str | tuple[str, int]
+"""Path of a socket file, or numeric host and port."""
 
 _HANG_UPS_MAX: Final = 2
 _HANG_UP_S: Final = 2.0
@@ -69,6 +73,8 @@ class HandshakeWatch:
         self._endpoint = endpoint
         self._keys = keys if endpoint.startswith("tcp://") else None
         self._connected_s = float("-inf")
+        # As it was named, until a connection shows the address: then no name is looked up again.
+        self._peer = _parse(endpoint)
         self._hang_ups = 0
         self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
         self._probe_pause_s = _PROBE_PAUSE_S
@@ -78,6 +84,7 @@ class HandshakeWatch:
         match event:
             case zmq.EVENT_CONNECTED:
                 self._connected_s = now_s
+                self._peer = _peer_of(value) or self._peer
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._hang_ups = 0
             case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -125,7 +132,7 @@ class HandshakeWatch:
         if now_s < self._probe_s:
             return None
         self._probe_s, self._probe_pause_s = now_s + self._probe_pause_s, self._probe_pause_s * 2
-        mechanism = ask_mechanism(self._endpoint)
+        mechanism = ask_mechanism(self._peer)
         if mechanism not in ("NULL", "CURVE"):
             return None
         if (mechanism == "CURVE") != (self._keys is not None):
@@ -161,13 +168,13 @@ def await_message(
             raise problem
 
 
-def ask_mechanism(endpoint: str) -> str | None:
-    """Return the security mechanism in an endpoint's ZMTP greeting: NULL, CURVE, …
+def ask_mechanism(peer: Address) -> str | None:
+    """Return the security mechanism in the ZMTP greeting of whoever is at an address: NULL, CURVE.
 
     None where nobody answers so within 0.5 s. Only what every ZMTP peer sends first is asked for.
     """
     deadline_s = time.monotonic() + _PROBE_S
-    with contextlib.suppress(OSError, ValueError), _dial(endpoint) as connection:
+    with contextlib.suppress(OSError, ValueError), _dial(peer) as connection:
         connection.sendall(_GREETING_START)
         greeting = b""
         while len(greeting) < _GREETING_BYTES:
@@ -181,11 +188,27 @@ def ask_mechanism(endpoint: str) -> str | None:
     return None
 
 
-def _dial(endpoint: str) -> socket.socket:
-    if endpoint.startswith("ipc://"):
+def _dial(peer: Address) -> socket.socket:
+    if isinstance(peer, str):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(_PROBE_S)
-        connection.connect(endpoint.removeprefix("ipc://"))
+        connection.connect(peer)
         return connection
+    return socket.create_connection(peer, _PROBE_S)
+
+
+def _parse(endpoint: str) -> Address:
+    if endpoint.startswith("ipc://"):
+        return endpoint.removeprefix("ipc://")
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def _peer_of(fd: int) -> Address | None:
+    """Return who is at the other end of a connection of libzmq's, as far as that is still open."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            name = connection.getpeername()
+    except OSError:
+        return None
+    return name if isinstance(name, str) else (str(name[0]), int(name[1]))

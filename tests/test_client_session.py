@@ -505,6 +505,19 @@ def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> Non
     assert released(out + shell.do()) == [(0, 2)]
 
 
+def test_a_node_without_memory_for_a_session_gets_back_what_nobody_can_take_yet() -> None:
+    shell = share_slots()
+    shell.hear(lent(1, 1))  # batch 0 is still to come: nobody can take this one
+    shell.lose()
+    shell.connect()
+    shell.hear(Refused(code="memory", message="what you hold is too much"))
+    assert shell.prefetch.lent == 0, "its slot, and with it the old session's memory, was let go"
+    shell.run_until(shell.now_s + RETRY_INTERVAL_S)
+    shell.hear(welcome(2))
+    shell.map_slots(session=2)
+    assert shell.prefetch.load(0) == 2, "both batches are asked for"
+
+
 def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed() -> None:
     shell = share_slots()
     shell.session.begin(1)

@@ -112,8 +112,10 @@ def test_the_loader_takes_key_files_or_text(place: Place) -> None:
 
 
 def test_what_travels_is_encrypted_on_tcp_and_plain_on_every_ipc_address(place: Place) -> None:
-    assert ask_mechanism(place.tcp) == "CURVE"
-    assert [ask_mechanism(each) for each in place.daemon.endpoints[::2]] == ["NULL", "NULL"]
+    host, _, port = place.tcp.removeprefix("tcp://").rpartition(":")
+    assert ask_mechanism((host, int(port))) == "CURVE"
+    paths = [each.removeprefix("ipc://") for each in place.daemon.endpoints[::2]]
+    assert [ask_mechanism(path) for path in paths] == ["NULL", "NULL"]
     for endpoint in place.daemon.endpoints[::2]:
         with RawClient(endpoint) as client:
             assert isinstance(client.hello(small_recipe(), window=1), Welcome)

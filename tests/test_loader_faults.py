@@ -122,6 +122,7 @@ def test_another_protocol_version_names_both(node: FakeNode) -> None:
     with pytest.raises(ProtocolError, match="version 9, this feeder 1") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
+    assert str(caught.value).count("protocol version") == 1, "it is told once, and in order"
 
 
 @pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x01\xc1"])

@@ -214,6 +214,8 @@ class Conversation:
                 self.drain()
             case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
                 self._end_session()
+                if refused.code == "memory":
+                    self._prefetch.reopen_lost(self.link)
                 self._refusal = refused.message
                 self._retry_at_s = now_s + RETRY_INTERVAL_S
             case "unknown-dataset":

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from feeder.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1 << 20
-ENDPOINTS_MAX: Final = 4096
+ENDPOINTS_MAX: Final = 256  # each takes some four descriptors, of which there often are 1024
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0
@@ -173,13 +173,25 @@ class Directory:
         return any(not text.startswith(("tcp://", "dns://")) for text in self._sources)
 
     def read(self) -> tuple[str, ...]:
-        """Read all sources; return the endpoints, each once.
+        """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
 
         Raises ConfigError for a file that is missing or malformed the first time; later, and for
         a name that does not resolve, what was found before stays and the log says so.
         """
         for text, source in self._sources.items():
-            self._read(text, source)
+            if not isinstance(source, _Name):  # a name server may take longer than we may
+                self._read(text, source)
+        return self._endpoints()
+
+    def look(self, passed_s: float = 0.0) -> tuple[str, ...]:
+        """Read what is due after so long, names included; return all endpoints, each once.
+
+        It may take as long as a name server or a disk does. Names that were not found yet are
+        looked up each time: a job may start first.
+        """
+        for text, source in self._sources.items():
+            if passed_s % source.interval_s == 0 or text not in self._found:
+                self._read(text, source)
         return self._endpoints()
 
     def watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
@@ -195,16 +207,14 @@ class Directory:
 
     def _watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
         last, passed_s = self._endpoints(), 0.0
-        while not self._closing.wait(_CHECK_INTERVAL_S):
-            passed_s += _CHECK_INTERVAL_S
-            for text, source in self._sources.items():
-                # Names that were not found yet are looked up each time: a job may start first.
-                if passed_s % source.interval_s == 0 or text not in self._found:
-                    self._read(text, source)
-            now = self._endpoints()
+        while True:
+            now = self.look(passed_s)
             if now != last and not self._closing.is_set():
                 last = now
                 changed(now)
+            if self._closing.wait(_CHECK_INTERVAL_S):
+                return
+            passed_s += _CHECK_INTERVAL_S
 
     def _read(self, text: str, source: Source) -> None:
         try:

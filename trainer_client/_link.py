@@ -17,7 +17,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.errors import ConfigError, ProtocolError
+from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys
 from feeder.keys import ClientKeys
 from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
@@ -65,12 +65,18 @@ class Link:
         keys: ClientKeys | None,
         context: "zmq.Context[zmq.Socket[bytes]]",
     ) -> None:
-        """Dial; ConfigError when that is no endpoint."""
+        """Dial; ConfigError when that is no endpoint, ResourceError without a socket."""
         self.number = number
         self.endpoint = endpoint
-        self.dealer = context.socket(zmq.DEALER)
+        try:
+            self.dealer = context.socket(zmq.DEALER)
+            self.monitor = self.dealer.get_monitor_socket(_CONNECTION_EVENTS)
+        except zmq.ZMQError as error:
+            raise ResourceError(
+                f"there is no socket for another endpoint ({error.strerror}): list fewer, or raise "
+                "the limit on open files (ulimit -n)"
+            ) from None
         self._set_options(hello)
-        self.monitor = self.dealer.get_monitor_socket(_CONNECTION_EVENTS)
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
         self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
@@ -138,8 +144,8 @@ class Link:
             frames.append(self.dealer.recv(copy=False))
         try:
             message = decode_from_node(frames[0].buffer)
-        except VersionMismatch:
-            raise
+        except VersionMismatch as error:
+            raise ProtocolError(str(error)) from None
         except ProtocolError as error:
             raise ProtocolError(f"who is there does not speak as a feeder: {error}") from None
         if len(frames) > 1 and not isinstance(message, Chunk):

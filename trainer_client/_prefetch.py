@@ -91,6 +91,7 @@ class Assembly:
     settled: bool = False
     failure: str | None = None
     lent: HostBatch | None = None
+    lender: int | None = None  # the link whose node has lent it
 
 
 class Prefetch:
@@ -290,7 +291,7 @@ class Prefetch:
         del assembly.asks[link]
         self._release(key, assembly)
         assembly.asks[link] = ask  # until the consumer has read it
-        assembly.settled, assembly.lent = True, rows
+        assembly.settled, assembly.lent, assembly.lender = True, rows, link
         ask.missing.clear()
         self.completed += 1
         self.lent += 1
@@ -314,11 +315,25 @@ class Prefetch:
                 return False
             if assembly.lent is not None and link in assembly.asks:
                 self._release(later, assembly)
-                assembly.settled, assembly.lent = False, None
-                self.completed -= 1
-                self.lent -= 1
+                self._reopen(assembly)
                 return True
         return False
+
+    def reopen_lost(self, link: int) -> None:
+        """Open again what a link has lent in a session that is over, where nobody can take it yet.
+
+        As long as it is kept the node cannot have its memory back, which it may need for us.
+        """
+        is_waiting = False
+        for assembly in self._held.values():
+            is_waiting |= not assembly.settled
+            if is_waiting and assembly.lender == link and link not in assembly.asks:
+                self._reopen(assembly)
+
+    def _reopen(self, assembly: Assembly) -> None:
+        assembly.settled, assembly.lent, assembly.lender = False, None, None
+        self.completed -= 1
+        self.lent -= 1
 
     def give_up(self, key: Key) -> None:
         """Note that nobody can make a batch: the consumer hears of it in the batch's turn."""

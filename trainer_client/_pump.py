@@ -15,7 +15,7 @@ from typing import Final
 
 import zmq
 
-from feeder.errors import ConfigError, FeederError, ProtocolError, ResourceError
+from feeder.errors import FeederError, ProtocolError, ResourceError
 from feeder.wire import Chunk
 from trainer_client._batch import BatchBuffers
 from trainer_client._link import Link
@@ -58,7 +58,7 @@ class Pump:
     ) -> None:
         self.closing = False
         self.listed: tuple[str, ...] | None = None
-        """Endpoints that the session has not heard of yet; set them and ring."""
+        """Endpoints that the session has not heard of yet; set them under the lock, and ring."""
         self._session = session
         self._changed = changed
         self._buffers = buffers
@@ -93,7 +93,8 @@ class Pump:
 
     def _serve(self) -> None:
         while not self.closing:
-            listed, self.listed = self.listed, None
+            with self._changed:
+                listed, self.listed = self.listed, None
             if listed is not None:
                 self._give(EndpointsListed(listed))
             wait_ms = self._advance_clock()
@@ -186,7 +187,7 @@ class Pump:
         try:
             job = self._session.job
             link = Link(number, endpoint, job.hello, job.keys, self._context)
-        except ConfigError as error:
+        except FeederError as error:
             self._give(LinkUnfit(number, error))
             return
         self._links[number] = link

@@ -264,6 +264,7 @@ class ClientSession:
         is_back = link.link in self._welcomed
         error = find_misfit(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
+            self._out.append(Send(link.link, Bye(session=welcome.session)))
             self._leave_out(link, error)
             return
         for other in self._links.values():

@@ -23,9 +23,19 @@ from trainer_client._pump import Pump
 from trainer_client._session import ClientSession
 
 CLOSE_TIMEOUT_S: Final = 1.8
+LAST_CHANCE_S: Final = 0.2  # for the I/O thread to read what waits in its sockets
 GATHER_S: Final = 1.0  # for whom neither answers nor refuses the connection: a host that is down
 
 _log = logging.getLogger(__name__)
+
+
+class _Patience:
+    """How long a call waits."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.deadline_s = time.monotonic() + timeout_s
+        self.has_last_chance = True
 
 
 class Transport:
@@ -56,10 +66,10 @@ class Transport:
         Waits a moment longer for the other feeders, so that those that do not fit are an error
         now, and not left out later.
         """
-        deadline_s = time.monotonic() + timeout_s
+        patience = _Patience(timeout_s)
         with self._changed:
             while self._session.welcome is None and self._session.error is None:
-                self._wait(deadline_s, "no welcome", timeout_s)
+                self._wait(patience, "no welcome")
             gather_by_s = time.monotonic() + GATHER_S
             while not self._session.is_gathered and (now_s := time.monotonic()) < gather_by_s:
                 self._changed.wait(gather_by_s - now_s)
@@ -81,14 +91,14 @@ class Transport:
         may wait for one of these.
         """
         self.check_usable()
-        deadline_s = time.monotonic() + timeout_s
+        patience = _Patience(timeout_s)
         with self._changed:
             is_there = self._session.is_next_complete()
         if not is_there:
             before_waiting()
         with self._changed:
             while (batch := self._session.take()) is None:
-                self._wait(deadline_s, f"no {name}", timeout_s)
+                self._wait(patience, f"no {name}")
             return batch
 
     def give_back(self, buffers: Sequence[int]) -> None:
@@ -124,18 +134,27 @@ class Transport:
         self._bell.close()
 
     def _list(self, endpoints: tuple[str, ...]) -> None:
-        self._pump.listed = endpoints
+        with self._changed:
+            self._pump.listed = endpoints
         self._wake()
 
-    def _wait(self, deadline_s: float, what: str, timeout_s: float) -> None:
-        """Wait for the session to change, with its lock held; PeerError past the deadline."""
+    def _wait(self, patience: "_Patience", what: str) -> None:
+        """Wait for the session to change, with its lock held; PeerError past the deadline.
+
+        Even then the I/O thread first takes in what has come: this process may have been stopped.
+        """
         if self._pump.closing:
             raise ConfigError(f"this loader of {self._name} was closed in the meantime")
         now_s = time.monotonic()
-        if now_s >= deadline_s:
+        if now_s < patience.deadline_s:
+            self._changed.wait(patience.deadline_s - now_s)
+        elif patience.has_last_chance:
+            patience.has_last_chance = False
+            self._wake()
+            self._changed.wait(LAST_CHANCE_S)
+        else:
             reason = self._session.explain(now_s)
-            raise PeerError(f"{what} from {self._name} within {timeout_s:g} s: {reason}")
-        self._changed.wait(deadline_s - now_s)
+            raise PeerError(f"{what} from {self._name} within {patience.timeout_s:g} s: {reason}")
 
     def _wake(self) -> None:
         # A full pipe rings already; a closed one has nobody left to wake.
