@@ -88,6 +88,7 @@ class Connections:
         self._counters = counters
         self._max = connections_max
         self._open: dict[int, _Connection] = {}
+        self._early: dict[int, tuple[bytes, int | None]] = {}  # who spoke before it was accepted
         self._floor_bytes = 0
         self._grown_s = 0.0
         self._look_at_s = float("inf")
@@ -106,7 +107,9 @@ class Connections:
         if not self._open:
             self._floor_bytes, self._grown_s = own_bytes(), now_s
             self._look_at_s = now_s + _LOOK_S
-        self._open[fd] = _Connection(inode, listener, now_s)
+        early, its_inode = self._early.pop(fd, (b"", None))
+        peer = early if its_inode == inode else b""
+        self._open[fd] = _Connection(inode, listener, now_s, peer)
         if len(self._open) > self._max:
             self.cut(self._least_wanted(fd, now_s), "too-many")
 
@@ -125,6 +128,7 @@ class Connections:
     def closed(self, fd: int) -> bytes:
         """Hear that a connection has ended; return whose it was, b"" of who never spoke."""
         connection = self._open.pop(fd, None)
+        self._early.pop(fd, None)
         if not self._open and not self._is_to_trim:
             self._look_at_s = float("inf")
         return b"" if connection is None else connection.peer
@@ -133,6 +137,7 @@ class Connections:
         """Hear that a whole message of a peer came over a connection."""
         connection = self._open.get(fd)
         if connection is None:
+            self._early[fd] = peer, _inode(fd)
             return
         connection.messages += 1
         connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES

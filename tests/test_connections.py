@@ -128,3 +128,11 @@ def test_a_message_that_overtakes_the_news_of_its_connection_is_not_anothers(cro
     crowd.connections.heard(gone.fileno(), b"newcomer", 10)
     assert crowd.connections.closed(gone.fileno()) == b"gone"
     assert crowd.connections.closed(gone.fileno()) == b""
+
+
+def test_who_is_heard_before_it_is_known_to_have_come_is_remembered(crowd: Crowd) -> None:
+    early = socket.socketpair()
+    crowd.ends.append(early)
+    crowd.connections.heard(early[0].fileno(), b"early", 10)
+    crowd.connections.opened(early[0].fileno(), "ipc:///s", 0.0)
+    assert crowd.connections.closed(early[0].fileno()) == b"early"
