@@ -18,7 +18,8 @@ import torch
 
 from feeder.errors import ConfigError
 from feeder.plan import EpochPlan, LastBatch
-from feeder.wire import Bye, Request
+from feeder.slot_layout import SlotLayout
+from feeder.wire import Bye, Hello, Request
 from tests.fake_node import FakeNode, sample_pixels
 from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
@@ -429,3 +430,16 @@ def wanted_keys(node: FakeNode) -> list[tuple[int, int]]:
 
 def unanswered(node: FakeNode) -> bool:
     return any(session.wanted for session in node.sessions.values())
+
+
+@pytest.mark.parametrize(("batches", "window"), [(0.5, 1), (1.0, 1), (2.9, 2), (100.0, 4)])
+def test_the_window_is_bounded_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
+    batch_bytes = SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
+    with make_loader(node, window=4, window_bytes=int(batches * batch_bytes)):
+        (hello,) = (message for message in node.heard if isinstance(message, Hello))
+    assert hello.window == window
+
+
+def test_a_window_of_no_bytes_is_refused(node: FakeNode) -> None:
+    with pytest.raises(ConfigError, match="window_bytes must be at least 1, got 0"):
+        make_loader(node, window_bytes=0)
