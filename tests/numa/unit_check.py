@@ -47,7 +47,7 @@ def main() -> None:
             report.check(images == 8, f"serves at {endpoint}", f"{images} images")
     mode = os.stat("/run/feeder/feeder").st_mode & 0o777
     report.check(
-        mode == 0o770, "its ipc socket is open to its group, and to no others", f"{mode:o}"
+        mode == 0o660, "its ipc socket is open to its group, and to no others", f"{mode:o}"
     )
     processes = [supervisor, *children(supervisor)]
     systemctl("stop")
