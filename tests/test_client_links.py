@@ -2,13 +2,12 @@
 
 import itertools
 import random
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
+from feeder.errors import DatasetError, ProtocolError
 from feeder.wire import Bye, Draining, Failed, Ping, Pong, Refused, Request
 from tests.client_shell import (
     NAME,
@@ -21,7 +20,7 @@ from tests.client_shell import (
     welcome,
 )
 from trainer_client._asker import ASK_AGAIN_S, HEDGES_MAX
-from trainer_client._conversation import QUIET_S, REDIAL_S
+from trainer_client._conversation import QUIET_S
 from trainer_client._lateness import Lateness
 from trainer_client._owners import LanePlaces, rank_nodes
 from trainer_client._prefetch import Key
@@ -389,143 +388,6 @@ def test_a_restarted_node_is_another_one() -> None:
     join(shell, 0, incarnation=5)
     join(shell, 1, node=NODES[0], incarnation=6)
     assert shell.session.feeders == 2
-
-
-# Nodes that cannot serve the job
-
-MISFITS = [
-    ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),
-    ({"recipe_fingerprint": "r2"}, ProtocolError, "there understands the recipe differently"),
-    (
-        {"self_test": "6" * 32, "libraries": {"libjpeg": "9"}},
-        ProtocolError,
-        "a and b would make different batches of the same dataset: .* libjpeg 9",
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_a_node_that_would_send_others_is_an_error_before_the_first_batch(
-    fields: dict[str, object], kind: type[FeederError], text: str
-) -> None:
-    shell = Shell(*PLACES[:2])
-    join(shell, 0)
-    out = join(shell, 1, **fields)
-    assert asked(out, 1) == []
-    with pytest.raises(kind, match=f"{PLACES[1]}: .*{text}"):
-        shell.session.check()
-
-
-@pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_a_node_that_would_send_others_is_left_out_later(
-    fields: dict[str, object], kind: type[FeederError], text: str
-) -> None:
-    shell, _ = serve(1)
-    shell.answer(0)
-    assert shell.take_key() == (0, 0)
-    shell.change_list(*PLACES[:2])
-    out = join(shell, 1, **fields)
-    (warning,) = shell.warnings
-    assert warning.startswith(f"left out: {PLACES[1]}: ")
-    assert re.search(text, warning)
-    assert asked(out + pass_time(shell, 5.0, 0), 1) == []
-    assert shell.session.feeders_left_out == 1
-    assert shell.session.error is None
-    shell.answer(1)
-    assert shell.take_key() == (0, 1)
-
-
-def leave_out(shell: Shell, link: int) -> list[Instruction]:
-    return shell.find_unfit(ProtocolError(f"garbage of {NODES[link]}"), link)
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        Refused(code="unknown-dataset", message="no birds"),
-        Refused(code="bad-recipe", message="what is this"),
-        Refused(code="version", message="version 9"),
-        lent(0, 3, session=OWNER + 1),
-    ],
-)
-def test_a_node_that_refuses_for_good_or_errs_is_left_out_later(
-    word: Refused,
-) -> None:
-    shell, _ = serve()
-    shell.answer(2, NEXT, session=NEXT + 1)
-    shell.answer(0, OWNER, session=OWNER + 1)
-    assert shell.take_key() == (0, 0)
-    out = shell.hear(word, OWNER)
-    assert sends(out, OWNER) == [Bye(session=OWNER + 1)]
-    assert (0, 1) in asked(out, NEXT)
-    assert len(shell.warnings) == 1
-    assert shell.session.feeders_left_out == 1
-
-
-def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
-    shell = Shell(*PLACES[:2])
-    shell.find_unfit(ConfigError("it cannot be dialled"), 1)
-    with pytest.raises(ConfigError, match=f"{PLACES[1]}: it cannot be dialled"):
-        shell.session.check()
-
-
-def test_a_node_that_is_left_out_is_warned_of_once() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    for _ in range(3):
-        leave_out(shell, NEXT)
-    assert len(shell.warnings) == 1
-
-
-def test_a_node_that_refused_the_connection_for_good_is_dialled_anew_after_a_while() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    shell.lose(NEXT)
-    leave_out(shell, NEXT)
-    before = shell.run_until(shell.now_s + REDIAL_S - 0.5)
-    assert not [each for each in before if isinstance(each, Dial | HangUp)]
-    after = shell.run_until(shell.now_s + 1.0)
-    assert [each for each in after if isinstance(each, Dial | HangUp)] == [
-        HangUp(NEXT),
-        Dial(2, PLACES[NEXT]),
-    ]
-    assert shell.session.feeders_left_out == 0
-
-
-def test_a_node_that_is_left_out_has_no_say_any_more() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    leave_out(shell, OWNER)
-    assert sends(shell.hear(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
-    assert shell.session.feeders == 1
-
-
-def test_when_all_nodes_are_left_out_the_job_ends() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    leave_out(shell, NEXT)
-    assert shell.session.error is None
-    leave_out(shell, OWNER)
-    with pytest.raises(ProtocolError, match=f"{PLACES[OWNER]}: garbage of {NODES[OWNER]}"):
-        shell.session.take()
-
-
-def test_an_unfit_node_that_is_replaced_is_welcome_again() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    leave_out(shell, OWNER)
-    assert sends(shell.hear(Pong(session=OWNER + 1), OWNER), OWNER) == []
-    shell.lose(OWNER)
-    assert shell.session.feeders_left_out == 1, "why it was is still to be known"
-    assert sends(shell.connect(OWNER), OWNER)[0] == hello(8)
-    shell.hear(welcome(9, node=NODES[OWNER], window=8), OWNER)
-    assert shell.session.feeders == 2
-    assert shell.session.feeders_left_out == 0
 
 
 # Endpoints that come and go

@@ -1,0 +1,240 @@
+"""The client's book-keeping among nodes that do anything: what holds in any mixture of events."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import DatasetError
+from feeder.plan import rank_indices
+from feeder.wire import Lent
+from tests.test_client_prefetch import (
+    BATCH,
+    CHUNK_FIRSTS,
+    C,
+    Pages,
+    arrive,
+    arrive_whole,
+    ask,
+    lend,
+    lent,
+    make_prefetch,
+)
+from trainer_client._prefetch import CompleteBatch, Key, Prefetch, name_batch
+
+
+class Nodes:
+    """Nodes behind links, by their own accounts of what is wanted; a turn asks at random."""
+
+    def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
+        self.prefetch = prefetch
+        self.chance = chance
+        self.window = window
+        self.request = 0
+        self.wanted: list[dict[Key, int]] = [{} for _ in range(links)]  # the request's number
+
+    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+        """Ask as the asker does: what nobody has, late ones elsewhere, lost ones once more."""
+        prefetch, links = self.prefetch, range(len(self.wanted))
+        prefetch.extend(samples)
+        self.request += 1
+        wants: list[tuple[int, Key]] = []
+        for key, assembly in list(prefetch.open_batches()):
+            able = [
+                link
+                for link in links
+                if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
+            ]
+            if self.chance.random() < 0.1:
+                prefetch.reclaim(self.chance.choice(links), key)
+            link = None
+            if able and (not assembly.asks or self.chance.random() < 0.4):
+                link = self.chance.choice(able)
+            elif assembly.asks and self.chance.random() < 0.2:
+                link = self.chance.choice(list(assembly.asks))  # again
+            elif len(assembly.failures) == len(links):
+                prefetch.give_up(key)
+            if link is not None:
+                ask(prefetch, link, key, self.request)
+                wants.append((link, key))
+        for link in links:
+            for key in prefetch.take_releases(link):
+                self.released(link, key)
+                del self.wanted[link][key]  # each once
+        for link, key in wants:
+            assert key not in self.wanted[link]
+            self.wanted[link][key] = self.request
+            yield link, key
+        for wanted in self.wanted:
+            assert len(wanted) <= self.window
+
+    def released(self, link: int, key: Key) -> None:
+        """Hear of a release."""
+
+    def lose(self, link: int) -> None:
+        self.prefetch.forget(link)
+        self.wanted[link].clear()
+
+
+def take_next(prefetch: Prefetch, expected: Iterator[Key]) -> Iterator[tuple[Key, CompleteBatch]]:
+    """Take the next batch, if it is settled; yield it with the key that it must have."""
+    if not prefetch.is_next_settled:
+        assert prefetch.take() is None
+        return
+    key = next(expected)
+    batch, failure = None, ""
+    try:
+        batch = prefetch.take()
+    except DatasetError as error:
+        failure = str(error)
+    assert failure in ("", f"{name_batch(key)} cannot be had: a disk")
+    assert (batch is None) == bool(failure)
+    if batch is not None:
+        assert batch.key == key
+        if not batch.padding:
+            yield key, batch
+
+
+ACTIONS = ["arrive"] * 4 + ["take"] * 2 + ["turn"] * 3 + ["give", "begin", "lose", "fail"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    links=st.integers(1, 3),
+    buffers=st.integers(1, 6),
+    window=st.integers(1, 6),
+    world_size=st.integers(1, 3),
+    batches=st.integers(1, 5),
+)
+def test_any_mixture_of_events_gives_the_course_and_nothing_else(
+    seed: int, links: int, buffers: int, window: int, world_size: int, batches: int
+) -> None:
+    """Nodes that answer late, twice and out of order, lose sessions, and a fickle consumer."""
+    chance = random.Random(seed)
+    prefetch = make_prefetch(split="val", world_size=world_size, buffers=buffers)
+    indices = rank_indices(batches, 0, world_size, prefetch.recipe.last_batch)
+    nodes = Nodes(prefetch, chance, links, window)
+    in_flight: list[tuple[int, Key, int]] = []
+    rows: dict[tuple[int, int], Key] = {}  # what is in the buffers
+    owned: set[int] = set()  # buffers that the consumer holds
+    expected: Iterator[Key] = iter(())
+    for _ in range(200):
+        link = chance.randrange(links)
+        match chance.choice(ACTIONS):
+            case "arrive" if in_flight:
+                link, key, first = in_flight.pop(chance.randrange(len(in_flight)))
+                placement = arrive(prefetch, key, first, link)
+                if placement is not None:
+                    assert placement.buffer not in owned
+                    rows[placement.buffer, first] = key
+                if chance.random() < 0.3:
+                    in_flight.append((link, key, first))
+            case "take":
+                for key, batch in take_next(prefetch, expected):
+                    assert batch.buffer not in owned
+                    owned.add(batch.buffer)
+                    assert {rows[batch.buffer, first] for first in CHUNK_FIRSTS} == {key}
+            case "give" if owned:
+                prefetch.give_back(owned.pop())
+            case "begin" if chance.random() < 0.6:
+                epoch = chance.randrange(4)
+                prefetch.begin(epoch, batches)
+                expected = ((e, i) for e in itertools.count(epoch) for i in indices)
+            case "lose" if chance.random() < 0.6:
+                nodes.lose(link)
+                in_flight = [each for each in in_flight if each[0] != link]
+            case "fail" if nodes.wanted[link] and chance.random() < 0.6:
+                prefetch.failed(link, chance.choice(list(nodes.wanted[link])), "a disk")
+            case "turn":
+                for link, key in nodes.turn(batches * BATCH):
+                    in_flight += [(link, key, first) for first in CHUNK_FIRSTS]
+            case _:
+                pass
+
+
+class Lenders(Nodes):
+    """Nodes that reuse slots as soon as they may; their word comes in order, but late."""
+
+    def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
+        super().__init__(prefetch, chance, links, window)
+        self.slots = [[Pages() for _ in range(window)] for _ in range(links)]  # of this session
+        self.word: list[list[Lent]] = [[] for _ in range(links)]
+
+    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+        for link, key in super().turn(samples):
+            pages = self.chance.choice([slot for slot in self.slots[link] if slot.holds is None])
+            pages.holds = key, self.request
+            slot = self.slots[link].index(pages)
+            self.word[link].append(lent(key, slot, self.request))
+            yield link, key
+
+    def released(self, link: int, key: Key) -> None:
+        held = key, self.wanted[link][key]
+        (pages,) = (slot for slot in self.slots[link] if slot.holds == held)
+        pages.holds = None
+
+    def lose(self, link: int) -> None:
+        super().lose(link)
+        self.word[link].clear()
+        self.slots[link] = [Pages() for _ in range(self.window)]  # another session, other memory
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    links=st.integers(1, 3),
+    buffers=st.integers(1, 6),
+    window=st.integers(1, 6),
+    batches=st.integers(1, 5),
+)
+def test_a_lent_slot_is_never_the_nodes_to_write_while_it_is_read(
+    seed: int, links: int, buffers: int, window: int, batches: int
+) -> None:
+    """Nodes that reuse slots as soon as they may, word of them that comes late, a fickle consumer.
+
+    What the client reads is what the node has in the slot, from taking to giving back. The last of
+    three nodes copies.
+    """
+    chance = random.Random(seed)
+    prefetch = make_prefetch(split="val", buffers=buffers)
+    indices = rank_indices(batches, 0, 1, prefetch.recipe.last_batch)
+    nodes = Lenders(prefetch, chance, links, window)
+    owned: dict[int, tuple[Pages | None, tuple[Key, int] | None]] = {}
+    expected: Iterator[Key] = iter(())
+    for _ in range(200):
+        link = chance.randrange(links)
+        match chance.choice(ACTIONS):
+            case "arrive" if nodes.word[link]:
+                message = nodes.word[link].pop(0)
+                if link == C:
+                    arrive_whole(prefetch, (message.epoch, message.index), link)
+                else:
+                    lend(prefetch, link, message, nodes.slots[link][message.slot])
+            case "take":
+                for key, batch in take_next(prefetch, expected):
+                    assert batch.buffer not in owned
+                    pages: Pages | None = batch.lent  # type: ignore[assignment]
+                    held = pages and pages.holds
+                    assert held is None if pages is None else held and held[0] == key
+                    owned[batch.buffer] = pages, held
+            case "give" if owned:
+                buffer, (pages, held) = owned.popitem()
+                assert pages is None or pages.holds == held, "nobody wrote there meanwhile"
+                prefetch.give_back(buffer)
+            case "begin" if chance.random() < 0.6:
+                epoch = chance.randrange(3)
+                prefetch.begin(epoch, batches)
+                expected = ((e, i) for e in itertools.count(epoch) for i in indices)
+            case "lose" if chance.random() < 0.4:
+                nodes.lose(link)
+            case "fail" if nodes.word[link] and chance.random() < 0.6:
+                message = nodes.word[link].pop()
+                prefetch.failed(link, (message.epoch, message.index), "a disk")
+            case "turn":
+                for _ in nodes.turn(batches * BATCH):
+                    pass
+            case _:
+                pass
