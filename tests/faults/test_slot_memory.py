@@ -28,6 +28,8 @@ def test_a_client_without_room_for_its_slots_waits_for_it_or_hears_what_is_missi
     options = ("--workers", "1", "--slots-bytes", str(budget))
     with Daemon("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", *options) as daemon:
         undisturbed = expected(daemon.endpoint, EPOCH)
+        # What that client had would leave the next one a smaller window, and others room beside it.
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
         with ThreadPoolExecutor() as pool:
             with make_loader(daemon.endpoint, **LARGE) as first:
                 batches = iter(first)
