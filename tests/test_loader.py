@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -91,6 +92,22 @@ def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
     assert labels.shape == (BATCH,)
     assert labels.dtype == torch.int64
     assert not images[:, 3].any()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6 on the loopback device")
+def test_a_feeder_can_be_at_an_ipv6_address() -> None:
+    with FakeNode(endpoint="tcp://[::1]:*") as node, make_loader(node, timeout_s=5.0) as loader:
+        assert node.endpoint.startswith("tcp://[::1]:")
+        check_batch(node, next(iter(loader)))
 
 
 def test_the_loader_knows_the_dataset(node: FakeNode) -> None:
