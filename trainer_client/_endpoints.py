@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import socket
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,7 +61,10 @@ class _File:
             raise ConfigError(f"endpoint file://{path}: write file:// and an absolute path")
 
     def read(self) -> tuple[str, ...]:
-        with self._path.open("rb") as file:
+        # Not blocking: a named pipe in its place would wait for a writer for ever.
+        with open(self._path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{self._path}: is no file: write one endpoint a line into one")
             return parse_list(file.read(FILE_BYTES_MAX + 1), str(self._path))
 
 
