@@ -172,6 +172,17 @@ def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
         assert next(iter(loader)).epoch == 4
 
 
+def test_an_epoch_is_over_with_its_last_batch(node: FakeNode) -> None:
+    """Loops that count their steps never ask for a batch after the last one."""
+    with make_loader(node) as loader:
+        for epoch in (0, 5):
+            loader.set_epoch(epoch)
+            batches = iter(loader)
+            for index in range(len(loader)):
+                assert (next(batches).epoch, batches.is_over) == (epoch, index == len(loader) - 1)
+        assert next(batches, None) is None
+
+
 def test_breaking_out_and_starting_another_epoch_works(node: FakeNode) -> None:
     with make_loader(node, window=4) as loader:
         for batch in loader:

@@ -226,7 +226,7 @@ class FeederLoader:
 
         It begins at its first batch, the epoch of a state that was loaded where that says.
 
-        Raises ConfigError while an iterator is alive that is neither exhausted nor closed.
+        Raises ConfigError while an iterator is alive that has batches left and is not closed.
         """
         self._transport.check_usable()
         if not 0 <= epoch < MAX_EPOCH:
@@ -374,10 +374,14 @@ class EpochIterator:
 
     def __init__(self, loader: FeederLoader, epoch: int, indices: range) -> None:
         self.epoch = epoch
-        self.is_over = False
         self._loader = loader
-        self._indices = iter(indices)
+        self._indices = indices  # still to come
         self._is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch's last batch was returned, or the iterator was closed."""
+        return not self._indices
 
     def __iter__(self) -> Iterator[Batch]:
         """Return the iterator itself."""
@@ -387,10 +391,9 @@ class EpochIterator:
         """Return the next batch; PeerError when it is not there within the loader's timeout."""
         if self._is_closed:
             raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
-        index = next(self._indices, None)
-        if index is None:
-            self.is_over = True
+        if not self._indices:
             raise StopIteration
+        index, self._indices = self._indices[0], self._indices[1:]
         try:
             return self._loader._take(self.epoch, index)
         except BaseException:
@@ -399,7 +402,7 @@ class EpochIterator:
 
     def close(self) -> None:
         """Give up the rest of the epoch."""
-        self.is_over = self._is_closed = True
+        self._indices, self._is_closed = range(0), True
 
 
 def _end(transport: Transport, stage: Stage) -> None:
