@@ -286,8 +286,10 @@ def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
         (record,) = caplog.records
         assert record.getMessage().endswith("; what it listed stays")
         assert str(path) in record.getMessage()
+        assert len(directory.complaints) == 1
         write(path, "tcp://b:1")
         assert directory.read() == ("tcp://b:1",)
+        assert directory.complaints == []
         harm(path)
         directory.read()
         assert len(caplog.records) == 2, "it was well in between"
@@ -378,6 +380,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for(
     assert directory.read() == ("tcp://z:1",), "name servers may take their time"
     assert directory.look() == ("tcp://z:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
+    assert directory.complaints == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
     resolver.addresses = found
     changes.wait_for("tcp://10.0.0.2:5555", "tcp://z:1")

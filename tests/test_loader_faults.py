@@ -84,6 +84,16 @@ def test_an_endpoint_that_is_none(endpoint: str) -> None:
         make_loader_at(endpoint)
 
 
+def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    expected = "no endpoint is known yet; dns://nobody:1: Name or service not known"
+    with pytest.raises(PeerError, match=f"no welcome from dns://nobody:1 within 0.6 s: {expected}"):
+        make_loader_at("dns://nobody:1")
+
+
 def test_a_peer_that_accepts_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"

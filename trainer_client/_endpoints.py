@@ -176,6 +176,11 @@ class Directory:
         """Whether an endpoint may be one of this host, by ipc."""
         return any(not text.startswith(("tcp://", "dns://")) for text in self._sources)
 
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong now with files and names that cannot be read, each in one line."""
+        return list(self._complaints.values())
+
     def read(self) -> tuple[str, ...]:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
 

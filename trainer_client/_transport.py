@@ -153,7 +153,7 @@ class Transport:
             self._wake()
             self._changed.wait(LAST_CHANCE_S)
         else:
-            reason = self._session.explain(now_s)
+            reason = "; ".join([self._session.explain(now_s), *self._directory.complaints])
             raise PeerError(f"{what} from {self._name} within {patience.timeout_s:g} s: {reason}")
 
     def _wake(self) -> None:
