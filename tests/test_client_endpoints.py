@@ -154,6 +154,8 @@ def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
     ("content", "message"),
     [
         (b"tcp://a:1\n\nhttp://b\n", "f:3: endpoint 'http://b' cannot be dialled"),
+        (b"dns://a:1\n", "f:1: 'dns://a:1' .* to the loader beside the file"),
+        (b"file:///other", "f:1: 'file:///other' .* to the loader beside the file"),
         (b"tcp://a:1\ntcp://\xff:2", "f:2: not UTF-8: write one endpoint a line"),
         (b"#" * (FILE_BYTES_MAX + 1), "f: over 1048576 bytes: this is no list of endpoints"),
     ],

@@ -95,6 +95,8 @@ def parse_list(content: bytes, where: str) -> tuple[str, ...]:
     for number, line in enumerate(content.split(b"\n"), 1):
         try:
             text = line.partition(b"#")[0].decode().strip()
+            if text.startswith(("dns://", "file://")):
+                raise ConfigError(f"{text!r} leads to many: give it to the loader beside the file")
             if text:
                 endpoints.append(check_endpoint(text))
         except UnicodeDecodeError:
