@@ -1,7 +1,9 @@
 """The loader against a node that keeps the rules: order, epochs, ranks, padding, lifetimes."""
 
+import copy
 import gc
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -435,6 +437,17 @@ def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNod
     assert all("cannot work in its fork" in line for line in lines)
     assert batches == "11"
     assert node.count(Bye) == 1
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_a_loader_that_is_sent_to_another_process_says_what_to_do(
+    node: FakeNode, duplicate: Callable[[object], object]
+) -> None:
+    with (
+        make_loader(node) as loader,
+        pytest.raises(TypeError, match="cannot be pickled or copied: make a loader in each"),
+    ):
+        duplicate(loader)
 
 
 def test_the_client_needs_none_of_the_daemons_libraries() -> None:

@@ -38,7 +38,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, NoReturn, Self
 
 import msgspec
 import torch
@@ -312,6 +312,13 @@ class FeederLoader:
     ) -> None:
         """Close."""
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse with what to do: threads and connections stay with their process."""
+        raise TypeError(
+            f"the loader of {self.endpoint} cannot be pickled or copied: make a loader in each "
+            "process, and take state_dict() along to go on where this one is"
+        )
 
     def _state(self, position: Position) -> LoaderState:
         return LoaderState(
