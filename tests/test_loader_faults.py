@@ -14,7 +14,7 @@ import zmq
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
 from feeder.wire import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
-from tests.fake_node import FakeNode, Key, Message, change_chunk, failed
+from tests.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
 from tests.test_loader import check_batch, make_loader
 from trainer_client import FeederLoader
 
@@ -29,9 +29,11 @@ def node() -> Iterator[FakeNode]:
 
 @pytest.fixture(autouse=True)
 def _no_thread_stays() -> Iterator[None]:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     yield
-    assert threading.active_count() == before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(WAIT_S)  # nobody waits for who watches a list
+        assert not thread.is_alive(), thread.name
 
 
 def unused_endpoint() -> str:
