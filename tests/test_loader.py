@@ -23,7 +23,7 @@ from feeder.errors import ConfigError
 from feeder.plan import EpochPlan, LastBatch
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Bye, Hello, Request
-from tests.fake_node import FakeNode, sample_pixels
+from tests.fake_node import WAIT_S, FakeNode, sample_pixels
 from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
 
@@ -352,6 +352,26 @@ def test_close_is_idempotent_quick_and_leaves_nothing_behind(node: FakeNode) -> 
     for use in (lambda: iter(loader), lambda: loader.set_epoch(1)):
         with pytest.raises(ConfigError, match="closed"):
             use()
+
+
+def test_an_interrupt_while_the_thread_starts_leaves_nothing_behind(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make_loader(node)
+    (thread,) = started
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
 def test_a_forgotten_loader_ends_its_thread(node: FakeNode) -> None:
