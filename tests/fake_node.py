@@ -96,6 +96,7 @@ class FakeNode:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 0
+        self._router.ipv6 = "[" in endpoint
         self._router.bind(endpoint)
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.name = f"fake/0 {self.endpoint}"

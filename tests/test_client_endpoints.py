@@ -154,6 +154,8 @@ def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
     ("content", "message"),
     [
         (b"tcp://a:1\n\nhttp://b\n", "f:3: endpoint 'http://b' cannot be dialled"),
+        (b"dns://a:1\n", "f:1: 'dns://a:1' .* to the loader beside the file"),
+        (b"file:///other", "f:1: 'file:///other' .* to the loader beside the file"),
         (b"tcp://a:1\ntcp://\xff:2", "f:2: not UTF-8: write one endpoint a line"),
         (b"#" * (FILE_BYTES_MAX + 1), "f: over 1048576 bytes: this is no list of endpoints"),
     ],
@@ -260,6 +262,13 @@ def test_a_file_that_is_no_list_at_the_start_is_an_error(
         Directory(tmp_path / "feeders").read()
 
 
+def test_what_would_be_waited_for_is_no_file(tmp_path: Path) -> None:
+    """A named pipe has no end before somebody writes to it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"endpoint .*/pipe: is no file"):
+        Directory(tmp_path / "pipe").read()
+
+
 def ruin(path: Path) -> None:
     write(path, "nonsense")
 
@@ -279,8 +288,10 @@ def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
         (record,) = caplog.records
         assert record.getMessage().endswith("; what it listed stays")
         assert str(path) in record.getMessage()
+        assert len(directory.complaints) == 1
         write(path, "tcp://b:1")
         assert directory.read() == ("tcp://b:1",)
+        assert directory.complaints == []
         harm(path)
         directory.read()
         assert len(caplog.records) == 2, "it was well in between"
@@ -371,6 +382,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for(
     assert directory.read() == ("tcp://z:1",), "name servers may take their time"
     assert directory.look() == ("tcp://z:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
+    assert directory.complaints == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
     resolver.addresses = found
     changes.wait_for("tcp://10.0.0.2:5555", "tcp://z:1")

@@ -20,7 +20,7 @@ from tests.client_shell import (
     welcome,
 )
 from trainer_client._asker import ASK_AGAIN_S, HEDGES_MAX
-from trainer_client._conversation import QUIET_S
+from trainer_client._conversation import QUIET_S, SILENCE_S
 from trainer_client._lateness import Lateness
 from trainer_client._owners import LanePlaces, rank_nodes
 from trainer_client._prefetch import Key
@@ -381,6 +381,18 @@ def test_a_batch_that_a_node_cannot_make_is_not_expected_of_its_other_endpoint()
     fail(shell, 0, 0)
     with pytest.raises(DatasetError, match="disk of a"):
         shell.session.take()
+
+
+def test_the_other_way_is_tried_when_a_node_is_silent_on_the_first() -> None:
+    """A network can go silent without a word of it: then libzmq notices seconds later."""
+    shell, _ = meet_twins()
+    out = shell.run_until(shell.now_s + SILENCE_S)
+    assert sends(out, 0)[-2:] == [Bye(session=1), hello()]
+    assert sends(out, 1) == [hello()]
+    out = shell.hear(welcome(3, node=NODES[0], incarnation=5), 1)
+    assert asked(out, 1) == keys(0, 1)
+    out = shell.hear(welcome(4, node=NODES[0], incarnation=5), 0)
+    assert sends(out, 0) == [Bye(session=4)], "it speaks again: the other way serves by now"
 
 
 def test_a_restarted_node_is_another_one() -> None:

@@ -183,6 +183,25 @@ def test_a_failure_to_compile_is_counted_and_logged_once(
     ]
 
 
+def test_a_device_without_memory_is_no_failure_to_compile() -> None:
+    """Who makes room and goes on still has the fast form."""
+    fates = iter([torch.OutOfMemoryError("tried to allocate 2 GiB"), None])
+
+    def run(*arguments: object) -> torch.Tensor:
+        fate = next(fates)
+        if fate is not None:
+            raise fate
+        return normalise(*arguments)  # type: ignore[arg-type]
+
+    normaliser = Normaliser(CPU, torch.float16, compiler=lambda function: run)
+    pixels = random_pixels(2, 8, 8)
+    with pytest.raises(torch.OutOfMemoryError):
+        normaliser(pixels)
+    assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
+    assert next(fates, "none is left") == "none is left"
+    assert normaliser.compile_failures == 0
+
+
 class FakeEvent:
     """A copy that is done when the test says so, or when somebody waits for it."""
 

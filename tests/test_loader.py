@@ -1,14 +1,17 @@
 """The loader against a node that keeps the rules: order, epochs, ranks, padding, lifetimes."""
 
+import copy
 import gc
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +23,7 @@ from feeder.errors import ConfigError
 from feeder.plan import EpochPlan, LastBatch
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Bye, Hello, Request
-from tests.fake_node import FakeNode, sample_pixels
+from tests.fake_node import WAIT_S, FakeNode, sample_pixels
 from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
 
@@ -93,6 +96,22 @@ def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
     assert not images[:, 3].any()
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6 on the loopback device")
+def test_a_feeder_can_be_at_an_ipv6_address() -> None:
+    with FakeNode(endpoint="tcp://[::1]:*") as node, make_loader(node, timeout_s=5.0) as loader:
+        assert node.endpoint.startswith("tcp://[::1]:")
+        check_batch(node, next(iter(loader)))
+
+
 def test_the_loader_knows_the_dataset(node: FakeNode) -> None:
     with make_loader(node) as loader:
         assert loader.classes == ("cat", "dog", "emu")
@@ -153,6 +172,17 @@ def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
         batches.close()
         loader.set_epoch(4)
         assert next(iter(loader)).epoch == 4
+
+
+def test_an_epoch_is_over_with_its_last_batch(node: FakeNode) -> None:
+    """Loops that count their steps never ask for a batch after the last one."""
+    with make_loader(node) as loader:
+        for epoch in (0, 5):
+            loader.set_epoch(epoch)
+            batches = iter(loader)
+            for index in range(len(loader)):
+                assert (next(batches).epoch, batches.is_over) == (epoch, index == len(loader) - 1)
+        assert next(batches, None) is None
 
 
 def test_breaking_out_and_starting_another_epoch_works(node: FakeNode) -> None:
@@ -324,6 +354,26 @@ def test_close_is_idempotent_quick_and_leaves_nothing_behind(node: FakeNode) -> 
             use()
 
 
+def test_an_interrupt_while_the_thread_starts_leaves_nothing_behind(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make_loader(node)
+    (thread,) = started
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
 def test_a_forgotten_loader_ends_its_thread(node: FakeNode) -> None:
     threads = threading.active_count()
     loader = make_loader(node)
@@ -407,6 +457,17 @@ def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNod
     assert all("cannot work in its fork" in line for line in lines)
     assert batches == "11"
     assert node.count(Bye) == 1
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_a_loader_that_is_sent_to_another_process_says_what_to_do(
+    node: FakeNode, duplicate: Callable[[object], object]
+) -> None:
+    with (
+        make_loader(node) as loader,
+        pytest.raises(TypeError, match="cannot be pickled or copied: make a loader in each"),
+    ):
+        duplicate(loader)
 
 
 def test_the_client_needs_none_of_the_daemons_libraries() -> None:

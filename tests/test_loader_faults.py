@@ -14,7 +14,7 @@ import zmq
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
 from feeder.wire import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
-from tests.fake_node import FakeNode, Key, Message, change_chunk, failed
+from tests.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
 from tests.test_loader import check_batch, make_loader
 from trainer_client import FeederLoader
 
@@ -29,9 +29,11 @@ def node() -> Iterator[FakeNode]:
 
 @pytest.fixture(autouse=True)
 def _no_thread_stays() -> Iterator[None]:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     yield
-    assert threading.active_count() == before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(WAIT_S)  # nobody waits for who watches a list
+        assert not thread.is_alive(), thread.name
 
 
 def unused_endpoint() -> str:
@@ -82,6 +84,16 @@ def test_nobody_at_an_ipc_path(tmp_path: Path) -> None:
 def test_an_endpoint_that_is_none(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot be dialled .*: use tcp://HOST:PORT or ipc://"):
         make_loader_at(endpoint)
+
+
+def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    expected = "no endpoint is known yet; dns://nobody:1: Name or service not known"
+    with pytest.raises(PeerError, match=f"no welcome from dns://nobody:1 within 0.6 s: {expected}"):
+        make_loader_at("dns://nobody:1")
 
 
 def test_a_peer_that_accepts_and_says_nothing() -> None:

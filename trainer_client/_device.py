@@ -112,6 +112,8 @@ class Normaliser:
                 return self._compiled(
                     pixels, self._scale, self._bias, self.dtype, self._layout.channels_first
                 )
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:  # every failure of torch.compile is a kind of it
                 self._compiled = None
                 self.compile_failures += 1

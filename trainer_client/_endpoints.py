@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import socket
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,7 +61,10 @@ class _File:
             raise ConfigError(f"endpoint file://{path}: write file:// and an absolute path")
 
     def read(self) -> tuple[str, ...]:
-        with self._path.open("rb") as file:
+        # Not blocking: a named pipe in its place would wait for a writer for ever.
+        with open(self._path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{self._path}: is no file: write one endpoint a line into one")
             return parse_list(file.read(FILE_BYTES_MAX + 1), str(self._path))
 
 
@@ -91,6 +95,8 @@ def parse_list(content: bytes, where: str) -> tuple[str, ...]:
     for number, line in enumerate(content.split(b"\n"), 1):
         try:
             text = line.partition(b"#")[0].decode().strip()
+            if text.startswith(("dns://", "file://")):
+                raise ConfigError(f"{text!r} leads to many: give it to the loader beside the file")
             if text:
                 endpoints.append(check_endpoint(text))
         except UnicodeDecodeError:
@@ -171,6 +177,11 @@ class Directory:
     def may_be_local(self) -> bool:
         """Whether an endpoint may be one of this host, by ipc."""
         return any(not text.startswith(("tcp://", "dns://")) for text in self._sources)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is wrong now with files and names that cannot be read, each in one line."""
+        return list(self._complaints.values())
 
     def read(self) -> tuple[str, ...]:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.

@@ -82,6 +82,8 @@ class Link:
         self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
         self._watch = HandshakeWatch(endpoint, keys)
         try:
+            # Not for names: libzmq would look only for IPv6 addresses of theirs.
+            self.dealer.ipv6 = endpoint.startswith("tcp://[")
             apply_client_keys(self.dealer, endpoint, keys)
             self.dealer.connect(endpoint)
         except zmq.ZMQError as error:

@@ -38,7 +38,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, NoReturn, Self
 
 import msgspec
 import torch
@@ -98,9 +98,11 @@ class FeederLoader:
 
         ``endpoint`` is one or several of tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT (every
         address of the name) and file:///PATH (one a line, read again when it changes). Any one of
-        a host leads to all of that host's node processes. Feeders may come and go: batches are
-        the same whoever sends them. Feeders that would send others are an error at the start, and
-        later left out, see ``statistics().feeders_left_out``.
+        a host leads to all of that host's node processes. A host name in tcp:// is looked up by
+        ZeroMQ, while all connections wait; that of dns:// is looked up beside them.
+        Feeders may come and go: batches are the same whoever sends them. Feeders that would send
+        others are an error at the start, and later left out, see
+        ``statistics().feeders_left_out``.
 
         ``rank`` and ``world_size`` default to torch.distributed's when that is initialised, else
         to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are asked
@@ -226,7 +228,7 @@ class FeederLoader:
 
         It begins at its first batch, the epoch of a state that was loaded where that says.
 
-        Raises ConfigError while an iterator is alive that is neither exhausted nor closed.
+        Raises ConfigError while an iterator is alive that has batches left and is not closed.
         """
         self._transport.check_usable()
         if not 0 <= epoch < MAX_EPOCH:
@@ -313,6 +315,13 @@ class FeederLoader:
         """Close."""
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse with what to do: threads and connections stay with their process."""
+        raise TypeError(
+            f"the loader of {self.endpoint} cannot be pickled or copied: make a loader in each "
+            "process, and take state_dict() along to go on where this one is"
+        )
+
     def _state(self, position: Position) -> LoaderState:
         return LoaderState(
             epoch=position.epoch,
@@ -374,10 +383,14 @@ class EpochIterator:
 
     def __init__(self, loader: FeederLoader, epoch: int, indices: range) -> None:
         self.epoch = epoch
-        self.is_over = False
         self._loader = loader
-        self._indices = iter(indices)
+        self._indices = indices  # still to come
         self._is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch's last batch was returned, or the iterator was closed."""
+        return not self._indices
 
     def __iter__(self) -> Iterator[Batch]:
         """Return the iterator itself."""
@@ -387,10 +400,9 @@ class EpochIterator:
         """Return the next batch; PeerError when it is not there within the loader's timeout."""
         if self._is_closed:
             raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
-        index = next(self._indices, None)
-        if index is None:
-            self.is_over = True
+        if not self._indices:
             raise StopIteration
+        index, self._indices = self._indices[0], self._indices[1:]
         try:
             return self._loader._take(self.epoch, index)
         except BaseException:
@@ -399,7 +411,7 @@ class EpochIterator:
 
     def close(self) -> None:
         """Give up the rest of the epoch."""
-        self.is_over = self._is_closed = True
+        self._indices, self._is_closed = range(0), True
 
 
 def _end(transport: Transport, stage: Stage) -> None:

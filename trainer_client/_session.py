@@ -404,9 +404,12 @@ class ClientSession:
                 self._hang_up(link)
                 self._dial(link.endpoint)
                 continue
+            had_session = link.session is not None
             if link.tick(self._now_s):
                 self._tell_how_batches_come(link)
             self._collect(link)
+            if had_session and link.session is None:  # silent: the node may speak by another way
+                self._wake_twins(link)
         if self.welcome is None or self._asker is None:
             return
         self._prefetch.extend(self.welcome.samples)

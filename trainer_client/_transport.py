@@ -57,8 +57,14 @@ class Transport:
         self._thread = threading.Thread(
             target=self._pump.run, name=f"feeder client of {self._name}"[:64], daemon=True
         )
-        self._thread.start()
-        directory.watch(self._list)
+        try:
+            self._thread.start()  # waits for it, and so can be interrupted
+            directory.watch(self._list)
+        except BaseException:  # nobody has this object yet, to close it
+            self._pump.closing = True
+            directory.close()
+            self._bell.close()  # which wakes it
+            raise
 
     def wait_for_welcome(self, timeout_s: float) -> Welcome:
         """Return the first welcome; PeerError when there is none within ``timeout_s``.
@@ -153,7 +159,7 @@ class Transport:
             self._wake()
             self._changed.wait(LAST_CHANCE_S)
         else:
-            reason = self._session.explain(now_s)
+            reason = "; ".join([self._session.explain(now_s), *self._directory.complaints])
             raise PeerError(f"{what} from {self._name} within {patience.timeout_s:g} s: {reason}")
 
     def _wake(self) -> None:
