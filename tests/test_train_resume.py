@@ -306,6 +306,28 @@ def test_resuming_without_a_checkpoint_says_so_and_begins_anew(
         train(make_options(node, **options, checkpoint_steps=0), report=lines.append)
 
 
+def test_a_checkpoint_that_could_never_be_written_is_refused_before_training(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), ""):
+        record = Record()
+        options = make_options(node, checkpoint=name, resume=True)
+        with pytest.raises(ConfigError, match="checkpoint must name a file in a folder that is"):
+            train(options, report=lambda line: None, on_batch=record.note)
+        assert record.steps == []
+
+
+@pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay"])
+def test_an_option_that_the_checkpoint_would_override_is_refused(
+    node: FakeNode, tmp_path: Path, option: str
+) -> None:
+    path = str(tmp_path / "job.pt")
+    train(make_options(node, epochs=1, checkpoint=path), report=lambda line: None)
+    options = make_options(node, checkpoint=path, resume=True, **{option: 0.25})
+    with pytest.raises(ConfigError, match=f"checkpoint is of {option} .*, this job has 0.25: pass"):
+        train(options, report=lambda line: None)
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "job.pt"
     save_checkpoint(path, {"step": 1})

@@ -23,6 +23,9 @@ class Saver:
         """Prepare to save to ``path``, which rank 0 writes and every rank reads."""
         if every_steps < 1:
             raise ConfigError(f"checkpoint_steps must be 1 or more, got {every_steps}")
+        # Now, not when the first one is due.
+        if rank == 0 and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"checkpoint must name a file in a folder that is there, got {path}")
         self.path = path
         self.is_stopping = False
         self._trainer = trainer

@@ -20,6 +20,7 @@ OMP_WAIT_POLICY=passive: torch's threads otherwise spin on the cores that the wo
 import argparse
 import contextlib
 import json
+import math
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from feeder.errors import ConfigError, FeederError
+from feeder.errors import ConfigError, FeederError, ResourceError
 from feeder.recipe import parse_field
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
@@ -69,10 +70,7 @@ def train(
 
     ``on_batch`` is shown each batch before it is trained on.
     """
-    if options.resume and options.checkpoint is None:
-        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
-    if options.model not in MODELS:
-        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    _check_options(options)
     with contextlib.ExitStack() as stack:
         device = _choose_device(options.device)
         rank, world_size = _join_ranks(device, stack)
@@ -125,12 +123,35 @@ def train(
         return result
 
 
+def _check_options(options: TrainingOptions) -> None:
+    """Raise ConfigError for what neither the loader nor the saver checks."""
+    if options.resume and options.checkpoint is None:
+        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
+    if options.model not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    for name in ("epochs", "lr", "momentum", "weight_decay", "warmup_epochs"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < math.inf:  # so that nan is refused, too
+            raise ConfigError(f"{name} must be a number from 0 on, got {value}")
+    if not 0 <= options.label_smoothing <= 1:
+        raise ConfigError(f"label_smoothing must be a number 0 .. 1, got {options.label_smoothing}")
+
+
 def _choose_device(name: str | None) -> torch.device:
-    if name is not None:
-        return torch.device(name)
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+    """Return the device, which is there; "cuda" is this rank's. ConfigError when it is not."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device == torch.device("cuda"):  # names no index
+            device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is without CUDA
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device {name!r} cannot be used here ({reason}): pass --device cpu, or leave it out"
+        ) from None
+    return device
 
 
 def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
@@ -215,15 +236,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, json_path = _parse_options(arguments)
         result = train(options, report=_print_line)
+        if json_path is not None and result.rank == 0:
+            _write_json(result, json_path)
     except FeederError as error:
         sys.stderr.write(f"train: error: {error}\n")
         return error.exit_status
     except KeyboardInterrupt:
         sys.stderr.write("train: interrupted\n")
         return 128 + signal.SIGINT
-    if json_path is not None and result.rank == 0:
-        json_path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _write_json(result: TrainingResult, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write the result to {path} ({error.strerror}): name another --json file"
+        ) from error
 
 
 def _print_line(line: str) -> None:
