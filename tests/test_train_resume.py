@@ -346,12 +346,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
 
 
-@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "version"])
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "bit", "version"])
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "job.pt"
-    save_checkpoint(path, {"step": torch.zeros(1000)})
+    save_checkpoint(path, {"step": torch.ones(1000)})
     whole = path.read_bytes()
-    path.write_bytes({"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700]}.get(damage, whole))
+    bit = whole.replace(torch.ones(2).numpy().tobytes(), torch.tensor([1.0, 2]).numpy().tobytes())
+    contents = {"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700], "bit": bit}
+    path.write_bytes(contents.get(damage, whole))
     if damage == "version":
         torch.save({"version": 99}, path)
     with pytest.raises(ConfigError, match=r"job.pt is no checkpoint.*: name another") as caught:
