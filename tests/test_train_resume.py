@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -344,6 +345,36 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     save_checkpoint(path, {"step": torch.ones(3)})
     assert load_checkpoint(path)["step"].tolist() == [1, 1, 1]
     assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
+
+
+def test_checkpoints_come_every_so_many_steps_of_the_job_and_after_epochs(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Step] = []
+
+    def note(path: Path, content: dict[str, Any]) -> None:
+        saved.append((content["loader"]["epoch"], content["loader"]["step"]))
+
+    monkeypatch.setattr("trainer_client._saver.save_checkpoint", note)
+    options = make_options(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
+    train(options, report=lambda line: None)
+    assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]
+
+
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "job.pt", []
+    replace = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        done.append("renamed")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(os.readlink(f"/dev/fd/{number}")))
+    monkeypatch.setattr(Path, "replace", note)
+    save_checkpoint(path, {"step": 1})
+    assert done == [f"{path}.unfinished", "renamed", str(tmp_path)]
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "bit", "version"])
