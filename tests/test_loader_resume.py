@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from feeder.errors import ConfigError, DatasetError, PeerError
 from feeder.wire import Bye, Hello, Request
@@ -91,6 +93,18 @@ def test_the_usual_loop_goes_on_in_the_loaded_epoch(node: FakeNode) -> None:
             seen += [place(batch) for batch in loader]
     later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
     assert seen == [(1, STEPS - 1), *later]
+
+
+def test_an_epoch_of_another_integer_type_is_that_epoch(node: FakeNode) -> None:
+    for epoch in (np.int64(3), torch.tensor(3)):
+        with make_loader(node) as loader:
+            loader.set_epoch(epoch)  # type: ignore[arg-type]
+            assert place(next(iter(loader))) == (3, 0)
+            assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+    with make_loader(node) as loader:
+        with pytest.raises(ConfigError, match=r"epoch must be a whole number, got 2\.0"):
+            loader.set_epoch(2.0)  # type: ignore[arg-type]
+        assert next(iter(loader)).epoch == 0
 
 
 def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
