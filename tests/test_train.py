@@ -16,7 +16,9 @@ from torch import nn
 
 from feeder.errors import ConfigError, PeerError, ResourceError
 from feeder.wire import Bye, Hello, Request
+from tests.daemon import Daemon, pack_small
 from tests.fake_node import FakeNode
+from tests.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
 from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
@@ -201,6 +203,26 @@ def test_a_result_that_cannot_be_written_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"train: error: cannot write the result to {path} (No such file")
     assert error.count("\n") == 1
+
+
+def test_the_command_trains_from_a_feeder_with_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, client = (KeyPair.make(tmp_path, name) for name in ("server", "client"))
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "client.pub").write_text(client.public.read_text())
+    with Daemon(
+        *("--data", f"d={pack_small(tmp_path)}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"),
+        *("--secret-key", server.secret, "--client-keys", allowed),
+    ) as daemon:
+        arguments = [daemon.endpoints[0], "--dataset", "d", "--model", "small", "--device", "cpu"]
+        arguments += ["--epochs", "1", "--batch-size", "4", "--image-size", "32"]
+        assert main(arguments) == PeerError.exit_status
+        assert "give server_key and client_key" in capsys.readouterr().err
+        keys = ["--server-key", str(server.public), "--client-key", str(client.secret)]
+        assert main([*arguments, *keys]) == 0
+    assert "epoch 0: loss" in capsys.readouterr().out
 
 
 def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFixture[str]) -> None:

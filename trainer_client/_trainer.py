@@ -47,6 +47,8 @@ class TrainingOptions:
     window: int = 4
     timeout_s: float = 60.0
     device: str | None = None
+    server_key: str | None = None  # where the feeder has keys: its public one, a file or its text
+    client_key: str | None = None  # and the file of this job's secret one
     recipe: dict[str, object] = field(default_factory=dict)  # further fields, for training
     val_recipe: dict[str, object] = field(default_factory=dict)  # and for evaluation
     checkpoint: str | None = None  # file

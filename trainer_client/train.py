@@ -185,6 +185,8 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
         window=options.window,
         timeout_s=options.timeout_s,
         recipe=recipe,
+        server_key=options.server_key,
+        client_key=options.client_key,
     )
 
 
@@ -196,7 +198,9 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
     parser = argparse.ArgumentParser(
         prog="python -m trainer_client.train", description="Train a ResNet from a feeder."
     )
-    parser.add_argument("endpoint", help="where the feeder is: tcp://HOST:PORT or ipc://PATH")
+    parser.add_argument(
+        "endpoint", help="tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT or file:///PATH"
+    )
     parser.add_argument("--dataset", required=True, help="name of the dataset to train on")
     parser.add_argument("--val-dataset", help="name of the dataset to evaluate on after each epoch")
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
@@ -212,6 +216,8 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
     parser.add_argument("--window", type=int, default=4, help="batches to ask for ahead")
     parser.add_argument("--timeout-s", type=float, default=60.0)
     parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
+    parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
     for option, use in (("--recipe", "training"), ("--val-recipe", "evaluation")):
         parser.add_argument(
             option,
