@@ -203,18 +203,31 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
     )
     parser.add_argument("--dataset", required=True, help="name of the dataset to train on")
     parser.add_argument("--val-dataset", help="name of the dataset to evaluate on after each epoch")
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
-    parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--batch-size", type=int, default=256, help="of each rank")
+    parser.add_argument(
+        "--model", choices=sorted(MODELS), default="resnet50", help="default: %(default)s"
+    )
+    parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="of each rank; default: %(default)s"
+    )
     parser.add_argument("--lr", type=float, help="default: 0.1 for each 256 images of a step")
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--label-smoothing", type=float, default=0.1)
-    parser.add_argument("--warmup-epochs", type=float, default=5.0)
-    parser.add_argument("--image-size", type=int, default=224, help="pixels")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--window", type=int, default=4, help="batches to ask for ahead")
-    parser.add_argument("--timeout-s", type=float, default=60.0)
+    parser.add_argument("--momentum", type=float, default=0.9, help="default: %(default)s")
+    parser.add_argument("--weight-decay", type=float, default=5e-5, help="default: %(default)s")
+    parser.add_argument("--label-smoothing", type=float, default=0.1, help="default: %(default)s")
+    parser.add_argument("--warmup-epochs", type=float, default=5.0, help="default: %(default)s")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels; default: %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of order, crops and weights; default: %(default)s"
+    )
+    parser.add_argument(
+        "--window", type=int, default=4, help="batches to ask for ahead; default: %(default)s"
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        help="of each wait for a feeder; default: %(default)s",
+    )
     parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
     parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
     parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
@@ -226,8 +239,15 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
             metavar="NAME=VALUE",
             help=f"a further field of the recipe for {use}, again for each",
         )
-    parser.add_argument("--checkpoint", metavar="FILE", help="save the job there, and on SIGTERM")
-    parser.add_argument("--checkpoint-steps", type=int, default=1000, help="and every so many")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="save the job there after each epoch, and on SIGTERM"
+    )
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=int,
+        default=1000,
+        help="and after so many steps; default: %(default)s",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from FILE if it exists")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     values = vars(parser.parse_args(arguments))
