@@ -19,7 +19,7 @@ from feeder.wire import Hello
 from tests.daemon import wait_until
 from tests.fake_node import FakeNode
 from tests.test_train import ROOT, SAMPLES, command_line, make_options
-from trainer_client import Accuracy, Batch, FeederLoader
+from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client._checkpoint import load_checkpoint, save_checkpoint
 from trainer_client._saver import Saver, StopVote
 from trainer_client._trainer import Trainer
@@ -273,6 +273,24 @@ def test_sigterm_in_one_process_saves_and_ends_with_status_0(
     assert position(path) in ((0, 3), (0, 4)), "the vote was in, or came with the next step"
     assert main(command_line(node, "--checkpoint", str(path), "--resume")) == 0
     assert f"resumed from {path}, step " in capsys.readouterr().out
+    assert position(path) == (1, 0)
+
+
+def test_sigterm_during_an_evaluation_stops_after_it(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, result_of = tmp_path / "job.pt", Accuracy.result
+
+    def terminate(accuracy: Accuracy) -> AccuracyResult:
+        signal.raise_signal(signal.SIGTERM)
+        return result_of(accuracy)
+
+    monkeypatch.setattr(Accuracy, "result", terminate)
+    result = train(
+        make_options(node, checkpoint=str(path), val_dataset="val"), report=lambda line: None
+    )
+    assert result.was_stopped
+    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES]
     assert position(path) == (1, 0)
 
 

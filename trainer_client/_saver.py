@@ -77,6 +77,12 @@ class Saver:
         if self._rank == 0:
             save_checkpoint(self.path, state)
 
+    def end_epoch(self) -> None:
+        """Save the job after an epoch with its evaluation, and vote again: that took its time."""
+        self._vote.begin()
+        self.is_stopping = self._vote.end()
+        self.save()
+
     def begin(self) -> None:
         """Vote about stopping, while the step is computed."""
         self._vote.begin()

@@ -115,7 +115,7 @@ def train(
             result.epochs.append(trained)
             said(str(trained))
             if saver is not None and is_whole:
-                saver.save()
+                saver.end_epoch()
             if saver is not None and saver.is_stopping:
                 result.was_stopped = True
                 said(saver.say_stop())
