@@ -57,14 +57,14 @@ $(VENV)/bin/python:
 	@$(PIP) install --upgrade pip
 
 # Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags.
-$(VENV)/.pillow-simd: | $(VENV)/bin/python
+$(VENV)/.pillow-simd: pyproject.toml | $(VENV)/bin/python
 	@if grep -qw avx2 /proc/cpuinfo; then simd=AVX2 cc="cc -mavx2"; else simd=SSE4 cc="cc"; fi; \
 	wanted="$$(sed -n 's/^ *"\(pillow-simd[^"]*\)".*/\1/p' pyproject.toml)"; \
 	echo "feeder: building $$wanted with $$simd (about a minute)"; \
 	CC="$$cc" $(PIP) install --no-cache-dir --no-binary pillow-simd "$$wanted"
 	@touch $@
 
-$(VENV)/.torch: | $(VENV)/bin/python
+$(VENV)/.torch: Makefile | $(VENV)/bin/python
 	@echo "feeder: installing $(TORCH)"
 	@$(PIP) install "$(TORCH)"
 	@touch $@
@@ -76,7 +76,7 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/native/*) $(VENV)/.pillow-sim
 	@touch $@
 
 # The pictures of the bench are drawn in tests, too.
-$(VENV)/.test-packages: | $(VENV)/.project
+$(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd
-	@$(PIP) install --editable '.[plots]'
+	@$(PIP) --quiet install --editable '.[plots]'
 	@touch $@

@@ -50,7 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--minutes", 2.0, "minutes of faults")
     _add_number(add, "--calm", 20.0, "seconds without faults before them, and after them")
     _add_number(add, "--every", 4.0, "seconds from one fault to the next")
-    _add_number(add, "--seed", 0, "of the faults' order")
+    add.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the faults' order (default: 0)"
+    )
     _add_number(add, "--nodes", 2, "feeders, of one node process with one worker each")
     _add_number(add, "--clients", 2, "ranks, in turns over ipc and over tcp behind a proxy")
     _add_number(add, "--batch-size", 64, "images in a batch")
@@ -66,6 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
     add = benches.add_parser("peers", help="us and other loaders, doing the same work")
     _add_dataset(add, images=4096, name="SRC", what="folder of classes with JPEGs")
     _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_number(add, "--batches", 8, f"batches of {peers.BATCH_SIZE} images in a turn")
+    _add_number(add, "--deadline", 180.0, "seconds that a contender has to start, and for a turn")
     _add_core(add)
     peers.add_arguments(add)
     _add_plot(add)
@@ -126,14 +130,20 @@ def _add_number(
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
 
 
 def _time(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
     if not 0 < value <= 100_000:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100000")
     return value

@@ -173,7 +173,6 @@ def _draw_first_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None
 
     if (batch.epoch, batch.index) != (0, 0):
         return
-    out.mkdir(parents=True, exist_ok=True)
     captions = [loader.classes[label] for label in batch.labels[: batch.valid].tolist()]
     pixels = denormalise(batch.images[: batch.valid]).numpy()
     title = f"batch {batch.index} of epoch {batch.epoch} as the model sees it"
@@ -223,8 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is no folder: name another")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be a folder ({error.strerror}): name another"
+        ) from None
     with _work_folder(keep) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torch")  # torch makes it unasked
         report = run_demo(plan, folder, out)

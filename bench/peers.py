@@ -182,14 +182,6 @@ class _Race:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this bench's own options."""
     parser.add_argument(
-        "--batches",
-        type=int,
-        choices=range(1, 1001),
-        default=8,
-        metavar="N",
-        help=f"batches of {BATCH_SIZE} images in a turn (default: 8)",
-    )
-    parser.add_argument(
         "--cores",
         choices=("one", "all", "both"),
         default="both",
@@ -199,13 +191,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         metavar="NAME,…",
         help="measure us and these peers, e.g. tfdata,dali (default: all)",
-    )
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        default=180.0,
-        metavar="S",
-        help="give up a contender that takes longer to start or for a turn (default: 180)",
     )
     parser.add_argument(
         "--environments",

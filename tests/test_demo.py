@@ -104,8 +104,11 @@ def test_a_file_in_the_place_of_the_results_is_refused_at_once(
 ) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # main sets it: undone after the test
     (tmp_path / "file").touch()
-    assert demo.main(["--out", str(tmp_path / "file")]) == ConfigError.exit_status
-    assert "is no folder: name another" in capsys.readouterr().err
+    for out in (tmp_path / "file", Path("/proc/demo")):
+        assert demo.main(["--quick", "--out", str(out)]) == ConfigError.exit_status
+        said = capsys.readouterr()
+        assert f"demo: error: --out {out} cannot be a folder (" in said.err
+        assert said.out == "", "nothing was begun"
 
 
 @contextmanager

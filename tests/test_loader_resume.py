@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from feeder.errors import ConfigError, DatasetError, PeerError
 from feeder.wire import Bye, Hello, Request
@@ -91,6 +93,18 @@ def test_the_usual_loop_goes_on_in_the_loaded_epoch(node: FakeNode) -> None:
             seen += [place(batch) for batch in loader]
     later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
     assert seen == [(1, STEPS - 1), *later]
+
+
+def test_an_epoch_of_another_integer_type_is_that_epoch(node: FakeNode) -> None:
+    for epoch in (np.int64(3), torch.tensor(3)):
+        with make_loader(node) as loader:
+            loader.set_epoch(epoch)  # type: ignore[arg-type]
+            assert place(next(iter(loader))) == (3, 0)
+            assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+    with make_loader(node) as loader:
+        with pytest.raises(ConfigError, match=r"epoch must be a whole number, got 2\.0"):
+            loader.set_epoch(2.0)  # type: ignore[arg-type]
+        assert next(iter(loader)).epoch == 0
 
 
 def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
@@ -198,16 +212,37 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_order(
             state = loader.state_dict()
             assert state == states[0] | {"world_size": after, "batch_size": BATCH // after}
             resumed.append(take(loader, len(loader) + 3))
-    order = make_order(node, before, split)
+    order = make_order(node, before, split, steps_taken=5 + len(resumed[0]))
     assert steps_of_all(seen) + steps_of_all(resumed) == order
 
 
-def make_order(node: FakeNode, world_size: int, split: str) -> list[list[int]]:
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_number_of_ranks_may_change_again_and_again(node: FakeNode, split: str) -> None:
+    """Up and down, in mid-epoch, at an epoch's end and without a step in between."""
+    state: dict[str, Any] | None = None
+    seen: list[list[int]] = []
+    counts = {1: 3, 2: 7, 8: 0, 4: STEPS + (split == "val") - 10}
+    for world_size, count in [*counts.items(), (2, 2), (1, STEPS + 2)]:
+        taken = []
+        for rank in range(world_size):
+            share = {"rank": rank, "world_size": world_size, "batch_size": BATCH // world_size}
+            with make_loader(node, split=split, window=2, **share) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                taken.append(take(loader, count))
+                after = loader.state_dict()
+        state = json.loads(json.dumps(after))
+        seen += [rows(list(step)) for step in zip(*taken, strict=True)]
+    assert seen == make_order(node, 1, split, steps_taken=len(seen))
+    assert len(seen) > 2 * STEPS
+
+
+def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int) -> list[list[int]]:
     """Each step's rows of all ranks, from the plan of the first run."""
     steps = STEPS + (split == "val")
     recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
     order = []
-    for number in range(5 + steps + 3):
+    for number in range(steps_taken):
         epoch, step = divmod(number, steps)
         batches = recipe.plan_epoch(node.layout, seed=0, epoch=epoch)
         ids: list[int] = []

@@ -14,13 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError, PeerError
+from feeder.errors import ConfigError, PeerError, ResourceError
 from feeder.wire import Bye, Hello, Request
+from tests.daemon import Daemon, pack_small
 from tests.fake_node import FakeNode
+from tests.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
 from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
-from trainer_client.train import TrainingOptions, main, train
+from trainer_client.train import TrainingOptions, _choose_device, main, train
 
 torch.set_num_threads(1)  # models this small only lose by sharing the work
 ROOT = Path(__file__).resolve().parents[1]
@@ -157,6 +159,70 @@ def test_the_command_hands_on_fields_of_the_recipe(
     capsys.readouterr()
     assert main(command_line(node, "--recipe", "hue=7")) == ConfigError.exit_status
     assert "hue must be a number 0 .. 0.5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--lr -1", "lr must be a number from 0 on, got -1.0"),
+        ("--lr nan", "lr must be a number from 0 on, got nan"),
+        ("--momentum -0.5", "momentum must be a number from 0 on, got -0.5"),
+        ("--weight-decay inf", "weight_decay must be a number from 0 on, got inf"),
+        ("--warmup-epochs -5", "warmup_epochs must be a number from 0 on, got -5.0"),
+        ("--epochs -1", "epochs must be a number from 0 on, got -1"),
+        ("--label-smoothing 2", "label_smoothing must be a number 0 .. 1, got 2.0"),
+        ("--device gpu", "device 'gpu' cannot be used here ("),
+        ("--device cuda:99", "device 'cuda:99' cannot be used here ("),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_in_one_line(
+    options: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tcp://127.0.0.1:9", "--dataset", "x", "--device", "cpu"]
+    arguments += ["--timeout-s", "0.3", *options.split()]
+    assert main(arguments) == ConfigError.exit_status
+    error = capsys.readouterr().err
+    assert error.startswith(f"train: error: {complaint}")
+    assert error.count("\n") == 1
+
+
+def test_cuda_is_the_device_of_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.empty", lambda *size, device: None)  # there is one, and it works
+    assert _choose_device("cuda") == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert _choose_device("cuda") == torch.device("cuda", 3)
+    assert _choose_device("cuda:1") == torch.device("cuda", 1)
+    assert _choose_device("cpu") == torch.device("cpu")
+
+
+def test_a_result_that_cannot_be_written_is_one_line(
+    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nowhere" / "result.json"
+    assert main(command_line(node, "--json", str(path))) == ResourceError.exit_status
+    error = capsys.readouterr().err
+    assert error.startswith(f"train: error: cannot write the result to {path} (No such file")
+    assert error.count("\n") == 1
+
+
+def test_the_command_trains_from_a_feeder_with_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, client = (KeyPair.make(tmp_path, name) for name in ("server", "client"))
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "client.pub").write_text(client.public.read_text())
+    with Daemon(
+        *("--data", f"d={pack_small(tmp_path)}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"),
+        *("--secret-key", server.secret, "--client-keys", allowed),
+    ) as daemon:
+        arguments = [daemon.endpoints[0], "--dataset", "d", "--model", "small", "--device", "cpu"]
+        arguments += ["--epochs", "1", "--batch-size", "4", "--image-size", "32"]
+        assert main(arguments) == PeerError.exit_status
+        assert "give server_key and client_key" in capsys.readouterr().err
+        keys = ["--server-key", str(server.public), "--client-key", str(client.secret)]
+        assert main([*arguments, *keys]) == 0
+    assert "epoch 0: loss" in capsys.readouterr().out
 
 
 def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from feeder.wire import Hello
 from tests.daemon import wait_until
 from tests.fake_node import FakeNode
 from tests.test_train import ROOT, SAMPLES, command_line, make_options
-from trainer_client import Accuracy, Batch, FeederLoader
+from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client._checkpoint import load_checkpoint, save_checkpoint
 from trainer_client._saver import Saver, StopVote
 from trainer_client._trainer import Trainer
@@ -275,6 +276,24 @@ def test_sigterm_in_one_process_saves_and_ends_with_status_0(
     assert position(path) == (1, 0)
 
 
+def test_sigterm_during_an_evaluation_stops_after_it(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, result_of = tmp_path / "job.pt", Accuracy.result
+
+    def terminate(accuracy: Accuracy) -> AccuracyResult:
+        signal.raise_signal(signal.SIGTERM)
+        return result_of(accuracy)
+
+    monkeypatch.setattr(Accuracy, "result", terminate)
+    result = train(
+        make_options(node, checkpoint=str(path), val_dataset="val"), report=lambda line: None
+    )
+    assert result.was_stopped
+    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES]
+    assert position(path) == (1, 0)
+
+
 def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) -> None:
     path = tmp_path / "job.pt"
     train(make_options(node, epochs=1, checkpoint=str(path)), report=lambda line: None)
@@ -306,6 +325,28 @@ def test_resuming_without_a_checkpoint_says_so_and_begins_anew(
         train(make_options(node, **options, checkpoint_steps=0), report=lines.append)
 
 
+def test_a_checkpoint_that_could_never_be_written_is_refused_before_training(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), ""):
+        record = Record()
+        options = make_options(node, checkpoint=name, resume=True)
+        with pytest.raises(ConfigError, match="checkpoint must name a file in a folder that is"):
+            train(options, report=lambda line: None, on_batch=record.note)
+        assert record.steps == []
+
+
+@pytest.mark.parametrize("option", ["lr", "momentum", "weight_decay"])
+def test_an_option_that_the_checkpoint_would_override_is_refused(
+    node: FakeNode, tmp_path: Path, option: str
+) -> None:
+    path = str(tmp_path / "job.pt")
+    train(make_options(node, epochs=1, checkpoint=path), report=lambda line: None)
+    options = make_options(node, checkpoint=path, resume=True, **{option: 0.25})
+    with pytest.raises(ConfigError, match=f"checkpoint is of {option} .*, this job has 0.25: pass"):
+        train(options, report=lambda line: None)
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "job.pt"
     save_checkpoint(path, {"step": 1})
@@ -324,12 +365,44 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
 
 
-@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "version"])
+def test_checkpoints_come_every_so_many_steps_of_the_job_and_after_epochs(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Step] = []
+
+    def note(path: Path, content: dict[str, Any]) -> None:
+        saved.append((content["loader"]["epoch"], content["loader"]["step"]))
+
+    monkeypatch.setattr("trainer_client._saver.save_checkpoint", note)
+    options = make_options(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
+    train(options, report=lambda line: None)
+    assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]
+
+
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "job.pt", []
+    replace = Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        done.append("renamed")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(os.readlink(f"/dev/fd/{number}")))
+    monkeypatch.setattr(Path, "replace", note)
+    save_checkpoint(path, {"step": 1})
+    assert done == [f"{path}.unfinished", "renamed", str(tmp_path)]
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "bit", "version"])
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "job.pt"
-    save_checkpoint(path, {"step": torch.zeros(1000)})
+    save_checkpoint(path, {"step": torch.ones(1000)})
     whole = path.read_bytes()
-    path.write_bytes({"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700]}.get(damage, whole))
+    bit = whole.replace(torch.ones(2).numpy().tobytes(), torch.tensor([1.0, 2]).numpy().tobytes())
+    contents = {"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700], "bit": bit}
+    path.write_bytes(contents.get(damage, whole))
     if damage == "version":
         torch.save({"version": 99}, path)
     with pytest.raises(ConfigError, match=r"job.pt is no checkpoint.*: name another") as caught:

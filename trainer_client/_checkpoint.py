@@ -1,15 +1,16 @@
 """The checkpoint file of the reference job, which is always whole.
 
 The file is written beside its name, brought to disk and renamed: whatever kills the job, the name
-holds the old checkpoint or the new one. It holds tensors, numbers and strings only and is read with
-``weights_only``: nothing in it is code.
+holds the old checkpoint or the new one. Each byte is compared with its checksum when it is read. It
+holds tensors, numbers and strings only and is read with ``weights_only``: nothing in it is code.
 """
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError  # what torch.load raises
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -55,8 +56,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
     with file:
         try:
+            _check_sums(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except (RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+        except (RuntimeError, ValueError, OSError, EOFError, UnpicklingError, BadZipFile) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(f"{path} is no checkpoint ({reason}): name another one") from None
     version = content.get("version") if isinstance(content, dict) else None
@@ -66,3 +68,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"{version}: name another one, or go on with the version that saved it"
         )
     return dict(content)
+
+
+def _check_sums(file: BinaryIO) -> None:
+    """Raise BadZipFile where a byte has changed: torch writes checksums, but reads none."""
+    with ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise BadZipFile(f"{damaged} is damaged")
+    file.seek(0)

@@ -23,6 +23,9 @@ class Saver:
         """Prepare to save to ``path``, which rank 0 writes and every rank reads."""
         if every_steps < 1:
             raise ConfigError(f"checkpoint_steps must be 1 or more, got {every_steps}")
+        # Now, not when the first one is due.
+        if rank == 0 and (path.is_dir() or not path.parent.is_dir()):
+            raise ConfigError(f"checkpoint must name a file in a folder that is there, got {path}")
         self.path = path
         self.is_stopping = False
         self._trainer = trainer
@@ -73,6 +76,12 @@ class Saver:
         state = self._trainer.state_dict()
         if self._rank == 0:
             save_checkpoint(self.path, state)
+
+    def end_epoch(self) -> None:
+        """Save the job after an epoch with its evaluation, and vote again: that took its time."""
+        self._vote.begin()
+        self.is_stopping = self._vote.end()
+        self.save()
 
     def begin(self) -> None:
         """Vote about stopping, while the step is computed."""

@@ -47,6 +47,8 @@ class TrainingOptions:
     window: int = 4
     timeout_s: float = 60.0
     device: str | None = None
+    server_key: str | None = None  # where the feeder has keys: its public one, a file or its text
+    client_key: str | None = None  # and the file of this job's secret one
     recipe: dict[str, object] = field(default_factory=dict)  # further fields, for training
     val_recipe: dict[str, object] = field(default_factory=dict)  # and for evaluation
     checkpoint: str | None = None  # file
@@ -154,6 +156,7 @@ class Trainer:
                     f"{self.options.model!r}: pass --model {state['name']}"
                 )
             self.loader.load_state_dict(state["loader"])
+            self._check_optimiser(state["optimiser"])
             self._plain_model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
             self.schedule.load_state_dict(state["schedule"])
@@ -161,6 +164,18 @@ class Trainer:
         except (KeyError, RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
+
+    def _check_optimiser(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError where loading ``state`` would silently replace an option."""
+        names = {"initial_lr": "lr", "momentum": "momentum", "weight_decay": "weight_decay"}
+        for saved, here in zip(state["param_groups"], self.optimiser.param_groups, strict=True):
+            for key, name in names.items():
+                # Close is equal: the default lr is a product, rounded for its number of ranks.
+                if not math.isclose(saved[key], here[key]):
+                    raise ConfigError(
+                        f"the checkpoint is of {name} {saved[key]}, this job has {here[key]}: "
+                        f"pass --{name.replace('_', '-')} {saved[key]}"
+                    )
 
     def train_epoch(
         self,

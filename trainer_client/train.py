@@ -20,6 +20,7 @@ OMP_WAIT_POLICY=passive: torch's threads otherwise spin on the cores that the wo
 import argparse
 import contextlib
 import json
+import math
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from feeder.errors import ConfigError, FeederError
+from feeder.errors import ConfigError, FeederError, ResourceError
 from feeder.recipe import parse_field
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
@@ -69,10 +70,7 @@ def train(
 
     ``on_batch`` is shown each batch before it is trained on.
     """
-    if options.resume and options.checkpoint is None:
-        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
-    if options.model not in MODELS:
-        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    _check_options(options)
     with contextlib.ExitStack() as stack:
         device = _choose_device(options.device)
         rank, world_size = _join_ranks(device, stack)
@@ -117,7 +115,7 @@ def train(
             result.epochs.append(trained)
             said(str(trained))
             if saver is not None and is_whole:
-                saver.save()
+                saver.end_epoch()
             if saver is not None and saver.is_stopping:
                 result.was_stopped = True
                 said(saver.say_stop())
@@ -125,12 +123,35 @@ def train(
         return result
 
 
+def _check_options(options: TrainingOptions) -> None:
+    """Raise ConfigError for what neither the loader nor the saver checks."""
+    if options.resume and options.checkpoint is None:
+        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
+    if options.model not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    for name in ("epochs", "lr", "momentum", "weight_decay", "warmup_epochs"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < math.inf:  # so that nan is refused, too
+            raise ConfigError(f"{name} must be a number from 0 on, got {value}")
+    if not 0 <= options.label_smoothing <= 1:
+        raise ConfigError(f"label_smoothing must be a number 0 .. 1, got {options.label_smoothing}")
+
+
 def _choose_device(name: str | None) -> torch.device:
-    if name is not None:
-        return torch.device(name)
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+    """Return the device, which is there; "cuda" is this rank's. ConfigError when it is not."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device == torch.device("cuda"):  # names no index
+            device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is without CUDA
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device {name!r} cannot be used here ({reason}): pass --device cpu, or leave it out"
+        ) from None
+    return device
 
 
 def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
@@ -164,6 +185,8 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
         window=options.window,
         timeout_s=options.timeout_s,
         recipe=recipe,
+        server_key=options.server_key,
+        client_key=options.client_key,
     )
 
 
@@ -175,22 +198,39 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
     parser = argparse.ArgumentParser(
         prog="python -m trainer_client.train", description="Train a ResNet from a feeder."
     )
-    parser.add_argument("endpoint", help="where the feeder is: tcp://HOST:PORT or ipc://PATH")
+    parser.add_argument(
+        "endpoint", help="tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT or file:///PATH"
+    )
     parser.add_argument("--dataset", required=True, help="name of the dataset to train on")
     parser.add_argument("--val-dataset", help="name of the dataset to evaluate on after each epoch")
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
-    parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--batch-size", type=int, default=256, help="of each rank")
+    parser.add_argument(
+        "--model", choices=sorted(MODELS), default="resnet50", help="default: %(default)s"
+    )
+    parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="of each rank; default: %(default)s"
+    )
     parser.add_argument("--lr", type=float, help="default: 0.1 for each 256 images of a step")
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--label-smoothing", type=float, default=0.1)
-    parser.add_argument("--warmup-epochs", type=float, default=5.0)
-    parser.add_argument("--image-size", type=int, default=224, help="pixels")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--window", type=int, default=4, help="batches to ask for ahead")
-    parser.add_argument("--timeout-s", type=float, default=60.0)
+    parser.add_argument("--momentum", type=float, default=0.9, help="default: %(default)s")
+    parser.add_argument("--weight-decay", type=float, default=5e-5, help="default: %(default)s")
+    parser.add_argument("--label-smoothing", type=float, default=0.1, help="default: %(default)s")
+    parser.add_argument("--warmup-epochs", type=float, default=5.0, help="default: %(default)s")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels; default: %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of order, crops and weights; default: %(default)s"
+    )
+    parser.add_argument(
+        "--window", type=int, default=4, help="batches to ask for ahead; default: %(default)s"
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        help="of each wait for a feeder; default: %(default)s",
+    )
     parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
+    parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
     for option, use in (("--recipe", "training"), ("--val-recipe", "evaluation")):
         parser.add_argument(
             option,
@@ -199,8 +239,15 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
             metavar="NAME=VALUE",
             help=f"a further field of the recipe for {use}, again for each",
         )
-    parser.add_argument("--checkpoint", metavar="FILE", help="save the job there, and on SIGTERM")
-    parser.add_argument("--checkpoint-steps", type=int, default=1000, help="and every so many")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="save the job there after each epoch, and on SIGTERM"
+    )
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=int,
+        default=1000,
+        help="and after so many steps; default: %(default)s",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from FILE if it exists")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     values = vars(parser.parse_args(arguments))
@@ -215,15 +262,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options, json_path = _parse_options(arguments)
         result = train(options, report=_print_line)
+        if json_path is not None and result.rank == 0:
+            _write_json(result, json_path)
     except FeederError as error:
         sys.stderr.write(f"train: error: {error}\n")
         return error.exit_status
     except KeyboardInterrupt:
         sys.stderr.write("train: interrupted\n")
         return 128 + signal.SIGINT
-    if json_path is not None and result.rank == 0:
-        json_path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _write_json(result: TrainingResult, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write the result to {path} ({error.strerror}): name another --json file"
+        ) from error
 
 
 def _print_line(line: str) -> None:

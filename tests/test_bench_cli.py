@@ -1,0 +1,41 @@
+"""The command line of ``feeder-bench``: what it takes, and one line for what it does not."""
+
+import pytest
+
+from bench.cli import build_parser
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("decode --rounds 0", "argument --rounds: 0 is not 1 or more"),
+        ("decode --rounds many", "argument --rounds: 'many' is no whole number"),
+        ("decode --rounds 1.5", "argument --rounds: '1.5' is no whole number"),
+        ("soak --minutes long", "argument --minutes: 'long' is no number"),
+        ("soak --minutes nan", "argument --minutes: nan is not between 0 and 100000"),
+        ("chaos --seed 1.5", "argument --seed: invalid int value: '1.5'"),
+        ("peers --batches 0", "argument --batches: 0 is not 1 or more"),
+        ("peers --deadline nan", "argument --deadline: nan is not between 0 and 100000"),
+        ("peers --deadline -1", "argument --deadline: -1 is not between 0 and 100000"),
+    ],
+)
+def test_a_number_that_is_none_is_refused_in_one_line(
+    arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(arguments.split())
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {complaint}")
+
+
+@pytest.mark.parametrize(
+    "bench", ["decode", "stream", "ablate", "soak", "chaos", "resume", "peers"]
+)
+def test_every_default_can_be_typed(bench: str) -> None:
+    parser = build_parser()
+    defaults = vars(parser.parse_args([bench]))
+    typed = [bench]
+    for name, value in defaults.items():
+        if isinstance(value, int | float):
+            typed += [f"--{name.replace('_', '-')}", str(value)]
+    assert vars(parser.parse_args(typed)) == defaults
