@@ -33,6 +33,7 @@ from feeder.wire import (
     encode,
 )
 from trainer_client._batch import SlotBuffer
+from trainer_client._contexts import Context
 from trainer_client._session_events import (
     AttemptFailed,
     ClaimSlots,
@@ -63,7 +64,7 @@ class Link:
         endpoint: str,
         hello: Hello,
         keys: ClientKeys | None,
-        context: "zmq.Context[zmq.Socket[bytes]]",
+        context: Context,
     ) -> None:
         """Dial; ConfigError when that is no endpoint, ResourceError without a socket."""
         self.number = number

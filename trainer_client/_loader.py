@@ -98,11 +98,9 @@ class FeederLoader:
 
         ``endpoint`` is one or several of tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT (every
         address of the name) and file:///PATH (one a line, read again when it changes). Any one of
-        a host leads to all of that host's node processes. A host name in tcp:// is looked up by
-        ZeroMQ, while all connections wait; that of dns:// is looked up beside them.
-        Feeders may come and go: batches are the same whoever sends them. Feeders that would send
-        others are an error at the start, and later left out, see
-        ``statistics().feeders_left_out``.
+        a host leads to all of that host's node processes. Feeders may come and go: batches are
+        the same whoever sends them. Feeders that would send others are an error at the start, and
+        later left out, see ``statistics().feeders_left_out``.
 
         ``rank`` and ``world_size`` default to torch.distributed's when that is initialised, else
         to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are asked

@@ -18,7 +18,8 @@ import zmq
 from feeder.errors import FeederError, ProtocolError, ResourceError
 from feeder.wire import Chunk
 from trainer_client._batch import BatchBuffers
-from trainer_client._link import Link
+from trainer_client._contexts import Contexts
+from trainer_client._link import FAREWELL_MS, Link
 from trainer_client._session import ClientSession
 from trainer_client._session_events import (
     ChunkArrived,
@@ -64,7 +65,7 @@ class Pump:
         self._buffers = buffers
         self._ring = ring
         self._links: dict[int, Link] = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._contexts = Contexts(FAREWELL_MS)
         self._poller = zmq.Poller()
         self._ring_fd = ring.fileno()
         self._poller.register(self._ring_fd, zmq.POLLIN)
@@ -72,12 +73,12 @@ class Pump:
     def run(self) -> None:
         """Serve the connections until ``closing``; an error goes to the consumer."""
         try:
-            with self._context:
-                try:
-                    self._serve()
-                finally:
-                    for link in self._links.values():
-                        link.close()
+            try:
+                self._serve()
+            finally:
+                for link in self._links.values():
+                    link.close()
+                self._contexts.close()
         except FeederError as error:
             self._fail(error)
         except BaseException as error:
@@ -184,10 +185,11 @@ class Pump:
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _dial(self, number: int, endpoint: str) -> None:
+        job, context = self._session.job, self._contexts.take(endpoint)
         try:
-            job = self._session.job
-            link = Link(number, endpoint, job.hello, job.keys, self._context)
+            link = Link(number, endpoint, job.hello, job.keys, context)
         except FeederError as error:
+            self._contexts.give_back(endpoint)
             self._give(LinkUnfit(number, error))
             return
         self._links[number] = link
@@ -200,6 +202,7 @@ class Pump:
             self._poller.unregister(link.monitor)
             self._poller.unregister(link.dealer)
             link.close()
+            self._contexts.give_back(link.endpoint)
 
     def _claim(self, link: Link, wanted: ClaimSlots) -> None:
         self._drop_claim(link)

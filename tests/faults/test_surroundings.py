@@ -1,18 +1,20 @@
-"""What a daemon and its clients must not depend on: the wall clock, and room in /dev/shm."""
+"""What daemon and clients must not depend on: the wall clock, room in /dev/shm, a name server."""
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.daemon import Daemon, pack_small, wait_until
+from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.faults.client import Client
 from tests.lent_client import expected
 
 EPOCH: Final = 5  # batches
+SILENCE_S: Final = 10.0  # of silent_names.c
 
 WITHOUT_SHM: Final = (
     *("unshare", "-m", "sh", "-c"),
@@ -22,13 +24,18 @@ WITHOUT_SHM: Final = (
 """A command in which /dev/shm has no room for a file."""
 
 
+def preload(source: str, folder: Path) -> dict[str, str]:
+    """Return an environment in which functions of libc are those of ``source``."""
+    library = folder / "preloaded.so"
+    path = Path(__file__).with_name(source)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, path, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
 @pytest.fixture(scope="module")
 def jumping_clock(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """An environment in which the wall clock jumps by two days whenever it is read."""
-    library = tmp_path_factory.mktemp("clock") / "wall_clock.so"
-    source = Path(__file__).with_name("wall_clock.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    environ = {"LD_PRELOAD": str(library)}
+    environ = preload("wall_clock.c", tmp_path_factory.mktemp("clock"))
     program = "import time; print(round(abs(time.time() - time.time()) / 86400))"
     seen = subprocess.run(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
@@ -69,3 +76,25 @@ def test_neither_a_set_clock_nor_a_dev_shm_without_room_is_noticed(
         assert (counters["sessions_expired"], counters["sessions_lost"]) == (0, 0)
         client.close()
         daemon.family()
+
+
+def test_a_feeder_whose_name_nobody_looks_up_delays_no_other(tmp_path: Path) -> None:
+    packed = pack_small(tmp_path)
+    environ = preload("silent_names.c", tmp_path)
+    program = "import socket; socket.getaddrinfo('feeder.silent', 1)"
+    asked = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+    assert "socket.gaierror" in asked.stderr, "it is silent"
+    with (
+        Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2") as daemon,
+        Client(environ=environ) as client,
+    ):
+        undisturbed = expected(daemon.endpoint, 2 * EPOCH)
+        silent = [f"tcp://{name}.silent:5555" for name in ("one", "two")]
+        began_s = time.monotonic()
+        client.open([*silent, daemon.endpoint, "tcp://localhost:1"], timeout_s=DEADLINE_S)
+        client.opened()
+        assert client.take(2 * EPOCH) == undisturbed
+        client.close()
+        assert time.monotonic() - began_s < SILENCE_S, "it has waited for no name"
