@@ -191,8 +191,16 @@ class Supervisor:
         node.due_s = at_s
 
     def _start(self, node: NodeProcess) -> None:
-        node.start()
-        self._polls.register(node.fd, select.POLLIN)
+        try:
+            node.start()
+        except OSError as error:
+            raise ResourceError(
+                f"node process {node.config.number} cannot be started: {error.strerror}: allow the "
+                "daemon more processes, files or memory"
+            ) from error
+        finally:
+            if node.is_running:
+                self._polls.register(node.fd, select.POLLIN)
 
     def _end(self, node: NodeProcess) -> str:
         if node.is_running:

@@ -3,6 +3,8 @@
 import math
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.sources import error_line, run_feeder
+from tests.sources import REPOSITORY, error_line, run_feeder
 
 
 @pytest.fixture(scope="module")
@@ -305,6 +307,38 @@ def test_missing_dataset_is_one_line(tmp_path: Path) -> None:
     done = run_feeder("serve", "--data", f"d={tmp_path / 'none'}")
     assert done.returncode == 3
     assert "none" in error_line(done)
+
+
+def test_more_datasets_than_a_node_process_can_be_told_is_one_line(
+    packed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path.joinpath(*["x" * 200] * 15)
+    folder.mkdir(parents=True)
+    (folder / "dataset").symlink_to(packed)
+    data = [text for number in range(45) for text in ("--data", f"d{number}={folder}/dataset")]
+    done = run_feeder("serve", *data, "--bind", "tcp://127.0.0.1:0", "--workers", "1")
+    assert done.returncode == 4
+    assert "serve fewer datasets, or give them shorter names" in error_line(done)
+
+
+def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
+    program = (
+        "import errno, subprocess, sys\n"
+        "from feeder.cli import main\n"
+        "def none_left(*_, **__): raise BlockingIOError(errno.EAGAIN, 'none left')\n"
+        "subprocess.Popen = none_left\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--data", f"d={packed}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "node process 0 cannot be started: none left: allow" in error_line(done)
 
 
 @pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])
