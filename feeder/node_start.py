@@ -41,6 +41,9 @@ _CONNECTIONS_A_CLIENT: Final = 4
 _CONNECTIONS_SPARE: Final = 64
 """For clients that reconnect before their old connection is found dead, and for `feeder status`."""
 
+_CONNECTIONS_SHARE: Final = 0.5
+"""Of the files that the process may open: the rest is for slots, their holders and workers."""
+
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
 
@@ -55,7 +58,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
         start_logging(config.log_level, f"node {config.number}: ")
-        _allow_descriptors()
+        descriptors_max = _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
@@ -63,7 +66,10 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             Router(
                 read_keys(config),
                 socket_mode=mode,
-                connections_max=_CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+                connections_max=min(
+                    _CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+                    int(_CONNECTIONS_SHARE * descriptors_max),
+                ),
             ),
             SlotDoor(socket_mode=mode),
         )
@@ -131,10 +137,11 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit to the hard one: sessions, connections and shards all take some."""
+def _allow_descriptors() -> int:
+    """Raise the soft limit to the hard one, and return it: sessions and connections take some."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def report_failure(end: socket.socket, error: FeederError) -> None:
