@@ -52,7 +52,7 @@ HARD_END_S: Final = 4.8
 """Everything is killed so long after SIGTERM; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,10 @@ class Supervisor:
         ]
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._security_line = describe_security(config)
-        self._wakeup = SignalWakeup(_STOP_SIGNALS)
+        # A terminal that closes ends us, unless nohup has us ignore its signal.
+        has_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        stop_signals = (*_STOP_SIGNALS, signal.SIGHUP) if has_terminal else _STOP_SIGNALS
+        self._wakeup = SignalWakeup(stop_signals)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -93,7 +96,7 @@ class Supervisor:
         self._end_by_s: float | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or SIGHUP, and end within HARD_END_S of it.
+        """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup); end within HARD_END_S of it.
 
         Raises FeederError when a node process cannot start, or crashes again and again.
         """

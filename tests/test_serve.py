@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -295,6 +296,17 @@ def test_non_loopback_bind_is_refused(packed: Path, endpoint: str) -> None:
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", endpoint)
     assert done.returncode == 2
     assert "CURVE" in error_line(done)
+
+
+def test_a_terminal_that_closes_ends_the_daemon_unless_nohup_ignores_that(packed: Path) -> None:
+    arguments = ("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(*arguments, prefix=("env", "--default-signal=HUP")) as daemon:
+        assert daemon.stop(signal.SIGHUP)[0] == 0
+        assert any("draining" in line for line in daemon.lines)
+    with Daemon(*arguments, prefix=("env", "--ignore-signal=HUP")) as daemon:
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+        assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
 
 
 def test_nothing_to_serve_is_one_line() -> None:
