@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from feeder.placement import NodePlacement, restore_affinity
 from feeder.router import Router, ServerKeys
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
+from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
 from feeder.worker_messages import CannotStart, printable
 from feeder.zap_handler import KeyList
 
@@ -108,19 +109,38 @@ def open_datasets(
 ) -> tuple[dict[str, ServedDataset], dict[str, DecodedSize]]:
     """Return what sessions need to know of each dataset, and how large it is when decoded.
 
-    DatasetError when one is damaged.
+    DatasetError when one is damaged, or has class names that no client can be told.
     """
     served: dict[str, ServedDataset] = {}
     sizes: dict[str, DecodedSize] = {}
     for name, folder in folders.items():
         with Dataset.open(Path(folder)) as dataset:
+            classes = tuple(map(printable, dataset.classes))
+            check_classes(classes, folder)
             served[name] = ServedDataset(
                 fingerprint=dataset.fingerprint,
-                classes=tuple(map(printable, dataset.classes)),
+                classes=classes,
                 layout=dataset.layout,
             )
             sizes[name] = measure_pictures(dataset)
     return served, sizes
+
+
+def check_classes(classes: Sequence[str], folder: str) -> None:
+    """Raise DatasetError where a Welcome cannot carry the class names of a dataset."""
+    longest = max(map(len, classes))
+    total_bytes = sum(len(text.encode()) + 5 for text in classes)
+    if (
+        len(classes) > MAX_CLASSES
+        or longest > MAX_TEXT_CHARACTERS
+        or total_bytes > MAX_CLASSES_BYTES
+    ):
+        raise DatasetError(
+            f"{folder} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"characters, {total_bytes / 1e6:.1f} MB in all; clients can be told {MAX_CLASSES:,} "
+            f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
+            "shorter names"
+        )
 
 
 def measure_pictures(dataset: Dataset) -> DecodedSize:

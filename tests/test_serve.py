@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import zmq
 
 from feeder.dataset import Dataset
+from feeder.manifest import MANIFEST_NAME, load_manifest
 from feeder.wire import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
 from tests.daemon import (
     DEADLINE_S,
@@ -351,6 +353,18 @@ def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
     )
     assert done.returncode == 4
     assert "node process 0 cannot be started: none left: allow" in error_line(done)
+
+
+@pytest.mark.parametrize("classes", [("c" * 5000,), ("c" * 4000,) * 4000], ids=["long", "many"])
+def test_class_names_that_no_client_can_be_told_are_one_line(
+    packed: Path, tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    folder = Path(shutil.copytree(packed, tmp_path / "set"))
+    manifest = msgspec.structs.replace(load_manifest(packed), classes=classes).sealed()
+    (folder / MANIFEST_NAME).write_bytes(manifest.encode())
+    done = run_feeder("serve", "--data", f"d={folder}", "--bind", "tcp://127.0.0.1:0")
+    assert done.returncode == 3
+    assert f"{folder} cannot be served: {len(classes):,} class names" in error_line(done)
 
 
 @pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])
