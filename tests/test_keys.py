@@ -244,3 +244,10 @@ def test_keygen_asks_for_a_name_where_the_path_gives_none(tmp_path: Path) -> Non
     done = run_feeder("keygen", tmp_path / "a key")
     assert done.returncode == 2
     assert "--name" in error_line(done)
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_keygen_writes_no_key_in_place_of_a_folder(path: str) -> None:
+    done = run_feeder("keygen", path, "--name", "n", "--force")
+    assert done.returncode == 2
+    assert f"{path} is a folder" in error_line(done)
