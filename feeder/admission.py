@@ -19,6 +19,8 @@ from feeder.wire import Hello, RefusedCode, Welcome
 SESSION_CHUNKS_MAX: Final = 16_384
 """Chunks that a session can have on their way; the socket's send mark lies above it."""
 
+_PLAIN_SIZE: Final = 512
+"""Side of images of which a chunk holds as many as configured, pixels: all that is usual."""
 
 MESSAGE_CHARS_MAX: Final = 4096
 """Longest text that the wire takes in a message."""
@@ -40,6 +42,7 @@ class SessionLimits:
     sessions_max: int
     window_max: int
     chunk_images: int
+    """Of images up to _PLAIN_SIZE; ``count_chunk_images`` says what larger ones make of it."""
     slots_bytes: int
     """Budget of slot memory over all sessions."""
     lease_s: float
@@ -88,6 +91,7 @@ class Admission:
     plan: EpochPlan
     """Of epoch 0; how many batches there are and how full is the same in every epoch."""
     layout: SlotLayout
+    chunk_images: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,19 @@ def admit(
     if isinstance(plan, Refusal):
         return plan
     layout = _grant(hello, limits, used, available_bytes, account, used_by_client)
-    return layout if isinstance(layout, Refusal) else Admission(plan, layout)
+    if isinstance(layout, Refusal):
+        return layout
+    return Admission(plan, layout, count_chunk_images(hello.recipe, limits))
+
+
+def count_chunk_images(recipe: Recipe, limits: SessionLimits) -> int:
+    """Return how many images a chunk of a recipe holds: fewer where they are large.
+
+    A worker must be done with a chunk long before its deadline, and others wait for it meanwhile:
+    32 images of 2048 px with all augmentations take half a minute.
+    """
+    most = limits.chunk_images
+    return max(1, min(most, most * _PLAIN_SIZE**2 // recipe.image_size**2))
 
 
 def compose_welcome(
@@ -216,7 +232,7 @@ def _grant(
     """Return the slots that the session gets, fewer than it asks for where room is short."""
     recipe = hello.recipe
     one = SlotLayout.of_recipe(recipe, slots=1)
-    chunks = -(-recipe.batch_size // limits.chunk_images)
+    chunks = -(-recipe.batch_size // count_chunk_images(recipe, limits))
     left_bytes = limits.slots_bytes - used.slots_bytes
     left_to_client_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
     window = min(

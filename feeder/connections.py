@@ -53,6 +53,12 @@ _BYTES_RECEIVED_AT: Final = 128  # tcpi_bytes_received in struct tcp_info
 _TCP_INFO_BYTES: Final = 192
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
+_LOG_PAUSE_S: Final = 60.0
+"""Between two lines about the same: who connects again and again must not fill the log."""
+
+_TOO_MANY: Final = "too-many"
+_ENDLESS: Final = "endless-message"
+
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +99,7 @@ class Connections:
         self._grown_s = 0.0
         self._look_at_s = float("inf")
         self._is_to_trim = False
+        self._logged_s: dict[str, float] = {}  # when a cut was last logged, by its reason
 
     @property
     def deadline_s(self) -> float:
@@ -111,7 +118,7 @@ class Connections:
         peer = early if its_inode == inode else b""
         self._open[fd] = _Connection(inode, listener, now_s, peer)
         if len(self._open) > self._max:
-            self.cut(self._least_wanted(fd, now_s), "too-many")
+            self.cut(self._least_wanted(fd, now_s), _TOO_MANY, now_s)
 
     def _least_wanted(self, newcomer: int, now_s: float) -> int:
         """Return who is cut so that others can stay.
@@ -166,7 +173,7 @@ class Connections:
         if grown >= _GROWTH_LOCAL_BYTES:
             self._look_at_s = now_s + _LOOK_CLOSELY_S
         guilty = self._find_guilty(now_s, grown)
-        cut = [self.cut(fd, "endless-message") for fd in guilty]
+        cut = [self.cut(fd, _ENDLESS, now_s) for fd in guilty]
         if guilty:
             self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
         if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
@@ -192,7 +199,7 @@ class Connections:
             total -= unfinished[fd]
         return guilty
 
-    def cut(self, fd: int, reason: str) -> str | None:
+    def cut(self, fd: int, reason: str, now_s: float) -> str | None:
         """End a connection; return the endpoint that it had come to, None where it had ended."""
         connection = self._open.get(fd)
         if connection is None or connection.is_cut:
@@ -202,13 +209,32 @@ class Connections:
             with socket.socket(fileno=os.dup(fd)) as peer:
                 if os.fstat(peer.fileno()).st_ino != connection.inode:
                     return None
-                name = peer.getpeername() or "a process of this machine"
+                name = _name_of(peer.getpeername())
                 peer.shutdown(socket.SHUT_RDWR)
         except OSError:
             return None  # it has ended
         self._counters.cut(reason)
-        _log.warning("the connection of %s was cut: %s", name, reason)
+        if now_s - self._logged_s.get(reason, float("-inf")) >= _LOG_PAUSE_S:
+            self._logged_s[reason] = now_s
+            _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
         return connection.listener
+
+    def _explain(self, reason: str) -> str:
+        if reason == _TOO_MANY:
+            why = (
+                f"there are more than {self._max}; if these are clients, raise clients_max or the "
+                "limit of open files (LimitNOFILE=)"
+            )
+        else:
+            why = "it sends a message without an end, which no client of ours does"
+        return f"{why}; more of this within a minute is only counted (connections_cut.{reason})"
+
+
+def _name_of(address: object) -> str:
+    """Return a peer's address for people; a unix socket's has no text."""
+    if isinstance(address, tuple):
+        return f"{address[0]}:{address[1]}"
+    return "a process of this machine"
 
 
 def own_bytes(statm: Path = Path("/proc/self/statm")) -> int:

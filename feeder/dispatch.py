@@ -32,6 +32,8 @@ class Batch:
     """Rows in all, padding included."""
     valid: int
     """Rows that are real samples."""
+    chunk_images: int
+    """Most rows of a chunk."""
     request: int = 0
     """Number of the client's request for it."""
     slot: int | None = None
@@ -79,8 +81,7 @@ class _Hands:
 class Dispatcher:
     """Gives the chunks of enqueued batches to workers."""
 
-    def __init__(self, *, chunk_images: int) -> None:
-        self._chunk_images = chunk_images
+    def __init__(self) -> None:
         self._tickets = 0
         self._queues: dict[int, deque[Batch]] = {}
         self._turns: deque[int] = deque()  # sessions that have a queue, next one first
@@ -203,7 +204,7 @@ class Dispatcher:
         if batch.returned:
             chunk = batch.returned.pop()
         else:
-            count = min(self._chunk_images, batch.rows - batch.unfilled)
+            count = min(batch.chunk_images, batch.rows - batch.unfilled)
             chunk = Chunk(batch=batch, first=batch.unfilled, count=count)
             batch.unfilled += count
         if not batch.has_chunks:

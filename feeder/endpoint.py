@@ -131,14 +131,20 @@ def clear_stale_socket(path: Path) -> None:
     """Remove the socket file of a daemon that is gone; there may be none.
 
     ConfigError when something else lies there or its folder is missing, ResourceError when a daemon
-    listens on it or the file cannot be removed.
+    listens on it or the file cannot be looked at or removed.
     """
-    if not path.parent.is_dir():
-        raise ConfigError(f"bind: ipc://{path}: there is no folder {path.parent}: create it first")
+    folder = path.parent
     try:
+        if not folder.is_dir():
+            raise ConfigError(f"bind: ipc://{path}: there is no folder {folder}: create it first")
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise ResourceError(
+            f"ipc://{path} cannot be bound: {error.strerror}: let the daemon's user into {folder}, "
+            "or choose another path"
+        ) from error
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"bind: {path} exists and is no socket: remove it or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -146,6 +152,11 @@ def clear_stale_socket(path: Path) -> None:
         problem = probe.connect_ex(os.fspath(path))
     if problem == errno.ENOENT:
         return
+    if problem == errno.EACCES:
+        raise ResourceError(
+            f"the socket file {path} is another user's: stop the daemon that made it and remove "
+            "the file, or choose another path"
+        )
     if problem != errno.ECONNREFUSED:
         raise ResourceError(
             f"ipc://{path} is in use by another process: stop that one or choose another path"

@@ -12,9 +12,11 @@ Invariant: ``parse_*`` either returns well-formed keys or raises ConfigError, wh
 are, and no key, nor any part of one, is in an error or in the text of a SecretKey.
 """
 
+import contextlib
 import os
 import re
 import stat
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SECRET: Final = "feeder-secret-key"
 _PUBLIC: Final = "feeder-public-key"
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+# linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
+_ACL_HEADER_BYTES: Final = 4
+_ACL_OWNER: Final = 0x01
+_ACL_USER: Final = 0x02
+_ACL_MASK: Final = 0x10
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +169,13 @@ def read_secret_key(path: Path) -> SecretKey:
 
     Root's own is as good. ConfigError says what is wrong with it and what to do.
     """
-    data, status = _read(path)
+    data, status, acl = _read(path)
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
             f"the secret key {path} belongs to user {status.st_uid}, who could change it: "
             f"chown {os.geteuid()} {path}"
         )
-    if status.st_mode & _OTHERS:
+    if _is_open_to_others(status.st_mode, acl):
         raise ConfigError(
             f"the secret key {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
             f"chmod 600 {path}, and make a new one if somebody may have read it"
@@ -229,8 +237,24 @@ def _server_key(given: str | os.PathLike[str]) -> PublicKey:
     return keys[0]
 
 
-def _read(path: Path) -> tuple[bytes, os.stat_result]:
-    """Return a file's bytes and status, both of the same open file."""
+def _is_open_to_others(mode: int, acl: bytes) -> bool:
+    """Tell whether anybody but the owner, this process's user and root may use a file.
+
+    Where there is an ACL, the mode's group bits are its mask. systemd gives credentials to a
+    service so (from 254, on Linux 6.3): root's, 0400, and an entry for its user, which is 0440.
+    """
+    if not mode & _OTHERS or not acl:
+        return bool(mode & _OTHERS)
+    return any(
+        permissions
+        and tag not in (_ACL_OWNER, _ACL_MASK)
+        and (tag, who) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
+        for tag, permissions, who in struct.iter_unpack("<HHI", acl[_ACL_HEADER_BYTES:])
+    )
+
+
+def _read(path: Path) -> tuple[bytes, os.stat_result, bytes]:
+    """Return a file's bytes, status and ACL (b"" where it has none), all of the same open file."""
     try:
         # Not blocking: a named pipe in its place would wait for a writer for ever.
         with open(path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
@@ -238,11 +262,14 @@ def _read(path: Path) -> tuple[bytes, os.stat_result]:
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"the key file {path} is no file: name one of `feeder keygen`'s")
             data = file.read(KEY_FILE_BYTES_MAX + 1)
+            acl = b""
+            with contextlib.suppress(OSError):  # it has none, or the file system knows of none
+                acl = os.getxattr(file.fileno(), "system.posix_acl_access")
     except OSError as error:
         raise _unreadable(path, error) from None
     if len(data) > KEY_FILE_BYTES_MAX:
         raise ConfigError(f"{path} is larger than {KEY_FILE_BYTES_MAX} bytes: it is no key file")
-    return data, status
+    return data, status, acl
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:

@@ -6,6 +6,8 @@ The page cache of a cgroup counts as free, as far as it is inactive: the kernel 
 pressure. (This is how Kubernetes computes a working set.)
 """
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,9 +29,12 @@ is not let in, should at least not come from the disk."""
 def available_bytes(root: Path = Path("/")) -> int:
     """Return the bytes that this process can still take without pushing the machine into swapping.
 
-    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up.
+    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up. What cannot be read,
+    for want of a descriptor, is no limit.
     """
-    left = [int(psutil.virtual_memory().available)]
+    left = [sys.maxsize]
+    with contextlib.suppress(OSError):
+        left.append(int(psutil.virtual_memory().available))
     for folder in _cgroup_folders(root):
         limit, used = _read_limit(folder)
         if limit is not None and used is not None:

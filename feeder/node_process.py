@@ -1,5 +1,6 @@
 """One node process as its supervisor sees it: started, heard, ended."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -58,7 +59,11 @@ class NodeProcess:
         return -1 if self._channel is None else self._channel.fileno()
 
     def start(self) -> None:
-        """Start the process and tell it its place and its configuration."""
+        """Start the process and tell it its place and its configuration.
+
+        Raises OSError where the machine has no process or descriptor left, ResourceError where the
+        configuration is too long to be told.
+        """
         ours, theirs = open_pair()
         with theirs:
             self._process = subprocess.Popen(
@@ -70,10 +75,11 @@ class NodeProcess:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **single_thread_environment()},
             )
-        ours.send(encode_placement(self.placement))
         self._channel = Channel(ours, NodeToSupervisor)
-        self._channel.set_timeout(0)
-        self._channel.send(self.config)
+        with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # it will be read as closed
+            ours.send(encode_placement(self.placement))
+            self._channel.set_timeout(0)
+            self._channel.send(self.config)
         self.ready = None
         self.due_s = time.monotonic() + START_DEADLINE_S
 

@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from feeder.placement import NodePlacement, restore_affinity
 from feeder.router import Router, ServerKeys
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
+from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
 from feeder.worker_messages import CannotStart, printable
 from feeder.zap_handler import KeyList
 
@@ -40,6 +41,9 @@ _MEASURED_RECORDS: Final = 512
 _CONNECTIONS_A_CLIENT: Final = 4
 _CONNECTIONS_SPARE: Final = 64
 """For clients that reconnect before their old connection is found dead, and for `feeder status`."""
+
+_CONNECTIONS_SHARE: Final = 0.5
+"""Of the files that the process may open: the rest is for slots, their holders and workers."""
 
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
@@ -55,7 +59,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
         start_logging(config.log_level, f"node {config.number}: ")
-        _allow_descriptors()
+        descriptors_max = _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
@@ -63,7 +67,10 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             Router(
                 read_keys(config),
                 socket_mode=mode,
-                connections_max=_CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+                connections_max=min(
+                    _CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
+                    int(_CONNECTIONS_SHARE * descriptors_max),
+                ),
             ),
             SlotDoor(socket_mode=mode),
         )
@@ -102,19 +109,38 @@ def open_datasets(
 ) -> tuple[dict[str, ServedDataset], dict[str, DecodedSize]]:
     """Return what sessions need to know of each dataset, and how large it is when decoded.
 
-    DatasetError when one is damaged.
+    DatasetError when one is damaged, or has class names that no client can be told.
     """
     served: dict[str, ServedDataset] = {}
     sizes: dict[str, DecodedSize] = {}
     for name, folder in folders.items():
         with Dataset.open(Path(folder)) as dataset:
+            classes = tuple(map(printable, dataset.classes))
+            check_classes(classes, folder)
             served[name] = ServedDataset(
                 fingerprint=dataset.fingerprint,
-                classes=tuple(map(printable, dataset.classes)),
+                classes=classes,
                 layout=dataset.layout,
             )
             sizes[name] = measure_pictures(dataset)
     return served, sizes
+
+
+def check_classes(classes: Sequence[str], folder: str) -> None:
+    """Raise DatasetError where a Welcome cannot carry the class names of a dataset."""
+    longest = max(map(len, classes))
+    total_bytes = sum(len(text.encode()) + 5 for text in classes)
+    if (
+        len(classes) > MAX_CLASSES
+        or longest > MAX_TEXT_CHARACTERS
+        or total_bytes > MAX_CLASSES_BYTES
+    ):
+        raise DatasetError(
+            f"{folder} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"characters, {total_bytes / 1e6:.1f} MB in all; clients can be told {MAX_CLASSES:,} "
+            f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
+            "shorter names"
+        )
 
 
 def measure_pictures(dataset: Dataset) -> DecodedSize:
@@ -131,10 +157,11 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit to the hard one: sessions, connections and shards all take some."""
+def _allow_descriptors() -> int:
+    """Raise the soft limit to the hard one, and return it: sessions and connections take some."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def report_failure(end: socket.socket, error: FeederError) -> None:

@@ -33,7 +33,7 @@ AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide"]
 
 MAX_BATCH_SIZE: Final = 65_536
 MIN_IMAGE_SIZE: Final = 8
-MAX_IMAGE_SIZE: Final = 4_096
+MAX_IMAGE_SIZE: Final = 2_048  # the most that resize_pack makes (native/resize.c)
 MAX_RESIZE_SIZE: Final = 8_192
 MIN_SCALE: Final = 1e-6
 MIN_RATIO: Final = 0.01

@@ -273,7 +273,7 @@ class Router:
         ending.start()
         ending.join(_TERM_DEADLINE_S)
         for path, identity in self._files.items():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # its folder may be read-only by now
                 if identify_file(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
 

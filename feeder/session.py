@@ -83,7 +83,7 @@ class SessionTable:
         self._limits = limits
         self._identity = identity
         self._counters = counters
-        self._dispatcher = Dispatcher(chunk_images=limits.chunk_images)
+        self._dispatcher = Dispatcher()
         self._book = SessionBook()
         self._is_draining = False
         self._out: list[Instruction] = []
@@ -200,6 +200,7 @@ class SessionTable:
             hello=hello,
             plan=admission.plan,
             layout=admission.layout,
+            chunk_images=admission.chunk_images,
             account=event.account,
             seen_s=self._now_s,
         )
@@ -384,7 +385,7 @@ class SessionTable:
             self._datasets[session.hello.dataset],
             batches=session.plan.batches,
             window=session.layout.slots,
-            chunk_images=self._limits.chunk_images,
+            chunk_images=session.chunk_images,
             identity=self._identity,
         )
         self._out.append(Send(session.peer, welcome))

@@ -28,6 +28,8 @@ class Session:
     plan: EpochPlan
     """Of epoch 0; how many batches there are and how full is the same in every epoch."""
     layout: SlotLayout
+    chunk_images: int
+    """Most rows of a chunk."""
     account: str
     """Whose limits it counts against."""
     seen_s: float
@@ -86,6 +88,7 @@ class Session:
             index=index,
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
+            chunk_images=self.chunk_images,
             request=request,
         )
         self.wanted[key] = batch

@@ -154,7 +154,7 @@ class SlotDoor:
             listener.close()
         self._listeners.clear()
         for path, identity in self._files.items():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # its folder may be read-only by now
                 if identify_file(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
         self._files.clear()

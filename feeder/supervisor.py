@@ -52,7 +52,7 @@ HARD_END_S: Final = 4.8
 """Everything is killed so long after SIGTERM; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,10 @@ class Supervisor:
         ]
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._security_line = describe_security(config)
-        self._wakeup = SignalWakeup(_STOP_SIGNALS)
+        # A terminal that closes ends us, unless nohup has us ignore its signal.
+        has_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+        stop_signals = (*_STOP_SIGNALS, signal.SIGHUP) if has_terminal else _STOP_SIGNALS
+        self._wakeup = SignalWakeup(stop_signals)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -93,7 +96,7 @@ class Supervisor:
         self._end_by_s: float | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or SIGHUP, and end within HARD_END_S of it.
+        """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup); end within HARD_END_S of it.
 
         Raises FeederError when a node process cannot start, or crashes again and again.
         """
@@ -191,8 +194,16 @@ class Supervisor:
         node.due_s = at_s
 
     def _start(self, node: NodeProcess) -> None:
-        node.start()
-        self._polls.register(node.fd, select.POLLIN)
+        try:
+            node.start()
+        except OSError as error:
+            raise ResourceError(
+                f"node process {node.config.number} cannot be started: {error.strerror}: allow the "
+                "daemon more processes, files or memory"
+            ) from error
+        finally:
+            if node.is_running:
+                self._polls.register(node.fd, select.POLLIN)
 
     def _end(self, node: NodeProcess) -> str:
         if node.is_running:

@@ -44,6 +44,8 @@ MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class n
 MAX_INDICES: Final = 64
 MAX_WINDOW: Final = 64
 MAX_CLASSES: Final = 2**20
+MAX_CLASSES_BYTES: Final = 15 * 1024 * 1024  # of all class names, each with 5 bytes for its length
+MAX_TEXT_CHARACTERS: Final = 4096
 MAX_NODES: Final = 4096  # node processes of a daemon
 MAX_ENDPOINTS: Final = 16  # of a node process
 
@@ -63,7 +65,7 @@ Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_NO_CONTROLS)]
-Text = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS)]
 Siblings = Annotated[
     tuple[Annotated[tuple[Text, ...], Meta(max_length=MAX_ENDPOINTS)], ...],
     Meta(max_length=MAX_NODES),

@@ -138,9 +138,15 @@ class WorkerPool:
         return self._agreement.self_test
 
     def start(self) -> None:
-        """Start all workers at once; they come up later, each reported as Joined."""
+        """Start all workers at once; they come up later, each reported as Joined.
+
+        ResourceError where the machine has no process or descriptor left.
+        """
         for _ in range(self._size):
-            self._spawn(self_test=self._configure.self_test)
+            try:
+                self._spawn(self_test=self._configure.self_test)
+            except OSError as error:
+                raise ResourceError(_explain_spawn(error)) from error
 
     def tend(self, now_s: float) -> None:
         """Start what is to be started by now and end what did not come up in time."""
@@ -153,7 +159,11 @@ class WorkerPool:
         due = [at_s for at_s in self._missing_from_s if at_s <= now_s]
         self._missing_from_s = [at_s for at_s in self._missing_from_s if at_s > now_s]
         for _ in due:
-            self._spawn(self_test=False)
+            try:
+                self._spawn(self_test=False)
+            except OSError as error:
+                _log.warning("%s; trying again in %.0f s", _explain_spawn(error), _LAST_PAUSE_S)
+                self._missing_from_s.append(now_s + _LAST_PAUSE_S)
         self._set_deadline()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
@@ -281,6 +291,13 @@ class WorkerPool:
         del self._workers[worker.number]
         self._poll_set.remove(worker.channel.fileno())
         worker.channel.close()
+
+
+def _explain_spawn(error: OSError) -> str:
+    return (
+        f"a worker cannot be started: {error.strerror}: allow the daemon more processes, files or "
+        "memory"
+    )
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float) -> None:

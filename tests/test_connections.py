@@ -136,3 +136,18 @@ def test_who_is_heard_before_it_is_known_to_have_come_is_remembered(crowd: Crowd
     crowd.connections.heard(early[0].fileno(), b"early", 10)
     crowd.connections.opened(early[0].fileno(), "ipc:///s", 0.0)
     assert crowd.connections.closed(early[0].fileno()) == b"early"
+
+
+def test_a_crowd_does_not_fill_the_log_and_the_line_says_what_to_raise(
+    crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        crowd.come(1.0)
+    assert crowd.counters.connections_cut == {"too-many": 97}
+    assert [line for line in caplog.messages if "was cut" in line] == [
+        "the connection of a process of this machine was cut: there are more than 3; if these are "
+        "clients, raise clients_max or the limit of open files (LimitNOFILE=); more of this within "
+        "a minute is only counted (connections_cut.too-many)"
+    ]
+    crowd.come(61.0)
+    assert len([line for line in caplog.messages if "was cut" in line]) == 2

@@ -1,12 +1,17 @@
 """Endpoints: what may be bound, by which node process, and stale socket files."""
 
+import contextlib
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from feeder.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.errors import ConfigError, ResourceError
+from feeder.router import Router
+from feeder.slot_door import SlotDoor
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,56 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
     assert path.read_text() == "data"
     with pytest.raises(ConfigError, match="there is no folder"):
         clear_stale_socket(tmp_path / "missing" / "s")
+
+
+@contextlib.contextmanager
+def no_right_to_all_files() -> Iterator[None]:
+    """Let file modes count, as they do for a daemon that is not root."""
+    user = os.geteuid()
+    os.seteuid(user or 65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_one_line(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "deeper").mkdir(parents=True)
+    closed.chmod(0)
+    for path in (closed / "s", closed / "deeper" / "s"):
+        with (
+            no_right_to_all_files(),
+            pytest.raises(ResourceError, match=f"ipc://{path} cannot be bound: Permission denied"),
+        ):
+            clear_stale_socket(path)
+    closed.chmod(0o700)
+
+
+def test_a_socket_of_another_user_is_not_taken_for_a_living_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
+    tmp_path.chmod(0o755)
+    path = Path("s")
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(path))
+    path.chmod(0)
+    with no_right_to_all_files(), pytest.raises(ResourceError, match="is another user's: stop"):
+        clear_stale_socket(path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", [Router, SlotDoor])
+def test_a_socket_file_that_cannot_be_removed_hinders_no_end(
+    tmp_path: Path, kind: type[Router] | type[SlotDoor]
+) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    listener = kind()
+    listener.bind([parse_endpoint(f"ipc://{folder}/s")])
+    folder.chmod(0)
+    with no_right_to_all_files():
+        listener.close()
+    folder.chmod(0o700)
+    assert len(list(folder.iterdir())) == 1

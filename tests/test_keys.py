@@ -2,6 +2,7 @@
 
 import os
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,35 @@ def test_a_secret_key_of_somebody_else_is_refused(tmp_path: Path) -> None:
         read_secret_key(path)
 
 
+def give(path: Path, *entries: tuple[int, int, int]) -> None:
+    """Set a file's ACL: (tag, permissions, user) of each entry."""
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"no ACLs here: {error.strerror}")
+
+
+def test_a_secret_key_is_ours_by_an_acl_as_systemd_hands_it_over(tmp_path: Path) -> None:
+    nobody, me, key = 0xFFFF_FFFF, os.geteuid(), make_key()
+    path = write_secret(tmp_path / "server", key, 0o400)
+    owner, group, mask, others = ((tag, 4 * (tag in (1, 16)), nobody) for tag in (1, 4, 16, 32))
+    give(path, owner, (2, 4, me), group, mask, others)
+    assert path.stat().st_mode & 0o777 == 0o440
+    assert read_secret_key(path) == key
+    for wrong in (
+        [owner, (2, 4, me), (2, 4, me + 1), group, mask, others],
+        [owner, (2, 4, me), (4, 4, nobody), mask, others],
+        [owner, (2, 4, me), group, (8, 4, 7), mask, others],
+        [owner, (2, 4, me), group, mask, (32, 4, nobody)],
+    ):
+        give(path, *wrong)
+        with pytest.raises(ConfigError, match="open to others"):
+            read_secret_key(path)
+    path.chmod(0o600)
+    assert read_secret_key(path) == key
+
+
 def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in ((tmp_path / "fifo", "is no file"), (tmp_path / "none", "cannot be read")):
@@ -214,3 +244,10 @@ def test_keygen_asks_for_a_name_where_the_path_gives_none(tmp_path: Path) -> Non
     done = run_feeder("keygen", tmp_path / "a key")
     assert done.returncode == 2
     assert "--name" in error_line(done)
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_keygen_writes_no_key_in_place_of_a_folder(path: str) -> None:
+    done = run_feeder("keygen", path, "--name", "n", "--force")
+    assert done.returncode == 2
+    assert f"{path} is a folder" in error_line(done)

@@ -13,7 +13,7 @@ from feeder import cli
 from feeder.crop import plan_crops
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
-from feeder.recipe import Recipe
+from feeder.recipe import MAX_IMAGE_SIZE, Recipe
 from feeder.sample import STAGES, SampleReader, plan_decode
 from feeder.scratch import Scratch
 from feeder.tiles import TileGrids
@@ -210,3 +210,9 @@ def test_scratch_is_reused_and_giants_are_given_back() -> None:
     assert giant.size == 100 << 20
     assert not np.shares_memory(giant, scratch.take(1000))
     assert scratch.high_water_bytes == 100 << 20
+
+
+def test_the_largest_image_that_a_recipe_may_ask_for_is_made(dataset: Dataset) -> None:
+    recipe = Recipe.for_split("train", batch_size=1, image_size=MAX_IMAGE_SIZE)
+    pixels, _ = fill(dataset, recipe, np.array([0]))
+    assert not (pixels == 99).all(axis=(1, 2, 3)).any()

@@ -2,7 +2,11 @@
 
 import math
 import re
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import pytest
 import zmq
 
 from feeder.dataset import Dataset
+from feeder.manifest import MANIFEST_NAME, load_manifest
 from feeder.wire import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
 from tests.daemon import (
     DEADLINE_S,
@@ -27,7 +32,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.sources import error_line, run_feeder
+from tests.sources import REPOSITORY, error_line, run_feeder
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +300,17 @@ def test_non_loopback_bind_is_refused(packed: Path, endpoint: str) -> None:
     assert "CURVE" in error_line(done)
 
 
+def test_a_terminal_that_closes_ends_the_daemon_unless_nohup_ignores_that(packed: Path) -> None:
+    arguments = ("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(*arguments, prefix=("env", "--default-signal=HUP")) as daemon:
+        assert daemon.stop(signal.SIGHUP)[0] == 0
+        assert any("draining" in line for line in daemon.lines)
+    with Daemon(*arguments, prefix=("env", "--ignore-signal=HUP")) as daemon:
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+        assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
+
+
 def test_nothing_to_serve_is_one_line() -> None:
     done = run_feeder("serve")
     assert done.returncode == 2
@@ -305,6 +321,50 @@ def test_missing_dataset_is_one_line(tmp_path: Path) -> None:
     done = run_feeder("serve", "--data", f"d={tmp_path / 'none'}")
     assert done.returncode == 3
     assert "none" in error_line(done)
+
+
+def test_more_datasets_than_a_node_process_can_be_told_is_one_line(
+    packed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path.joinpath(*["x" * 200] * 15)
+    folder.mkdir(parents=True)
+    (folder / "dataset").symlink_to(packed)
+    data = [text for number in range(45) for text in ("--data", f"d{number}={folder}/dataset")]
+    done = run_feeder("serve", *data, "--bind", "tcp://127.0.0.1:0", "--workers", "1")
+    assert done.returncode == 4
+    assert "serve fewer datasets, or give them shorter names" in error_line(done)
+
+
+def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
+    program = (
+        "import errno, subprocess, sys\n"
+        "from feeder.cli import main\n"
+        "def none_left(*_, **__): raise BlockingIOError(errno.EAGAIN, 'none left')\n"
+        "subprocess.Popen = none_left\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--data", f"d={packed}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "node process 0 cannot be started: none left: allow" in error_line(done)
+
+
+@pytest.mark.parametrize("classes", [("c" * 5000,), ("c" * 4000,) * 4000], ids=["long", "many"])
+def test_class_names_that_no_client_can_be_told_are_one_line(
+    packed: Path, tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    folder = Path(shutil.copytree(packed, tmp_path / "set"))
+    manifest = msgspec.structs.replace(load_manifest(packed), classes=classes).sealed()
+    (folder / MANIFEST_NAME).write_bytes(manifest.encode())
+    done = run_feeder("serve", "--data", f"d={folder}", "--bind", "tcp://127.0.0.1:0")
+    assert done.returncode == 3
+    assert f"{folder} cannot be served: {len(classes):,} class names" in error_line(done)
 
 
 @pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])

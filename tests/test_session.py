@@ -153,6 +153,18 @@ def test_padded_batch_larger_than_dataset_is_served() -> None:
     assert shell.sent[0].valid == 101
 
 
+def test_chunks_of_large_images_are_smaller() -> None:
+    for image_size, most, images in ((512, 32, 32), (513, 32, 31), (2048, 32, 2), (2048, 4, 1)):
+        shell = Shell(limits(chunk_images=most, slots_bytes=1 << 40))
+        shell.join()
+        shell.hello(A, batch_size=64, image_size=image_size, window=1)
+        welcome = _last(shell)
+        assert isinstance(welcome, Welcome)
+        assert welcome.chunk_images == images
+        shell.request(A, [(0, 0)], [])
+        assert {fill.count for fill in shell.fills.values()} == {images}
+
+
 def test_window_shrinks_to_the_memory_that_is_left() -> None:
     shell = Shell(limits(slots_bytes=5 * SLOT_BYTES))
     shell.hello(A, window=4)

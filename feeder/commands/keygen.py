@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
     path: Path = arguments.path
-    public_path = path.with_name(path.name + PUBLIC_SUFFIX) if path.name else path
+    if not path.name:
+        raise ConfigError(f"{path} is a folder: give the path of a file for the secret key")
+    public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     name = path.name if arguments.name is None else arguments.name
     if not is_key_name(name):
         raise ConfigError(
