@@ -18,7 +18,7 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message, send_first
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
 from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
@@ -146,9 +146,9 @@ class BatchFetcher:
         self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:
             self._connect()
-            self.welcome = self._greet(
-                Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
-            )
+            hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
+            self._send(hello)
+            self.welcome = self._await_welcome()
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None
             try:
@@ -304,10 +304,8 @@ class BatchFetcher:
             case _:
                 pass  # pongs, word of draining, and what belongs to older sessions
 
-    def _greet(self, hello: Hello) -> Welcome:
+    def _await_welcome(self) -> Welcome:
         watch = HandshakeWatch(self._endpoint, self._keys)
-        if not send_first(self._socket, self._monitor, watch, encode(hello), self._timeout_s):
-            raise self._silence()
         while await_message(self._socket, self._monitor, watch, self._timeout_s):
             message, _ = self._receive()
             if isinstance(message, Welcome):

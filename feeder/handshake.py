@@ -145,42 +145,15 @@ class HandshakeWatch:
         )
 
 
-def send_first(
-    dealer: "zmq.Socket[bytes]",
-    monitor: "zmq.Socket[bytes]",
-    watch: HandshakeWatch,
-    frame: bytes,
-    timeout_s: float,
-) -> bool:
-    """Send a connection's first message; return whether that went. HandshakeProblem as below.
-
-    A connection that was refused before takes none, and never will.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            dealer.send(frame, zmq.DONTWAIT)
-        except zmq.Again:
-            left_s = deadline_s - time.monotonic()
-            if not await_message(dealer, monitor, watch, left_s, zmq.POLLOUT):
-                return False
-        else:
-            return True
-
-
 def await_message(
     dealer: "zmq.Socket[bytes]",
     monitor: "zmq.Socket[bytes]",
     watch: HandshakeWatch,
     timeout_s: float,
-    event: int = zmq.POLLIN,
 ) -> bool:
-    """Wait for a message, or with POLLOUT for room for one; return whether there is, in time.
-
-    HandshakeProblem if keys misfit.
-    """
+    """Wait for a message; return whether there is one in time. HandshakeProblem if keys misfit."""
     poller = zmq.Poller()
-    poller.register(dealer, event)
+    poller.register(dealer, zmq.POLLIN)
     poller.register(monitor, zmq.POLLIN)
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -5,7 +5,7 @@ import time
 import zmq
 
 from feeder.errors import ConfigError, PeerError, ProtocolError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message, send_first
+from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
 from feeder.keys import ClientKeys
 from feeder.metrics import Counters
 from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
@@ -31,10 +31,9 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
                 f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
+        socket.send(encode(StatsRequest()))
         deadline_s = time.monotonic() + timeout_s
-        request = encode(StatsRequest())
-        is_asked = send_first(socket, monitor, watch, request, timeout_s)
-        while is_asked and await_message(socket, monitor, watch, deadline_s - time.monotonic()):
+        while await_message(socket, monitor, watch, deadline_s - time.monotonic()):
             answer = decode_from_node(socket.recv_multipart()[0])
             if isinstance(answer, Stats):
                 return answer.counters

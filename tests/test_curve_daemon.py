@@ -210,22 +210,6 @@ def is_let_in(place: Place, keys: ClientKeys) -> bool:
     return True
 
 
-def test_a_client_that_is_refused_before_it_can_greet_is_told_so_too(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect = BatchFetcher._connect
-
-    def connect_and_lose_the_core(client: BatchFetcher) -> None:
-        connect(client)
-        time.sleep(1)  # as on a busy machine; meanwhile the connection is refused and gone
-
-    monkeypatch.setattr(BatchFetcher, "_connect", connect_and_lose_the_core)
-    began_s = time.monotonic()
-    with pytest.raises(HandshakeProblem, match="does not know the key"):
-        fetcher(place.tcp, place.stranger.to(place.server))
-    assert time.monotonic() - began_s < DEADLINE_S / 2, "it was told, not left waiting"
-
-
 def test_the_list_is_read_again_while_serving(place: Place) -> None:
     keys = place.stranger.to(place.server)
     entry = place.allowed / "stranger.pub"
