@@ -1,10 +1,16 @@
 """Fixtures that every test may use."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
+
+# A shell ignores SIGINT in what it runs in the background, and all that tests start would inherit
+# that: there, an interrupt would be no interrupt. Whoever handles it is left alone.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
