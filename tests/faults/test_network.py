@@ -11,7 +11,7 @@ import pytest
 from bench.chaos_proxy import Side, TcpProxy
 from feeder.errors import PeerError
 from feeder.wire import Welcome
-from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
 from tests.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -91,7 +91,7 @@ def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[
         taken = pool.submit(take, loader, proxy.stall, at=(2,))
         wait_until(lambda: proxy.pieces_held, "something is on its way")
         proxy.mend()
-        assert taken.result(30) == undisturbed
+        assert taken.result(DEADLINE_S) == undisturbed
         assert loader.statistics().reconnects == 0
 
 
@@ -104,7 +104,7 @@ def test_half_a_message_is_no_batch(daemon: Daemon, proxy: TcpProxy) -> None:
         for _ in range(2):
             wait_until(lambda: proxy.pieces_held, "half a message is on its way")
             cut(proxy)
-        assert taken.result(30) == undisturbed
+        assert taken.result(DEADLINE_S) == undisturbed
 
 
 def test_a_slow_network_changes_nothing(proxy: TcpProxy, undisturbed: list[str]) -> None:
