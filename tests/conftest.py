@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
 
@@ -11,6 +12,14 @@ _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sa
 # that: there, an interrupt would be no interrupt. Whoever handles it is left alone.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The same examples in every run, however slow the machine: a run that fails says something about
+# the change, and not about luck. `--hypothesis-profile default` draws others.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")
