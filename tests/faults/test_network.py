@@ -1,5 +1,7 @@
 """The network between client and feeder cut, stalled, delayed and half closed: the same bytes."""
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +86,24 @@ def test_a_network_that_is_cut_goes_unnoticed(proxy: TcpProxy, undisturbed: list
 
         assert take(loader, cut_and_wait, at=(1, 5)) == undisturbed
         assert loader.statistics().reconnects == 2
+
+
+def test_a_connection_that_comes_about_while_the_network_is_cut_is_cut_too(
+    proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = proxy._connect
+
+    def connect_and_cut() -> socket.socket | None:
+        server = connect()
+        proxy.cut()
+        return server
+
+    monkeypatch.setattr(proxy, "_connect", connect_and_cut)
+    port = int(proxy.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.settimeout(DEADLINE_S)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b"", "the daemon's greeting came through"
 
 
 def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[str]) -> None:
