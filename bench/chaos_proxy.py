@@ -124,6 +124,8 @@ class TcpProxy:
                 continue
             link = _Link(client, server)
             with self._changed:
+                if self._is_cut or self._is_closed:  # meanwhile
+                    link.reset()
                 self._links.add(link)
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
                 for source, sink in ((client, server), (server, client)):

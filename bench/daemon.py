@@ -1,6 +1,7 @@
 """A real ``feeder serve`` for the length of a bench: started, awaited, watched, and gone again."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -164,11 +165,16 @@ def start_daemon(
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of the loopback address that nobody has at the moment.
+
+    The daemon that it is for starts later, maybe again and again: so it is none of those that Linux
+    gives to whoever asks for any.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log: Path) -> None:

@@ -18,7 +18,13 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
+from feeder.handshake import (
+    MONITORED,
+    HandshakeWatch,
+    apply_client_keys,
+    await_message,
+    say_first,
+)
 from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
@@ -147,7 +153,7 @@ class BatchFetcher:
         try:
             self._connect()
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
-            self._send(hello)
+            say_first(self._socket, encode(hello))
             self.welcome = self._await_welcome()
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None

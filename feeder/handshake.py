@@ -145,6 +145,15 @@ class HandshakeWatch:
         )
 
 
+def say_first(dealer: "zmq.Socket[bytes]", frame: bytes) -> None:
+    """Send a client's first message, unless libzmq has given up the connection by now.
+
+    On a busy machine it can have. The monitor then says why: ``await_message`` comes next.
+    """
+    with contextlib.suppress(zmq.Again):
+        dealer.send(frame, zmq.DONTWAIT)
+
+
 def await_message(
     dealer: "zmq.Socket[bytes]",
     monitor: "zmq.Socket[bytes]",

@@ -5,7 +5,13 @@ import time
 import zmq
 
 from feeder.errors import ConfigError, PeerError, ProtocolError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys, await_message
+from feeder.handshake import (
+    MONITORED,
+    HandshakeWatch,
+    apply_client_keys,
+    await_message,
+    say_first,
+)
 from feeder.keys import ClientKeys
 from feeder.metrics import Counters
 from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
@@ -31,7 +37,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
                 f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
-        socket.send(encode(StatsRequest()))
+        say_first(socket, encode(StatsRequest()))
         deadline_s = time.monotonic() + timeout_s
         while await_message(socket, monitor, watch, deadline_s - time.monotonic()):
             answer = decode_from_node(socket.recv_multipart()[0])

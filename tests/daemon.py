@@ -42,7 +42,7 @@ from tests.sources import REPOSITORY, feeder_command, make_source, pack
 
 Key = tuple[int, int]
 SAMPLES = 53
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 """For whatever should happen soon: generous, as the machines that run tests are busy."""
 
 
@@ -165,7 +165,7 @@ class Daemon:
                 self.process.wait(10)
         for process in self._family:
             with contextlib.suppress(AssertionError):
-                wait_until(lambda p=process: not _is_alive(p), "gone", 2.0)  # type: ignore[misc]
+                wait_until(lambda p=process: not _is_alive(p), "gone", 10.0)  # type: ignore[misc]
         left = [process for process in self._family if _is_alive(process)]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):

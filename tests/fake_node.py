@@ -38,7 +38,7 @@ Key = tuple[int, int]
 Message = list[bytes]  # the frames, without the peer's identity
 Script = Callable[[Key, list[Message]], list[Message]]
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 _INCARNATIONS = itertools.count(1)
 

@@ -158,9 +158,9 @@ class Fleet:
         """Have something happen after a while."""
         self.at(self.now_s + delay_s, call)
 
-    def at(self, at_s: float, call: Callable[[], None]) -> None:
-        """Have something happen at a time, after what was already to happen then."""
-        heapq.heappush(self._agenda, (at_s, next(self._numbers), call))
+    def at(self, at_s: float, call: Callable[[], None], turn: int | None = None) -> None:
+        """Have something happen at a time, after what has an earlier turn; by default the last."""
+        heapq.heappush(self._agenda, (at_s, next(self._numbers) if turn is None else turn, call))
 
     # --- What befalls nodes and network -------------------------------------------------------
 
@@ -276,15 +276,16 @@ class Fleet:
         if line.is_connected:
             at_s = max(self.now_s + LATENCY_S, line.sent_until_s)
             line.sent_until_s = at_s
-            connection = line.connection
-            self.at(at_s, partial(self._reach, number, connection, message))
+            turn = next(self._numbers)
+            self.at(at_s, partial(self._reach, number, line.connection, turn, message), turn)
 
-    def _reach(self, number: int, connection: int, message: ClientMessage) -> None:
+    def _reach(self, number: int, connection: int, turn: int, message: ClientMessage) -> None:
         line = self.lines[number]
         if line.connection != connection:
             return
-        if line.node.stopped_until_s > self.now_s:
-            self.at(line.node.stopped_until_s, partial(self._reach, number, connection, message))
+        if line.node.stopped_until_s > self.now_s:  # it may be stopped for longer then: see turn
+            call = partial(self._reach, number, connection, turn, message)
+            self.at(line.node.stopped_until_s, call, turn)
             return
         self._serve(number, line.node, message)
 

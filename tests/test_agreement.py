@@ -9,7 +9,7 @@ import pytest
 from feeder.agreement import Agreement, Maker, find_disagreement
 from feeder.errors import ResourceError
 from feeder.self_test import compute_self_test
-from tests.daemon import Daemon, pack_small, run_status
+from tests.daemon import DEADLINE_S, Daemon, pack_small, run_status
 from tests.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -76,7 +76,7 @@ def check_refusal(daemon: Daemon, who: str) -> None:
     assert re.search(rf"{who} \d and {who} \d would make different batches of the same", line)
     assert compute_self_test() in line
     assert "libraries of equal versions" in line
-    assert daemon.process.wait(20) == ResourceError.exit_status
+    assert daemon.process.wait(DEADLINE_S) == ResourceError.exit_status
 
 
 def test_status_and_ready_line_tell_the_hash(packed: Path) -> None:

@@ -204,17 +204,21 @@ SMALL = [*("--batch-size", "4", "--image-size", "32", "--calm", "1")]
 
 def test_a_short_run_breaks_things_and_nobody_notices(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
-    settings = [*SMALL, "--minutes", "0.06", "--every", "0.5", "--seed", "3"]
+    settings = [*SMALL, "--every", "0.5", "--seed", "3", "--json", str(out)]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    status = main(["chaos", str(dataset), *settings, "--json", str(out)])
-    document = json.loads(out.read_text())
-    # Six busy seconds with as many faults as they have room for say nothing about throughput.
-    failures = [line for line in document["failures"] if not line.startswith("throughput")]
-    assert failures == []
-    assert status == (1 if document["failures"] else 0)
-    rows = {row["name"]: row["value"] for row in document["results"]}
-    for wrong in ("lost", "repeated", "different", "leaked", "errors"):
-        assert rows[f"chaos/{wrong}"] == 0
+    for minutes in ("0.06", "0.3", "1"):  # a slow machine has no room for three faults in less
+        status = main(["chaos", str(dataset), *settings, "--minutes", minutes])
+        document = json.loads(out.read_text())
+        # Some busy seconds, with as many faults as they have room for, say nothing about speed.
+        speed = ("throughput", "a client waited")
+        failures = [line for line in document["failures"] if not line.startswith(speed)]
+        assert failures == []
+        assert status == (1 if document["failures"] else 0)
+        rows = {row["name"]: row["value"] for row in document["results"]}
+        for wrong in ("lost", "repeated", "different", "leaked", "errors"):
+            assert rows[f"chaos/{wrong}"] == 0
+        if rows["chaos/faults"] >= 3:
+            break
     assert rows["chaos/faults"] == len(document["faults"]) >= 3
     assert rows["chaos/batches"] > 100
     assert rows["chaos/batches-lent"] > 50, "one of the two shares memory"

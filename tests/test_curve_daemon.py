@@ -7,17 +7,21 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import zmq
 
+from feeder import fetch, stats_request
 from feeder.errors import PeerError
 from feeder.fetch import BatchFetcher
-from feeder.handshake import HandshakeProblem, ask_mechanism
+from feeder.handshake import HandshakeProblem, apply_client_keys, ask_mechanism
 from feeder.keys import ClientKeys
 from feeder.stats_request import request_counters
-from feeder.wire import Welcome
+from feeder.wire import ClientMessage, Welcome, encode
 from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
 from tests.key_pairs import KeyPair
 from tests.sources import error_line, run_feeder
@@ -200,6 +204,38 @@ def test_refusals_are_counted_by_reason_and_logged_without_the_key(place: Place)
     key = place.stranger.public.read_text().split()[-1]
     assert key[:8] in line
     assert key[:9] not in "".join(place.daemon.lines)
+
+
+@pytest.mark.parametrize("problem", ["does not know the key of 'stranger'", "has no keys"])
+@pytest.mark.parametrize("module", [fetch, stats_request])
+def test_who_is_refused_before_it_has_said_a_word_is_told_why(
+    place: Place,
+    plain: Daemon,
+    problem: str,
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine libzmq can have given up the connection before anything was sent."""
+    endpoint, server, client = misfits(place, plain)[problem]
+    assert server is not None
+    assert client is not None
+    sockets = []
+
+    def connect_with(dealer: "zmq.Socket[bytes]", *rest: Any) -> None:
+        sockets.append(dealer)
+        apply_client_keys(dealer, *rest)
+
+    def encode_late(message: ClientMessage) -> bytes:
+        wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "the connection is given up")
+        return encode(message)
+
+    monkeypatch.setattr(module, "apply_client_keys", connect_with)
+    monkeypatch.setattr(module, "encode", encode_late)
+    ask = fetcher if module is fetch else partial(request_counters, timeout_s=DEADLINE_S)
+    began_s = time.monotonic()
+    with pytest.raises(HandshakeProblem, match=problem):
+        ask(endpoint, keys=client.to(server))
+    assert time.monotonic() - began_s < DEADLINE_S / 2
 
 
 def is_let_in(place: Place, keys: ClientKeys) -> bool:

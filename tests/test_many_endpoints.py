@@ -8,11 +8,11 @@ import psutil
 import pytest
 
 from feeder.errors import DatasetError, ProtocolError
-from tests.daemon import Daemon, pack_small, wait_until
+from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.lent_client import digest, expected, make_loader
 from tests.sources import make_source, pack
 from tests.test_neighbours import CPUS, two_nodes
-from trainer_client import LoaderStatistics
+from trainer_client import LoaderStatistics, _transport
 
 BATCHES = 24  # of five an epoch
 
@@ -207,6 +207,13 @@ if "feeder.worker" in sys.orig_argv or "feeder.node" in sys.orig_argv:
 """
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that waits for all of its feeders to show, on a busy machine too."""
+    monkeypatch.setattr(_transport, "GATHER_S", DEADLINE_S)
+
+
+@pytest.mark.usefixtures("_patient")
 def test_feeders_that_would_give_other_bytes_are_not_mixed(
     packed: Path, tmp_path: Path, daemons: tuple[Daemon, Daemon]
 ) -> None:
@@ -227,6 +234,7 @@ def test_feeders_that_would_give_other_bytes_are_not_mixed(
         assert bad.counters()["batches"] == 0
 
 
+@pytest.mark.usefixtures("_patient")
 def test_feeders_of_other_datasets_of_the_same_name_are_refused(
     tmp_path: Path, daemons: tuple[Daemon, Daemon]
 ) -> None:

@@ -55,10 +55,10 @@ def large_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _start_packing(source: Path, destination: Path) -> "subprocess.Popen[str]":
-    """Start a packing that is in no hurry, so that the test gets at it before it is done."""
+    """Start a packing of many parts, so that the test gets at it before it is done."""
     command = feeder_command("pack", source, destination, "--shards", "20", "--jobs", "2")
     return subprocess.Popen(
-        ["nice", "-n", "19", *command],
+        command,
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

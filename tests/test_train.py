@@ -16,9 +16,13 @@ from torch import nn
 
 from feeder.errors import ConfigError, PeerError, ResourceError
 from feeder.wire import Bye, Hello, Request
+<<<<<<< HEAD
 from tests.daemon import Daemon, pack_small
 from tests.fake_node import FakeNode
 from tests.key_pairs import KeyPair
+=======
+from tests.fake_node import WAIT_S, FakeNode
+>>>>>>> 2906b7b1412f3afc263c8c8f7e2686bf824db2bf
 from trainer_client import Batch, FeederLoader
 from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
@@ -252,13 +256,13 @@ def run_job(*command: str) -> "subprocess.Popen[str]":
 
 def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] == 4 else messages
-    job = run_job("-m", "trainer_client.train", *command_line(node, "--timeout-s", "60"))
-    try:
-        node.wait_until(lambda: any_wanted(node, (0, 4)), "the job does not train")
-        job.send_signal(signal.SIGINT)
-        _, error = job.communicate(timeout=30)
-    finally:
-        job.kill()
+    with run_job("-m", "trainer_client.train", *command_line(node, "--timeout-s", "60")) as job:
+        try:
+            node.wait_until(lambda: any_wanted(node, (0, 4)), "the job does not train")
+            job.send_signal(signal.SIGINT)
+            _, error = job.communicate(timeout=WAIT_S)
+        finally:
+            job.kill()
     assert (job.returncode, error) == (130, "train: interrupted\n")
     node.wait_until(lambda: node.count(Bye), "no goodbye")
 
@@ -267,15 +271,15 @@ def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
 def test_two_ranks_share_an_epoch_and_count_the_evaluation_once(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    job = run_job(
+    with run_job(
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "trainer_client.train"),
         *command_line(node, "--val-dataset", "val", "--json", str(tmp_path / "result.json")),
-    )
-    try:
-        output, error = job.communicate(timeout=120)
-    finally:
-        job.kill()
+    ) as job:
+        try:
+            output, error = job.communicate(timeout=150)
+        finally:
+            job.kill()
     assert job.returncode == 0, error
     assert "small on cpu, 2 x 16 images a step, 3 steps an epoch" in output
     assert output.count("epoch 0: loss") == 1, "one rank speaks"

@@ -16,7 +16,7 @@ import torch
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.wire import Hello
-from tests.daemon import wait_until
+from tests.daemon import DEADLINE_S, wait_until
 from tests.fake_node import FakeNode
 from tests.test_train import ROOT, SAMPLES, command_line, make_options
 from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
@@ -154,7 +154,7 @@ def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
     with Job(node, tmp_path, "stopped", ranks=2) as stopped:
         stopped.wait_for((3, 1))
         stopped.processes[1].send_signal(signal.SIGTERM)  # the other one must hear of it
-        said = [process.communicate(timeout=30) for process in stopped.processes]
+        said = [process.communicate(timeout=DEADLINE_S) for process in stopped.processes]
     assert [process.returncode for process in stopped.processes] == [0, 0], said
     check_steps(node, stopped.steps(), (1, 2))
     epoch, step = stopped.steps()[-1][0]

@@ -115,7 +115,9 @@ class Client:
 
     def hear(self) -> str:
         """Return the next line that it says."""
-        return self._lines.get(timeout=DEADLINE_S)
+        line = self._lines.get(timeout=DEADLINE_S)
+        assert line, f"{self.process} has ended"
+        return line
 
     def stop(self) -> None:
         """SIGSTOP; returns once it has stopped."""
@@ -149,6 +151,7 @@ class Client:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line.rstrip("\n"))
+        self._lines.put("")
 
 
 def stop(process: psutil.Process) -> None:

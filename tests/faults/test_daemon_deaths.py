@@ -10,6 +10,7 @@ import pytest
 from feeder.dataset import Dataset
 from feeder.wire import Failed, Refused, Welcome
 from tests.daemon import (
+    DEADLINE_S,
     Daemon,
     RawClient,
     check_batch,
@@ -122,7 +123,7 @@ def test_a_library_that_is_missing_is_one_line_and_no_loop(packed: Path, tmp_pat
     with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
         line = daemon.wait_line("^feeder: error: ")
         assert "turbojpeg is not installed" in line
-        assert daemon.process.wait(20) == 4
+        assert daemon.process.wait(DEADLINE_S) == 4
         assert len([line for line in daemon.lines if "error" in line]) == 1
 
 
@@ -135,7 +136,7 @@ def test_workers_that_die_while_starting_end_the_daemon(packed: Path, tmp_path: 
     with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
         line = daemon.wait_line("^feeder: error: ")
         assert "workers in a row ended while starting, the last one ended with status 7" in line
-        assert daemon.process.wait(20) == 4
+        assert daemon.process.wait(DEADLINE_S) == 4
 
 
 def test_node_processes_that_crash_again_and_again_end_the_daemon(
@@ -149,7 +150,7 @@ def test_node_processes_that_crash_again_and_again_end_the_daemon(
     with Daemon(*arguments, environ=environ, is_ready=False) as daemon:
         line = daemon.wait_line("^feeder: error: ", 60)
         assert "crashed 6 times within 60 s; the last one was ended by signal 11" in line
-        assert daemon.process.wait(20) == 4
+        assert daemon.process.wait(DEADLINE_S) == 4
 
 
 def test_a_dataset_that_is_damaged_fails_its_batch_with_the_samples_name(

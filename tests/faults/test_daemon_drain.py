@@ -9,6 +9,7 @@ import pytest
 from feeder.dataset import Dataset
 from feeder.wire import Draining, Refused
 from tests.daemon import (
+    DEADLINE_S,
     Daemon,
     RawClient,
     check_batch,
@@ -48,7 +49,7 @@ def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None
         for key in keys:
             check_batch(dataset, _LARGE, key, client.take(key), seed=3)
         assert client.others == [Draining(session=client.session)]
-        assert daemon.process.wait(10) == 0
+        assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_gone()
 
 

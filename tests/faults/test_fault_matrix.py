@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from bench.footprint import mapped_slot_memories
+from feeder.stats_request import request_counters
 from tests.daemon import pack_small, wait_until
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
@@ -76,7 +77,7 @@ class Scene:
         """Compare with what there was: the survivor's session, and nothing else."""
         self.service.await_all()
         self.service.await_counters(sessions=1)
-        counters = self.service.counters()
+        counters = request_counters(self.service.endpoint, DEADLINE_S)
         assert counters["slots_held_bytes"] == counters["slots_committed_bytes"] > 0
         await_fds(self.service.daemon.node, self.node_fds)
         await_fds(self.survivor.client.process, self.client_fds)
@@ -207,10 +208,12 @@ def leave(phase: str, service: Service, held: psutil.Process | None) -> None:
 def _hold_batch(service: Service, trainee: Trainee) -> psutil.Process:
     """Stop a worker and ask for batches: it has chunks of one in hand, and others are lent."""
     trainee.client.await_lent()
-    released = service.counters()["batches_released"]
+    released = request_counters(service.endpoint, DEADLINE_S)["batches_released"]
     held = service.daemon.workers()[0]
     stop(held)
     trainee.ask(EPOCH)
     # One may have been on its way before; with each, another batch was asked for.
-    wait_until(lambda: service.counters()["batches_released"] >= released + 3, "it asks for more")
+    wait_until(
+        lambda: service.counters().get("batches_released", 0) >= released + 3, "it asks for more"
+    )
     return held

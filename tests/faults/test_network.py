@@ -1,5 +1,7 @@
 """The network between client and feeder cut, stalled, delayed and half closed: the same bytes."""
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ import pytest
 from bench.chaos_proxy import Side, TcpProxy
 from feeder.errors import PeerError
 from feeder.wire import Welcome
-from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
 from tests.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -86,12 +88,30 @@ def test_a_network_that_is_cut_goes_unnoticed(proxy: TcpProxy, undisturbed: list
         assert loader.statistics().reconnects == 2
 
 
+def test_a_connection_that_comes_about_while_the_network_is_cut_is_cut_too(
+    proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = proxy._connect
+
+    def connect_and_cut() -> socket.socket | None:
+        server = connect()
+        proxy.cut()
+        return server
+
+    monkeypatch.setattr(proxy, "_connect", connect_and_cut)
+    port = int(proxy.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        client.settimeout(DEADLINE_S)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b"", "the daemon's greeting came through"
+
+
 def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[str]) -> None:
     with make_loader(proxy.endpoint) as loader, ThreadPoolExecutor() as pool:
         taken = pool.submit(take, loader, proxy.stall, at=(2,))
         wait_until(lambda: proxy.pieces_held, "something is on its way")
         proxy.mend()
-        assert taken.result(30) == undisturbed
+        assert taken.result(DEADLINE_S) == undisturbed
         assert loader.statistics().reconnects == 0
 
 
@@ -104,7 +124,7 @@ def test_half_a_message_is_no_batch(daemon: Daemon, proxy: TcpProxy) -> None:
         for _ in range(2):
             wait_until(lambda: proxy.pieces_held, "half a message is on its way")
             cut(proxy)
-        assert taken.result(30) == undisturbed
+        assert taken.result(DEADLINE_S) == undisturbed
 
 
 def test_a_slow_network_changes_nothing(proxy: TcpProxy, undisturbed: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from feeder.errors import PeerError
 from feeder.slot_layout import SlotLayout
-from tests.daemon import Daemon, pack_small, wait_until
+from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.lent_client import BATCH, SLOTS, digest, expected, make_loader
 
 EPOCH: Final = 5  # batches
@@ -41,7 +41,7 @@ def test_a_client_without_room_for_its_slots_waits_for_it_or_hears_what_is_missi
                 wait_until(lambda: daemon.counters()["refused.memory"] > refused, "it is refused")
                 taken += map(digest, batches)
                 assert first.statistics().reconnects == 0
-            with patient.result(30) as second:
+            with patient.result(DEADLINE_S) as second:
                 assert [digest(batch) for batch in second] == undisturbed
         assert taken == expected(daemon.endpoint, EPOCH, **LARGE)
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all is back")
