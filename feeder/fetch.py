@@ -21,8 +21,8 @@ from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, R
 from feeder.handshake import (
     MONITORED,
     HandshakeWatch,
-    apply_client_keys,
     await_message,
+    dial,
     say_first,
 )
 from feeder.keys import ClientKeys
@@ -255,8 +255,7 @@ class BatchFetcher:
         self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
         try:
-            apply_client_keys(self._socket, self._endpoint, self._keys)
-            self._socket.connect(self._endpoint)
+            dial(self._socket, self._endpoint, self._keys)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"endpoint {self._endpoint!r} cannot be dialled ({error}): use tcp://HOST:PORT or "

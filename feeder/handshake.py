@@ -58,12 +58,18 @@ class HandshakeProblem(PeerError):  # noqa: N818 -- a name that says what happen
     """Raised when client and feeder do not come together because of their keys."""
 
 
-def apply_client_keys(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) -> None:
-    """Have the socket use the keys when it connects to ``endpoint``; ipc takes none."""
+def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) -> None:
+    """Begin to connect a socket to ``endpoint``, with keys where that is tcp.
+
+    zmq.ZMQError for what is no endpoint.
+    """
+    # Not for names: libzmq would look only for IPv6 addresses of theirs.
+    dealer.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
     if keys is not None and endpoint.startswith("tcp://"):
         dealer.set(zmq.CURVE_SERVERKEY, keys.server.text.encode())
         dealer.set(zmq.CURVE_PUBLICKEY, keys.own.public().text.encode())
         dealer.set(zmq.CURVE_SECRETKEY, keys.own.text.encode())
+    dealer.connect(endpoint)
 
 
 class HandshakeWatch:

@@ -8,8 +8,8 @@ from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.handshake import (
     MONITORED,
     HandshakeWatch,
-    apply_client_keys,
     await_message,
+    dial,
     say_first,
 )
 from feeder.keys import ClientKeys
@@ -30,8 +30,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
         monitor = socket.get_monitor_socket(MONITORED)
         watch = HandshakeWatch(endpoint, keys)
         try:
-            apply_client_keys(socket, endpoint, keys)
-            socket.connect(endpoint)
+            dial(socket, endpoint, keys)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "

@@ -18,7 +18,7 @@ import zmq
 from feeder import fetch, stats_request
 from feeder.errors import PeerError
 from feeder.fetch import BatchFetcher
-from feeder.handshake import HandshakeProblem, apply_client_keys, ask_mechanism
+from feeder.handshake import HandshakeProblem, ask_mechanism, dial
 from feeder.keys import ClientKeys
 from feeder.stats_request import request_counters
 from feeder.wire import ClientMessage, Welcome, encode
@@ -221,15 +221,15 @@ def test_who_is_refused_before_it_has_said_a_word_is_told_why(
     assert client is not None
     sockets = []
 
-    def connect_with(dealer: "zmq.Socket[bytes]", *rest: Any) -> None:
+    def dial_it(dealer: "zmq.Socket[bytes]", *rest: Any) -> None:
         sockets.append(dealer)
-        apply_client_keys(dealer, *rest)
+        dial(dealer, *rest)
 
     def encode_late(message: ClientMessage) -> bytes:
         wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "the connection is given up")
         return encode(message)
 
-    monkeypatch.setattr(module, "apply_client_keys", connect_with)
+    monkeypatch.setattr(module, "dial", dial_it)
     monkeypatch.setattr(module, "encode", encode_late)
     ask = fetcher if module is fetch else partial(request_counters, timeout_s=DEADLINE_S)
     began_s = time.monotonic()

@@ -4,7 +4,6 @@ import copy
 import gc
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from feeder.plan import EpochPlan, LastBatch
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Bye, Hello, Request
 from tests.fake_node import WAIT_S, FakeNode, sample_pixels
+from tests.ipv6 import needs_ipv6
 from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
 
@@ -96,16 +96,7 @@ def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
     assert not images[:, 3].any()
 
 
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6 on the loopback device")
+@needs_ipv6
 def test_a_feeder_can_be_at_an_ipv6_address() -> None:
     with FakeNode(endpoint="tcp://[::1]:*") as node, make_loader(node, timeout_s=5.0) as loader:
         assert node.endpoint.startswith("tcp://[::1]:")

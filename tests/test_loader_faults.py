@@ -31,13 +31,9 @@ def node() -> Iterator[FakeNode]:
 def _no_thread_stays() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-<<<<<<< HEAD
     for thread in set(threading.enumerate()) - before:
         thread.join(WAIT_S)  # nobody waits for who watches a list
         assert not thread.is_alive(), thread.name
-=======
-    assert set(threading.enumerate()) <= before
->>>>>>> 2906b7b1412f3afc263c8c8f7e2686bf824db2bf
 
 
 def unused_endpoint() -> str:

@@ -17,6 +17,7 @@ import pytest
 import zmq
 
 from feeder.dataset import Dataset
+from feeder.fetch import BatchFetcher
 from feeder.manifest import MANIFEST_NAME, load_manifest
 from feeder.wire import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
 from tests.daemon import (
@@ -32,6 +33,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
+from tests.ipv6 import needs_ipv6
 from tests.sources import REPOSITORY, error_line, run_feeder
 
 
@@ -270,6 +272,16 @@ def test_status_for_people(daemon: Daemon) -> None:
     assert done.returncode == 0
     assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
     assert re.search(r"^stage_seconds\.decode +\d+\.\d{3}$", done.stdout, re.MULTILINE)
+
+
+@needs_ipv6
+def test_status_and_batches_are_had_by_ipv6(packed: Path, dataset: Dataset) -> None:
+    with Daemon("--data", f"d={packed}", "--bind", "tcp://[::1]:0", "--workers", "1") as daemon:
+        assert daemon.endpoint.startswith("tcp://[::1]:")
+        assert run_feeder("status", daemon.endpoint).returncode == 0
+        with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
+            batch = next(fetcher.fetch([(0, 1)]))
+            check_batch(dataset, small_recipe(), (0, 1), batch, seed=0)
 
 
 def test_status_without_a_daemon_names_endpoint_and_deadline() -> None:

@@ -16,13 +16,9 @@ from torch import nn
 
 from feeder.errors import ConfigError, PeerError, ResourceError
 from feeder.wire import Bye, Hello, Request
-<<<<<<< HEAD
 from tests.daemon import Daemon, pack_small
-from tests.fake_node import FakeNode
-from tests.key_pairs import KeyPair
-=======
 from tests.fake_node import WAIT_S, FakeNode
->>>>>>> 2906b7b1412f3afc263c8c8f7e2686bf824db2bf
+from tests.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
 from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small

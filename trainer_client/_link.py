@@ -18,7 +18,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, ProtocolError, ResourceError
-from feeder.handshake import MONITORED, HandshakeWatch, apply_client_keys
+from feeder.handshake import MONITORED, HandshakeWatch, dial
 from feeder.keys import ClientKeys
 from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
 from feeder.slot_layout import SlotLayout
@@ -83,10 +83,7 @@ class Link:
         self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
         self._watch = HandshakeWatch(endpoint, keys)
         try:
-            # Not for names: libzmq would look only for IPv6 addresses of theirs.
-            self.dealer.ipv6 = endpoint.startswith("tcp://[")
-            apply_client_keys(self.dealer, endpoint, keys)
-            self.dealer.connect(endpoint)
+            dial(self.dealer, endpoint, keys)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
