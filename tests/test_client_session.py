@@ -417,6 +417,16 @@ def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> 
     assert shell.warnings == []
 
 
+def test_a_window_that_is_granted_smaller_is_told_with_what_limits_it() -> None:
+    shell = Shell(PEER, window=6)
+    shell.connect()
+    (said,) = [out for out in shell.hear(welcome(window=2)) if isinstance(out, Say)]
+    assert said.text.endswith(
+        "; 2 ahead, not 6: it has no room for more (its window_max, slots_bytes, "
+        "client_slots_bytes)"
+    )
+
+
 def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None:
     shell = share()
     slots = shell.map_slots()

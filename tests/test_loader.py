@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import os
 import pickle
 import subprocess
@@ -233,6 +234,14 @@ def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_
     assert len(set(sample_ids)) == len(sample_ids)
     if split == "val":
         assert sorted(sample_ids) == list(range(97))
+
+
+def test_the_rank_may_be_an_integer_of_any_type(node: FakeNode) -> None:
+    with make_loader(node, rank=np.int64(1), world_size=torch.tensor(2)) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+    assert state["world_size"] == 2
+    with pytest.raises(ConfigError, match=r"whole numbers, got 0\.5 of 2"):
+        make_loader(node, rank=0.5, world_size=2)
 
 
 def test_padding_changes_neither_shape_nor_loss(node: FakeNode) -> None:

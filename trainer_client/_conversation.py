@@ -242,6 +242,20 @@ class Conversation:
         self._claim_by_s, self.copied_because = None, reason
         return True
 
+    def describe_way(self) -> str:
+        """Say in one line how batches come over this link."""
+        if self.copied_because is None:
+            text = f"{self.endpoint}: batches are read in place, in its slots"
+        else:
+            text = f"{self.endpoint}: batches are copied over the socket: {self.copied_because}"
+        asked = self._hello.window
+        if self.welcome is not None and self.welcome.window < asked:
+            text += (
+                f"; {self.welcome.window} ahead, not {asked}: it has no room for more (its "
+                "window_max, slots_bytes, client_slots_bytes)"
+            )
+        return text
+
     # --- Speaking -----------------------------------------------------------------------------
 
     def due_s(self) -> float:

@@ -347,11 +347,8 @@ class ClientSession:
             self._tell_how_batches_come(link)
 
     def _tell_how_batches_come(self, link: Conversation) -> None:
-        if link.copied_because is None:
-            self._out.append(Say(f"{link.endpoint}: batches are read in place, in its slots"))
-        else:
-            text = f"{link.endpoint}: batches are copied over the socket: {link.copied_because}"
-            self._out.append(Say(text, is_warning=link.wants_slots))
+        is_warning = link.wants_slots and link.copied_because is not None
+        self._out.append(Say(link.describe_way(), is_warning=is_warning))
 
     def _collect(self, link: Conversation) -> None:
         self._out += link.take_instructions()
