@@ -5,6 +5,7 @@ context's connections wait meanwhile: 5 s and more each time while a name server
 name waits with nobody but itself.
 """
 
+import contextlib
 import ipaddress
 import threading
 import time
@@ -44,17 +45,21 @@ class Contexts:
 
     def close(self) -> None:
         """Let the last messages leave, all sockets being closed; wait for no name server."""
+        addresses = self._contexts.pop(_ADDRESSES, None)
         ends = [_end(context) for context in self._contexts.values()]
         self._contexts.clear()
-        by_s = time.monotonic() + 2 * self._farewell_s
-        for end in ends:
+        if addresses is not None:
+            addresses.term()
+        by_s = time.monotonic() + self._farewell_s
+        for end in filter(threading.Thread.is_alive, ends):
             end.join(max(0.0, by_s - time.monotonic()))
 
 
 def _end(context: Context) -> threading.Thread:
     """Terminate a context in a thread of its own, which may have to wait for a name server."""
     end = threading.Thread(target=context.term, name="feeder client ends", daemon=True)
-    end.start()
+    with contextlib.suppress(RuntimeError):  # the interpreter ends, and all with it
+        end.start()
     return end
 
 
