@@ -60,7 +60,7 @@ $(VENV)/bin/python:
 $(VENV)/.pillow-simd: pyproject.toml | $(VENV)/bin/python
 	@if grep -qw avx2 /proc/cpuinfo; then simd=AVX2 cc="cc -mavx2"; else simd=SSE4 cc="cc"; fi; \
 	wanted="$$(sed -n 's/^ *"\(pillow-simd[^"]*\)".*/\1/p' pyproject.toml)"; \
-	echo "feeder: building $$wanted with $$simd (about a minute)"; \
+	echo "feeder: installing $$wanted with $$simd (building it takes about a minute)"; \
 	CC="$$cc" $(PIP) install --no-cache-dir --no-binary pillow-simd "$$wanted"
 	@touch $@
 

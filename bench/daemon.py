@@ -1,5 +1,6 @@
 """A real ``feeder serve`` for the length of a bench: started, awaited, watched, and gone again."""
 
+import errno
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -168,13 +169,18 @@ def free_port() -> int:
     """Return a port of the loopback address that nobody has at the moment.
 
     The daemon that it is for starts later, maybe again and again: so it is none of those that Linux
-    gives to whoever asks for any.
+    gives, unless told otherwise, to whoever asks for any.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_768)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log: Path) -> None:

@@ -19,8 +19,8 @@ from feeder.wire import Hello, RefusedCode, Welcome
 SESSION_CHUNKS_MAX: Final = 16_384
 """Chunks that a session can have on their way; the socket's send mark lies above it."""
 
-_PLAIN_SIZE: Final = 512
-"""Side of images of which a chunk holds as many as configured, pixels: all that is usual."""
+_CHUNK_PIXELS: Final = 32 * 512**2
+"""Most of a chunk; as many as the configured images have by default, where they are usual ones."""
 
 MESSAGE_CHARS_MAX: Final = 4096
 """Longest text that the wire takes in a message."""
@@ -42,7 +42,7 @@ class SessionLimits:
     sessions_max: int
     window_max: int
     chunk_images: int
-    """Of images up to _PLAIN_SIZE; ``count_chunk_images`` says what larger ones make of it."""
+    """At most; ``count_chunk_images`` says how many of a recipe's."""
     slots_bytes: int
     """Budget of slot memory over all sessions."""
     lease_s: float
@@ -142,8 +142,7 @@ def count_chunk_images(recipe: Recipe, limits: SessionLimits) -> int:
     A worker must be done with a chunk long before its deadline, and others wait for it meanwhile:
     32 images of 2048 px with all augmentations take half a minute.
     """
-    most = limits.chunk_images
-    return max(1, min(most, most * _PLAIN_SIZE**2 // recipe.image_size**2))
+    return max(1, min(limits.chunk_images, _CHUNK_PIXELS // recipe.image_size**2))
 
 
 def compose_welcome(

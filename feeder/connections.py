@@ -8,8 +8,9 @@ nothing for ipc: there a connection is cut that has given no message while memor
 is sent something. Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the
 client has hung up.
 
-So that this never is another connection's, which got the number in the meantime, the inode is
-compared. Invariant: one thread uses this object; while nobody is connected, it has nothing to do.
+So that this never is another connection's, which got the number in the meantime, the descriptor is
+held on to and its inode compared. One is kept in reserve for that: it matters most when no more can
+be had. Invariant: one thread uses this object; while nobody is connected, it has nothing to do.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 import termios
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +102,8 @@ class Connections:
         self._look_at_s = float("inf")
         self._is_to_trim = False
         self._logged_s: dict[str, float] = {}  # when a cut was last logged, by its reason
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._reserve = os.dup(self._nothing)
 
     @property
     def deadline_s(self) -> float:
@@ -112,7 +116,8 @@ class Connections:
         if inode is None:
             return  # it has ended already
         if not self._open:
-            self._floor_bytes, self._grown_s = own_bytes(), now_s
+            held = own_bytes()
+            self._floor_bytes, self._grown_s = sys.maxsize if held is None else held, now_s
             self._look_at_s = now_s + _LOOK_S
         early, its_inode = self._early.pop(fd, (b"", None))
         peer = early if its_inode == inode else b""
@@ -166,7 +171,10 @@ class Connections:
         for connection in self._open.values():
             if connection.messages != connection.seen_messages:
                 connection.seen_messages, connection.heard_s = connection.messages, now_s
-        grown = (held := own_bytes()) - self._floor_bytes
+        held = own_bytes()
+        if held is None:
+            return []
+        grown = held - self._floor_bytes
         if grown < _GROWTH_BYTES:
             self._floor_bytes, self._grown_s = min(held, self._floor_bytes), now_s
             return []
@@ -206,11 +214,7 @@ class Connections:
             return None
         connection.is_cut = self._is_to_trim = True
         try:
-            with socket.socket(fileno=os.dup(fd)) as peer:
-                if os.fstat(peer.fileno()).st_ino != connection.inode:
-                    return None
-                name = _name_of(peer.getpeername())
-                peer.shutdown(socket.SHUT_RDWR)
+            name = self._shut_down(fd, connection.inode)
         except OSError:
             return None  # it has ended
         self._counters.cut(reason)
@@ -218,6 +222,27 @@ class Connections:
             self._logged_s[reason] = now_s
             _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
         return connection.listener
+
+    def close(self) -> None:
+        """Give the reserve up; nobody is cut any more."""
+        os.close(self._reserve)
+        os.close(self._nothing)
+
+    def _shut_down(self, fd: int, inode: int) -> str:
+        """Hang up on a connection, and return who it was; OSError if it has ended."""
+        os.dup2(fd, self._reserve, inheritable=False)
+        try:
+            if _inode(self._reserve) != inode:
+                raise ConnectionResetError("its number is another connection's")
+            peer = socket.socket(fileno=self._reserve)
+            try:
+                name = _name_of(peer.getpeername())
+                peer.shutdown(socket.SHUT_RDWR)
+            finally:
+                peer.detach()
+        finally:
+            os.dup2(self._nothing, self._reserve, inheritable=False)
+        return name
 
     def _explain(self, reason: str) -> str:
         if reason == _TOO_MANY:
@@ -237,12 +262,12 @@ def _name_of(address: object) -> str:
     return "a process of this machine"
 
 
-def own_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Return this process's resident memory that it shares with nobody; 0 where unknown."""
+def own_bytes(statm: Path = Path("/proc/self/statm")) -> int | None:
+    """Return this process's resident memory that it shares with nobody; None where unknown."""
     try:
         _, resident, shared, *_ = statm.read_text().split()
     except OSError:
-        return 0
+        return None
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 

@@ -127,6 +127,14 @@ def identify_file(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _is_folder(path: Path) -> bool:
+    """Tell whether a folder is there; OSError where that is not to be known."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def clear_stale_socket(path: Path) -> None:
     """Remove the socket file of a daemon that is gone; there may be none.
 
@@ -135,7 +143,7 @@ def clear_stale_socket(path: Path) -> None:
     """
     folder = path.parent
     try:
-        if not folder.is_dir():
+        if not _is_folder(folder):
             raise ConfigError(f"bind: ipc://{path}: there is no folder {folder}: create it first")
         mode = path.lstat().st_mode
     except FileNotFoundError:

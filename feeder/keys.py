@@ -42,6 +42,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 # linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
 _ACL_HEADER_BYTES: Final = 4
+_ACL_ENTRY: Final = struct.Struct("<HHI")
 _ACL_OWNER: Final = 0x01
 _ACL_USER: Final = 0x02
 _ACL_MASK: Final = 0x10
@@ -245,11 +246,14 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
     """
     if not mode & _OTHERS or not acl:
         return bool(mode & _OTHERS)
+    entries = acl[_ACL_HEADER_BYTES:]
+    if not entries or len(entries) % _ACL_ENTRY.size:
+        return True  # no ACL of Linux's
     return any(
         permissions
         and tag not in (_ACL_OWNER, _ACL_MASK)
         and (tag, who) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
-        for tag, permissions, who in struct.iter_unpack("<HHI", acl[_ACL_HEADER_BYTES:])
+        for tag, permissions, who in _ACL_ENTRY.iter_unpack(entries)
     )
 
 

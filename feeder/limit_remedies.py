@@ -10,6 +10,20 @@ from typing import Final
 _NOT_SHM: Final = "/dev/shm is not used, its size does not matter"
 
 
+PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Numbers of errors that pass once the machine, container or unit has more to give."""
+
+
+def explain_start(what: str, error: OSError) -> str:
+    """Return in one line why a process of ours cannot be started, and what to do."""
+    if error.errno in PASSING:
+        return (
+            f"{what} cannot be started: {error.strerror}: allow the daemon more processes, files "
+            "or memory"
+        )
+    return f"{what} cannot be started: {error}: is the installation whole, and open to this user?"
+
+
 def more_memory(more_bytes: int) -> str:
     """Return how to give the daemon ``more_bytes`` beyond what its cgroup or machine has."""
     megabytes = -(-more_bytes // 1_000_000)

@@ -6,12 +6,14 @@ The page cache of a cgroup counts as free, as far as it is inactive: the kernel 
 pressure. (This is how Kubernetes computes a working set.)
 """
 
-import contextlib
+import errno
 import sys
 from pathlib import Path
 from typing import Final, Literal
 
 import psutil
+
+from feeder.errors import ResourceError
 
 SLOTS_SHARE: Final = 0.5
 """Share of the available memory for slots: the rest is for workers, sockets and the page cache."""
@@ -29,12 +31,17 @@ is not let in, should at least not come from the disk."""
 def available_bytes(root: Path = Path("/")) -> int:
     """Return the bytes that this process can still take without pushing the machine into swapping.
 
-    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up. What cannot be read,
-    for want of a descriptor, is no limit.
+    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up. What cannot be read for
+    want of a descriptor is no limit; ResourceError where the machine's memory is not to be known.
     """
     left = [sys.maxsize]
-    with contextlib.suppress(OSError):
+    try:
         left.append(int(psutil.virtual_memory().available))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise ResourceError(
+                f"how much memory is free cannot be read ({error}): let the daemon read it"
+            ) from error
     for folder in _cgroup_folders(root):
         limit, used = _read_limit(folder)
         if limit is not None and used is not None:

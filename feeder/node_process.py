@@ -66,15 +66,19 @@ class NodeProcess:
         """
         ours, theirs = open_pair()
         with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-X", "faulthandler", "-m", "feeder.node"),
-                    *(str(theirs.fileno()), str(os.getpid())),
-                ],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **single_thread_environment()},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-X", "faulthandler", "-m", "feeder.node"),
+                        *(str(theirs.fileno()), str(os.getpid())),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **single_thread_environment()},
+                )
+            except OSError:
+                ours.close()
+                raise
         self._channel = Channel(ours, NodeToSupervisor)
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # it will be read as closed
             ours.send(encode_placement(self.placement))

@@ -268,6 +268,7 @@ class Router:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(_CLOSE_LINGER_MS)
+        self._connections.close()
         # Ending a context can hang on a stale I/O thread (libzmq#2586): never wait for it for long.
         ending = threading.Thread(target=self._context.term, daemon=True)
         ending.start()

@@ -25,6 +25,7 @@ from feeder.config import Config
 from feeder.dataset import Dataset
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
+from feeder.limit_remedies import explain_start
 from feeder.memory_budget import (
     CACHE_SHARE,
     available_bytes,
@@ -197,10 +198,8 @@ class Supervisor:
         try:
             node.start()
         except OSError as error:
-            raise ResourceError(
-                f"node process {node.config.number} cannot be started: {error.strerror}: allow the "
-                "daemon more processes, files or memory"
-            ) from error
+            what = f"node process {node.config.number}"
+            raise ResourceError(explain_start(what, error)) from error
         finally:
             if node.is_running:
                 self._polls.register(node.fd, select.POLLIN)

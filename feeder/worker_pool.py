@@ -23,6 +23,7 @@ import msgspec
 from feeder.agreement import Agreement, Maker
 from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
 from feeder.errors import ResourceError
+from feeder.limit_remedies import PASSING, explain_start
 from feeder.metrics import WorkerCounters
 from feeder.runtime import single_thread_environment
 from feeder.worker_messages import (
@@ -140,16 +141,19 @@ class WorkerPool:
     def start(self) -> None:
         """Start all workers at once; they come up later, each reported as Joined.
 
-        ResourceError where the machine has no process or descriptor left.
+        ResourceError where one cannot be started.
         """
         for _ in range(self._size):
             try:
                 self._spawn(self_test=self._configure.self_test)
             except OSError as error:
-                raise ResourceError(_explain_spawn(error)) from error
+                raise ResourceError(explain_start("a worker", error)) from error
 
     def tend(self, now_s: float) -> None:
-        """Start what is to be started by now and end what did not come up in time."""
+        """Start what is to be started by now and end what did not come up in time.
+
+        ResourceError where none can be started and waiting does not help.
+        """
         if now_s < self.deadline_s:
             return
         for worker in list(self._workers.values()):
@@ -158,12 +162,16 @@ class WorkerPool:
                 self._bury(worker)
         due = [at_s for at_s in self._missing_from_s if at_s <= now_s]
         self._missing_from_s = [at_s for at_s in self._missing_from_s if at_s > now_s]
-        for _ in due:
+        for started in range(len(due)):
             try:
                 self._spawn(self_test=False)
             except OSError as error:
-                _log.warning("%s; trying again in %.0f s", _explain_spawn(error), _LAST_PAUSE_S)
-                self._missing_from_s.append(now_s + _LAST_PAUSE_S)
+                text = explain_start("a worker", error)
+                if error.errno not in PASSING:
+                    raise ResourceError(text) from error
+                _log.warning("%s; trying again in %.0f s", text, _LAST_PAUSE_S)
+                self._missing_from_s += [now_s + _LAST_PAUSE_S] * (len(due) - started)
+                break
         self._set_deadline()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
@@ -204,15 +212,19 @@ class WorkerPool:
     def _spawn(self, *, self_test: bool) -> None:
         ours, theirs = open_pair()
         with theirs:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-X", "faulthandler", "-m", "feeder.worker"),
-                    *(str(theirs.fileno()), str(os.getpid())),
-                ],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **single_thread_environment()},
-            )
+            try:
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-X", "faulthandler", "-m", "feeder.worker"),
+                        *(str(theirs.fileno()), str(os.getpid())),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **single_thread_environment()},
+                )
+            except OSError:
+                ours.close()
+                raise
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1
@@ -291,13 +303,6 @@ class WorkerPool:
         del self._workers[worker.number]
         self._poll_set.remove(worker.channel.fileno())
         worker.channel.close()
-
-
-def _explain_spawn(error: OSError) -> str:
-    return (
-        f"a worker cannot be started: {error.strerror}: allow the daemon more processes, files or "
-        "memory"
-    )
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float) -> None:

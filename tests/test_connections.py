@@ -1,9 +1,12 @@
 """Which connections are cut: when there are too many, and when they hold too much."""
 
+import contextlib
 import os
+import resource
 import socket
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from feeder import connections
@@ -58,6 +61,7 @@ def is_over(end: socket.socket) -> bool:
 def crowd() -> Iterator[Crowd]:
     crowd = Crowd(3)
     yield crowd
+    crowd.connections.close()
     for ends in crowd.ends:
         for end in ends:
             end.close()
@@ -84,6 +88,43 @@ def test_a_burst_of_newcomers_cuts_nobody_who_speaks_every_second(crowd: Crowd) 
     crowd.speak(talker, 9.9)
     crowd.come(9.9)
     assert crowd.cut() == {mute}
+
+
+def test_who_is_too_many_is_cut_when_no_file_more_can_be_opened(crowd: Crowd) -> None:
+    before = psutil.Process().num_fds()
+    ends = [socket.socketpair() for _ in range(5)]
+    crowd.ends += ends
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 1 + max(int(name) for name in os.listdir("/proc/self/fd"))
+    filling = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filling.append(os.dup(0))
+        for ours, _ in ends:
+            crowd.connections.opened(ours.fileno(), "ipc:///s", 0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
+        for fd in filling:
+            os.close(fd)
+    assert len(crowd.cut()) == 2
+    assert crowd.counters.connections_cut == {"too-many": 2}
+    assert psutil.Process().num_fds() == before + 2 * len(ends)
+
+
+def test_memory_that_cannot_be_read_once_is_no_growth(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = iter([100 << 20, None, 100 << 20, 200 << 20])
+    monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
+    mute = crowd.come(0.0)
+    crowd.ends[mute][1].sendall(b"not read yet")
+    for now_s in (1.0, 2.0):
+        crowd.connections.tend(now_s)
+        assert crowd.cut() == set()
+    crowd.connections.tend(3.0)
+    assert crowd.cut() == {mute}, "that is growth"
 
 
 def test_many_that_hold_little_each_are_cut_when_it_is_much_in_all(

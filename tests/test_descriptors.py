@@ -83,5 +83,7 @@ def test_connections_leave_files_for_what_they_ask_for(packed: Path) -> None:
         for _ in range(200):
             connections.enter_context(dial(daemon.endpoint))
             client.ping()
+        wait_until(lambda: daemon.counters()["connections_opened"] >= 200, "all were taken")
         wait_until(lambda: daemon.node.num_fds() < 100, "those beyond half of the limit are cut")
+        daemon.wait_line(r"was cut: there are more than 64; .*LimitNOFILE=")
         assert client.hello(small_recipe()).session

@@ -166,6 +166,16 @@ def test_a_secret_key_is_ours_by_an_acl_as_systemd_hands_it_over(tmp_path: Path)
     assert read_secret_key(path) == key
 
 
+@pytest.mark.parametrize("acl", [b"\2\0\0\0", b"\2\0\0\0\1\0\4", b"\2"])
+def test_what_is_no_acl_of_linux_hides_no_open_file(
+    acl: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_secret(tmp_path / "server", make_key(), 0o444)
+    monkeypatch.setattr(os, "getxattr", lambda file, name: acl)
+    with pytest.raises(ConfigError, match="open to others"):
+        read_secret_key(path)
+
+
 def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in ((tmp_path / "fifo", "is no file"), (tmp_path / "none", "cannot be read")):

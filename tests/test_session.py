@@ -154,7 +154,13 @@ def test_padded_batch_larger_than_dataset_is_served() -> None:
 
 
 def test_chunks_of_large_images_are_smaller() -> None:
-    for image_size, most, images in ((512, 32, 32), (513, 32, 31), (2048, 32, 2), (2048, 4, 1)):
+    for image_size, most, images in (
+        (512, 32, 32),
+        (513, 32, 31),
+        (2048, 32, 2),
+        (2048, 1, 1),
+        (362, 1024, 64),
+    ):
         shell = Shell(limits(chunk_images=most, slots_bytes=1 << 40))
         shell.join()
         shell.hello(A, batch_size=64, image_size=image_size, window=1)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,21 @@ def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:
     free = psutil.virtual_memory().available
     assert available_bytes(tmp_path) == pytest.approx(free, rel=0.2)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_available_memory_is_unlimited_only_where_no_file_more_can_be_opened(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), "/proc/meminfo")
+
+    monkeypatch.setattr(psutil, "virtual_memory", fail)
+    if number == errno.EMFILE:
+        assert available_bytes(tmp_path) == sys.maxsize
+    else:
+        with pytest.raises(ResourceError, match=r"Permission denied: '/proc/meminfo'"):
+            available_bytes(tmp_path)
 
 
 def test_a_cgroup_v2_limit_counts_with_its_inactive_page_cache(tmp_path: Path) -> None:
