@@ -422,8 +422,8 @@ def test_a_window_that_is_granted_smaller_is_told_with_what_limits_it() -> None:
     shell.connect()
     (said,) = [out for out in shell.hear(welcome(window=2)) if isinstance(out, Say)]
     assert said.text.endswith(
-        "; 2 ahead, not 6: it has no room for more (its window_max, slots_bytes, "
-        "client_slots_bytes)"
+        "; it grants 2 slots of the 6 asked for, by its limits (window_max, slots_bytes, "
+        "client_slots_bytes) and memory"
     )
 
 

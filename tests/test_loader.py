@@ -12,7 +12,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -234,6 +236,27 @@ def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_
     assert len(set(sample_ids)) == len(sample_ids)
     if split == "val":
         assert sorted(sample_ids) == list(range(97))
+
+
+def test_an_epoch_is_not_over_while_its_last_batch_is_waited_for(node: FakeNode) -> None:
+    with make_loader(node) as loader, ThreadPoolExecutor(1) as pool:
+        last = len(loader) - 1
+        node.script = lambda key, messages: [] if key == (0, last) else messages
+        batches = iter(loader)
+        for _ in range(last):
+            next(batches)
+        waiting = pool.submit(next, batches)
+        with pytest.raises(ConfigError, match="in the middle of epoch 0"):
+            loader.set_epoch(5)
+        loader.close()
+        with pytest.raises(ConfigError, match="closed in the meantime"):
+            waiting.result(WAIT_S)
+
+
+@pytest.mark.parametrize("epoch", ["3", None, 0.5, torch.tensor([1, 2])])
+def test_an_epoch_is_a_whole_number(node: FakeNode, epoch: Any) -> None:
+    with make_loader(node) as loader, pytest.raises(ConfigError, match="whole number"):
+        loader.set_epoch(epoch)
 
 
 def test_the_rank_may_be_an_integer_of_any_type(node: FakeNode) -> None:

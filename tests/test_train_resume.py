@@ -328,7 +328,7 @@ def test_resuming_without_a_checkpoint_says_so_and_begins_anew(
 def test_a_checkpoint_that_could_never_be_written_is_refused_before_training(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), ""):
+    for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), "", "x" * 300):
         record = Record()
         options = make_options(node, checkpoint=name, resume=True)
         with pytest.raises(ConfigError, match="checkpoint must name a file in a folder that is"):
@@ -395,13 +395,21 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(
     assert done == [f"{path}.unfinished", "renamed", str(tmp_path)]
 
 
-@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "bit", "version"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "garbage", "cut", "bit", "method", "folder", "version"]
+)
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "job.pt"
     save_checkpoint(path, {"step": torch.ones(1000)})
     whole = path.read_bytes()
     bit = whole.replace(torch.ones(2).numpy().tobytes(), torch.tensor([1.0, 2]).numpy().tobytes())
+    # Of the record's entry in zip's directory: how it is compressed, and if it is a folder.
+    entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
+    method, folder = bytearray(whole), bytearray(whole)
+    method[entry + 10] = 8
+    folder[entry + 38] |= 0x10
     contents = {"empty": b"", "garbage": b"x" * 500, "cut": whole[:-700], "bit": bit}
+    contents |= {"method": bytes(method), "folder": bytes(folder)}
     path.write_bytes(contents.get(damage, whole))
     if damage == "version":
         torch.save({"version": 99}, path)

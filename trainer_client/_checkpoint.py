@@ -1,11 +1,12 @@
 """The checkpoint file of the reference job, which is always whole.
 
 The file is written beside its name, brought to disk and renamed: whatever kills the job, the name
-holds the old checkpoint or the new one. Each byte is compared with its checksum when it is read. It
-holds tensors, numbers and strings only and is read with ``weights_only``: nothing in it is code.
+holds the old checkpoint or the new one. Its content is compared with its checksums when it is read.
+It is tensors, numbers and strings only, read with ``weights_only``: nothing in it is code.
 """
 
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError  # what torch.load raises
@@ -17,6 +18,9 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 
 CHECKPOINT_VERSION: Final = 1  # raise it when entries change their meaning
+
+_DAMAGE: Final = BadZipFile, zlib.error
+_FOLDER: Final = 0x10  # a zip entry's attribute, MS-DOS's
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
@@ -58,7 +62,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         try:
             _check_sums(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except (RuntimeError, ValueError, OSError, EOFError, UnpicklingError, BadZipFile) as error:
+        except (*_DAMAGE, RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(f"{path} is no checkpoint ({reason}): name another one") from None
     version = content.get("version") if isinstance(content, dict) else None
@@ -71,9 +75,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _check_sums(file: BinaryIO) -> None:
-    """Raise BadZipFile where a byte has changed: torch writes checksums, but reads none."""
+    """Raise one of _DAMAGE where a byte has changed: torch writes checksums, but reads none."""
     with ZipFile(file) as archive:
         damaged = archive.testzip()
+        # Only zip's own headers have no checksum; this bit has torch read another record's bytes.
+        folders = (each.filename for each in archive.infolist() if each.external_attr & _FOLDER)
+        damaged = damaged or next(folders, None)
     if damaged is not None:
         raise BadZipFile(f"{damaged} is damaged")
     file.seek(0)

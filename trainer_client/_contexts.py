@@ -1,21 +1,40 @@
-"""ZeroMQ contexts for a client's links: one for all addresses, one for each host name.
+"""ZeroMQ contexts for a client's links: one for all addresses, and one for each host name.
 
 libzmq looks a name up whenever it connects, in its context's one I/O thread, where all of that
 context's connections wait meanwhile: 5 s and more each time while a name server is silent. So a
-name waits with nobody but itself.
+name waits with nobody but itself, or where there are very many with a few others: a context has two
+threads and some five descriptors.
 """
 
 import contextlib
 import ipaddress
+import os
+import queue
 import threading
-import time
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final
 
 import zmq
 
+from feeder.errors import ResourceError
+
 Context = zmq.Context[zmq.Socket[bytes]]
 
+CONTEXTS_MAX: Final = 16
+_DESCRIPTORS: Final = 12
+"""That must be free for another context with a first link: libzmq aborts the process for want of
+one in a context's threads."""
+
 _ADDRESSES: Final = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    context: Context = field(default_factory=zmq.Context)
+    links: Counter[str] = field(default_factory=Counter)  # by host
+    may_hang: bool = False
+    """Whether ending it may have to wait for a name server."""
 
 
 class Contexts:
@@ -24,43 +43,85 @@ class Contexts:
     def __init__(self, farewell_ms: int) -> None:
         """``farewell_ms`` is how long closed sockets may linger for their last messages."""
         self._farewell_s = farewell_ms / 1000
-        self._contexts: dict[str, Context] = {}
-        self._users: dict[str, int] = {}
+        self._of_host: dict[str, _Shared] = {}
+        self._ended: queue.SimpleQueue[Context | None] = queue.SimpleQueue()
+        self._reaper: threading.Thread | None = None
 
     def take(self, endpoint: str) -> Context:
-        """Return the context for another link to ``endpoint``."""
+        """Return the context for another link to ``endpoint``; ResourceError without any."""
         host = _name_in(endpoint)
-        if host not in self._contexts:
-            self._contexts[host] = zmq.Context()
-            self._users[host] = 0
-        self._users[host] += 1
-        return self._contexts[host]
+        if host not in self._of_host:
+            self._of_host[host] = self._choose(host)
+        shared = self._of_host[host]
+        shared.links[host] += 1
+        return shared.context
 
     def give_back(self, endpoint: str) -> None:
         """Note that a link, its sockets closed, is gone: names come and go for weeks."""
         host = _name_in(endpoint)
-        self._users[host] -= 1
-        if host != _ADDRESSES and not self._users[host]:
-            _end(self._contexts.pop(host))
+        shared = self._of_host[host]
+        shared.links[host] -= 1
+        if host != _ADDRESSES and not shared.links[host]:
+            del shared.links[host], self._of_host[host]
+        if not shared.links:
+            self._ended.put(shared.context)
 
     def close(self) -> None:
         """Let the last messages leave, all sockets being closed; wait for no name server."""
-        addresses = self._contexts.pop(_ADDRESSES, None)
-        ends = [_end(context) for context in self._contexts.values()]
-        self._contexts.clear()
-        if addresses is not None:
-            addresses.term()
-        by_s = time.monotonic() + self._farewell_s
-        for end in filter(threading.Thread.is_alive, ends):
-            end.join(max(0.0, by_s - time.monotonic()))
+        used = self._used()
+        self._of_host.clear()
+        for shared in used:
+            if shared.may_hang:
+                self._ended.put(shared.context)
+        self._ended.put(None)
+        for shared in used:
+            if not shared.may_hang:
+                shared.context.term()
+        if self._reaper is not None:
+            self._reaper.join(2 * self._farewell_s)
+
+    def _used(self) -> list[_Shared]:
+        return list({id(each): each for each in self._of_host.values()}.values())
+
+    def _choose(self, host: str) -> _Shared:
+        """Return a new context, or the least used where there are enough or is no room."""
+        used = self._used()
+        shared: _Shared | None = None
+        if len(used) < CONTEXTS_MAX:
+            with contextlib.suppress(OSError, zmq.ZMQError):
+                _check_room()
+                shared = _Shared()
+        if shared is None:
+            if not used:
+                raise ResourceError(
+                    "there is no room for a connection: raise the limit on open files (ulimit -n)"
+                )
+            shared = min(used, key=lambda each: each.links.total())
+        if host != _ADDRESSES:
+            self._start_reaper()
+            shared.may_hang = True
+        return shared
+
+    def _start_reaper(self) -> None:
+        """Start the thread that can wait for a name server; at the very end it could not be."""
+        if self._reaper is None:
+            reaper = threading.Thread(target=self._reap, name="feeder client ends", daemon=True)
+            try:
+                reaper.start()
+            except RuntimeError as error:
+                raise ResourceError(f"{error}: allow this process more threads") from None
+            self._reaper = reaper
+
+    def _reap(self) -> None:
+        while (context := self._ended.get()) is not None:
+            context.term()
 
 
-def _end(context: Context) -> threading.Thread:
-    """Terminate a context in a thread of its own, which may have to wait for a name server."""
-    end = threading.Thread(target=context.term, name="feeder client ends", daemon=True)
-    with contextlib.suppress(RuntimeError):  # the interpreter ends, and all with it
-        end.start()
-    return end
+def _check_room() -> None:
+    """Raise OSError where too few descriptors are left."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(_DESCRIPTORS):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _name_in(endpoint: str) -> str:

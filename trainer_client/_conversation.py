@@ -251,8 +251,8 @@ class Conversation:
         asked = self._hello.window
         if self.welcome is not None and self.welcome.window < asked:
             text += (
-                f"; {self.welcome.window} ahead, not {asked}: it has no room for more (its "
-                "window_max, slots_bytes, client_slots_bytes)"
+                f"; it grants {self.welcome.window} slots of the {asked} asked for, by its limits "
+                "(window_max, slots_bytes, client_slots_bytes) and memory"
             )
         return text
 

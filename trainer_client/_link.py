@@ -69,10 +69,14 @@ class Link:
         """Dial; ConfigError when that is no endpoint, ResourceError without a socket."""
         self.number = number
         self.endpoint = endpoint
+        dealer: zmq.Socket[bytes] | None = None
         try:
-            self.dealer = context.socket(zmq.DEALER)
-            self.monitor = self.dealer.get_monitor_socket(_CONNECTION_EVENTS)
+            self.dealer = dealer = context.socket(zmq.DEALER)
+            self.monitor = dealer.get_monitor_socket(_CONNECTION_EVENTS)
         except zmq.ZMQError as error:
+            if dealer is not None:  # its context could not end before it
+                dealer.disable_monitor()
+                dealer.close(0)
             raise ResourceError(
                 f"there is no socket for another endpoint ({error.strerror}): list fewer, or raise "
                 "the limit on open files (ulimit -n)"

@@ -32,6 +32,7 @@ without a batch; loading into a loader that has started, or has another dataset,
 global batch, is an error.
 """
 
+import operator
 import os
 import socket
 import time
@@ -222,13 +223,17 @@ class FeederLoader:
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next one to iterate over, and begin to fetch it.
+        """Make ``epoch``, an integer of any type, the next one to iterate over; begin to fetch it.
 
         It begins at its first batch, the epoch of a state that was loaded where that says.
 
         Raises ConfigError while an iterator is alive that has batches left and is not closed.
         """
         self._transport.check_usable()
+        try:
+            epoch = operator.index(epoch)
+        except TypeError:
+            raise ConfigError(f"epoch must be a whole number, got {epoch!r}") from None
         if not 0 <= epoch < MAX_EPOCH:
             raise ConfigError(f"epoch must be 0 .. {MAX_EPOCH - 1}, got {epoch}")
         iterator = self._live_iterator()
@@ -400,12 +405,13 @@ class EpochIterator:
             raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
         if not self._indices:
             raise StopIteration
-        index, self._indices = self._indices[0], self._indices[1:]
         try:
-            return self._loader._take(self.epoch, index)
+            batch = self._loader._take(self.epoch, self._indices[0])
         except BaseException:
             self.close()
             raise
+        self._indices = self._indices[1:]  # not before: until then the epoch is not over
+        return batch
 
     def close(self) -> None:
         """Give up the rest of the epoch."""

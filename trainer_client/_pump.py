@@ -185,11 +185,15 @@ class Pump:
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _dial(self, number: int, endpoint: str) -> None:
-        job, context = self._session.job, self._contexts.take(endpoint)
+        job = self._session.job
         try:
-            link = Link(number, endpoint, job.hello, job.keys, context)
+            context = self._contexts.take(endpoint)
+            try:
+                link = Link(number, endpoint, job.hello, job.keys, context)
+            except FeederError:
+                self._contexts.give_back(endpoint)
+                raise
         except FeederError as error:
-            self._contexts.give_back(endpoint)
             self._give(LinkUnfit(number, error))
             return
         self._links[number] = link

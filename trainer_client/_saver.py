@@ -24,7 +24,7 @@ class Saver:
         if every_steps < 1:
             raise ConfigError(f"checkpoint_steps must be 1 or more, got {every_steps}")
         # Now, not when the first one is due.
-        if rank == 0 and (path.is_dir() or not path.parent.is_dir()):
+        if rank == 0 and not _can_be_file(path):
             raise ConfigError(f"checkpoint must name a file in a folder that is there, got {path}")
         self.path = path
         self.is_stopping = False
@@ -108,6 +108,13 @@ class Saver:
     def _say_position(self) -> str:
         state = self._trainer.loader.state_dict()
         return f"step {state['step']} of epoch {state['epoch']}"
+
+
+def _can_be_file(path: Path) -> bool:
+    try:
+        return path.parent.is_dir() and not path.is_dir()
+    except OSError:  # closed to this user, or its name is too long
+        return False
 
 
 class StopVote:

@@ -14,7 +14,6 @@ epoch's last step comes step 0 of the next. Ranks take equal steps, so the state
 all, and none of it depends on how many of them there are but ``world_size`` and ``batch_size``.
 """
 
-import operator
 from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple, Self
 
@@ -68,14 +67,10 @@ class Cursor:
         self.at = self.next = position
 
     def set_epoch(self, epoch: int) -> Position:
-        """Choose the next epoch, an integer of any type, and return where it begins.
+        """Choose the next epoch and return where it begins.
 
         That is its first step, but where a state was loaded in its middle and nothing iterated yet.
         """
-        try:
-            epoch = operator.index(epoch)
-        except TypeError:
-            raise ConfigError(f"epoch must be a whole number, got {epoch!r}") from None
         self.has_started = True
         if epoch != self.next.epoch:
             self.next = Position(epoch, 0)

@@ -147,7 +147,7 @@ def _choose_device(name: str | None) -> torch.device:
             device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch is without CUDA
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ConfigError(
             f"device {name!r} cannot be used here ({reason}): pass --device cpu, or leave it out"
         ) from None

@@ -82,10 +82,9 @@ def test_a_feeder_whose_name_nobody_looks_up_delays_no_other(tmp_path: Path) -> 
     packed = pack_small(tmp_path)
     environ = preload("silent_names.c", tmp_path)
     program = "import socket; socket.getaddrinfo('feeder.silent', 1)"
-    asked = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
-    )
-    assert "socket.gaierror" in asked.stderr, "it is silent"
+    began_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=False)
+    assert time.monotonic() - began_s >= SILENCE_S, "it is silent"
     with (
         Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2") as daemon,
         Client(environ=environ) as client,
