@@ -1,15 +1,14 @@
 """One node process as its supervisor sees it: started, heard, ended."""
 
 import contextlib
-import os
 import subprocess
-import sys
 import time
 from typing import Final
 
 import msgspec
 
-from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.child import start_child
 from feeder.node import encode_placement
 from feeder.node_messages import (
     Drain,
@@ -21,7 +20,6 @@ from feeder.node_messages import (
 )
 from feeder.placement import NodePlacement
 from feeder.restart_policy import RestartPolicy
-from feeder.runtime import single_thread_environment
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, side by side
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
@@ -64,21 +62,7 @@ class NodeProcess:
         Raises OSError where the machine has no process or descriptor left, ResourceError where the
         configuration is too long to be told.
         """
-        ours, theirs = open_pair()
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-X", "faulthandler", "-m", "feeder.node"),
-                        *(str(theirs.fileno()), str(os.getpid())),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, **single_thread_environment()},
-                )
-            except OSError:
-                ours.close()
-                raise
+        self._process, ours = start_child("feeder.node")
         self._channel = Channel(ours, NodeToSupervisor)
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # it will be read as closed
             ours.send(encode_placement(self.placement))

@@ -10,9 +10,7 @@ reads comes through the poll set, and ``tend`` does what is due at ``deadline_s`
 import contextlib
 import functools
 import logging
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +19,11 @@ from typing import Final, Protocol
 import msgspec
 
 from feeder.agreement import Agreement, Maker
-from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.child import start_child
 from feeder.errors import ResourceError
 from feeder.limit_remedies import PASSING, explain_start
 from feeder.metrics import WorkerCounters
-from feeder.runtime import single_thread_environment
 from feeder.worker_messages import (
     CannotStart,
     Configure,
@@ -210,21 +208,7 @@ class WorkerPool:
         _end([worker.process for worker in workers], grace_s=0.0)
 
     def _spawn(self, *, self_test: bool) -> None:
-        ours, theirs = open_pair()
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-X", "faulthandler", "-m", "feeder.worker"),
-                        *(str(theirs.fileno()), str(os.getpid())),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, **single_thread_environment()},
-                )
-            except OSError:
-                ours.close()
-                raise
+        process, ours = start_child("feeder.worker")
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1
