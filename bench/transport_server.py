@@ -100,12 +100,15 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     while True:
         wait_s = min(service.deadline_s - time.monotonic(), 60.0)
         ready = dict(poller.poll(max(0, int(1000 * wait_s) + 1)))
-        if router.monitor in ready and router.read_monitor(time.monotonic()):
-            service.recheck_slots(time.monotonic())
-        while (received := router.receive()) is not None:
+        now_s = time.monotonic()
+        if router.monitor in ready:
+            router.read_monitor(now_s)
+        while (received := router.receive(now_s)) is not None:
             service.on_frame(*received)
             while pool.filled:
                 service.on_worker(Filled(pool.filled.popleft(), (), ()))
+        if router.take_ended():
+            service.recheck_slots(now_s)
         service.tend(time.monotonic())
 
 

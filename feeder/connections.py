@@ -10,7 +10,13 @@ client has hung up.
 
 So that this never is another connection's, which got the number in the meantime, the descriptor is
 held on to and its inode compared. One is kept in reserve for that: it matters most when no more can
-be had. Invariant: one thread uses this object; while nobody is connected, it has nothing to do.
+be had.
+
+Who speaks over a connection, messages say, and news and messages come by different ways. The news
+that a connection was opened is there before its first message can be, and news comes in order. So
+where ``is_known`` says no, all news that is there is to be told before the message: then a number
+is that connection's which sent it, or a later one's. Invariant: one thread uses this object; while
+nobody is connected, it has nothing to do.
 """
 
 import ctypes
@@ -21,7 +27,8 @@ import socket
 import struct
 import sys
 import termios
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -70,8 +77,8 @@ class _Connection:
     listener: str
     """Endpoint that it came to."""
     heard_s: float
-    peer: bytes = b""
-    """Who speaks over it; empty before it has spoken."""
+    peers: set[bytes] = field(default_factory=set)
+    """Who has spoken over it, and those whose last words came after it had got their number."""
     messages: int = 0
     seen_messages: int = 0
     message_bytes: int = 0
@@ -96,7 +103,6 @@ class Connections:
         self._counters = counters
         self._max = connections_max
         self._open: dict[int, _Connection] = {}
-        self._early: dict[int, tuple[bytes, int | None]] = {}  # who spoke before it was accepted
         self._floor_bytes = 0
         self._grown_s = 0.0
         self._look_at_s = float("inf")
@@ -119,9 +125,7 @@ class Connections:
             held = own_bytes()
             self._floor_bytes, self._grown_s = sys.maxsize if held is None else held, now_s
             self._look_at_s = now_s + _LOOK_S
-        early, its_inode = self._early.pop(fd, (b"", None))
-        peer = early if its_inode == inode else b""
-        self._open[fd] = _Connection(inode, listener, now_s, peer)
+        self._open[fd] = _Connection(inode, listener, now_s)
         if len(self._open) > self._max:
             self.cut(self._least_wanted(fd, now_s), _TOO_MANY, now_s)
 
@@ -137,25 +141,30 @@ class Connections:
             return quietest
         return next((fd for fd in lately if not self._open[fd].messages), newcomer)
 
-    def closed(self, fd: int) -> bytes:
-        """Hear that a connection has ended; return whose it was, b"" of who never spoke."""
+    def closed(self, fd: int) -> Set[bytes]:
+        """Hear that a connection has ended; return whose it was, nobody's where none spoke."""
         connection = self._open.pop(fd, None)
-        self._early.pop(fd, None)
         if not self._open and not self._is_to_trim:
             self._look_at_s = float("inf")
-        return b"" if connection is None else connection.peer
+        return frozenset() if connection is None else connection.peers
 
-    def heard(self, fd: int, peer: bytes, message_bytes: int) -> None:
-        """Hear that a whole message of a peer came over a connection."""
+    def is_known(self, fd: int, peer: bytes) -> bool:
+        """Return whether a peer is known to speak over a connection that is open."""
+        connection = self._open.get(fd)
+        return connection is not None and peer in connection.peers
+
+    def heard(self, fd: int, peer: bytes, message_bytes: int) -> bool:
+        """Hear that a whole message of a peer came over a connection; return whether it is open.
+
+        Of a peer that was not known all news must have been told.
+        """
         connection = self._open.get(fd)
         if connection is None:
-            self._early[fd] = peer, _inode(fd)
-            return
+            return False
         connection.messages += 1
         connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
-        # A message can overtake the news that its connection got the number of one that has ended.
-        if connection.peer != peer and _inode(fd) == connection.inode:
-            connection.peer = peer
+        connection.peers.add(peer)
+        return True
 
     def tend(self, now_s: float) -> list[str]:
         """Look at the process's memory, and where it grows at who is the cause.

@@ -140,6 +140,7 @@ class NodeLoop:
                     self._resume_s = float("inf")
                     self._polls.add(self._router.socket, self._on_clients)
                 if self._service is not None:
+                    self._service.on_disconnected(self._router.take_ended(), now_s)
                     self._service.tend(now_s)
                 elif self._ready is None and self._pool.libraries:
                     self._ready = self._report(endpoints, warnings)
@@ -226,8 +227,9 @@ class NodeLoop:
     def _on_clients(self) -> None:
         assert self._service is not None, "clients are polled once they can be served"
         wasted, wasted_before = 0, self._router.wasted_bytes
+        now_s = time.monotonic()
         for _ in range(_FRAMES_A_TURN):
-            received = self._router.receive()
+            received = self._router.receive(now_s)
             if received is not None:
                 self._service.on_frame(*received)
             wasted = self._router.wasted_bytes - wasted_before
@@ -239,11 +241,7 @@ class NodeLoop:
             self._resume_s = time.monotonic() + wasted / _WASTE_BYTES_A_S
 
     def _on_monitor(self) -> None:
-        assert self._service is not None, "connections are watched once they can be served"
-        now_s = time.monotonic()
-        ended = self._router.read_monitor(now_s)
-        if ended:
-            self._service.on_disconnected(ended, now_s)
+        self._router.read_monitor(time.monotonic())
 
     def _on_control(self) -> None:
         try:

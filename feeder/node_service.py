@@ -153,7 +153,8 @@ class NodeService:
         """Act upon the end of connections: whose they were, b"" of who never spoke."""
         for peer in filter(None, peers):
             self._unreachable.setdefault(peer, False)
-        self.recheck_slots(now_s)
+        if peers:
+            self.recheck_slots(now_s)
 
     def on_frame(self, peer: bytes, frame: bytes) -> None:
         """Act upon a frame from a client; what does not parse is counted and dropped.

@@ -53,7 +53,6 @@ _HANDSHAKE_MS: Final = 10_000
 _CUT_COST: Final = 450.0
 """Connections that take as much time as reading what one sends until it is cut: some 100 MB."""
 
-_EVENTS_A_TURN: Final = 64
 _PARTS_A_TURN: Final = 1024
 """Of messages of several frames, which are dropped."""
 
@@ -109,6 +108,7 @@ class Router:
         self.wasted_bytes = 0
         """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
         self._connections = Connections(self.counters, connections_max)
+        self._ended: list[bytes] = []
         self._pauses: dict[str, AcceptPause] = {}  # by endpoint
         self._keys = keys
         self._socket_mode = socket_mode
@@ -137,7 +137,7 @@ class Router:
         bound |= {each: self._bind(each) for each in endpoints if each.transport == "tcp"}
         return tuple(bound[each] for each in endpoints)
 
-    def receive(self) -> tuple[bytes, bytes] | None:
+    def receive(self, now_s: float) -> tuple[bytes, bytes] | None:
         """Return the peer and the frame of the next message, None when there is none now.
 
         Messages of several frames are dropped and counted; None also when there are many.
@@ -149,7 +149,7 @@ class Router:
                 return None
             body = self._body = self.socket.recv(zmq.NOBLOCK, copy=False)
             with contextlib.suppress(zmq.ZMQError):  # a peer that speaks as before ZMTP 3
-                self._connections.heard(body.get(zmq.SRCFD), peer, len(body))
+                self._hear(body.get(zmq.SRCFD), peer, len(body), now_s)
             if not body.more:
                 return peer, body.bytes
             self.counters.drop("several-frames")
@@ -226,17 +226,16 @@ class Router:
         for pause in self._pauses.values():
             pause.tend(now_s)
 
-    def read_monitor(self, now_s: float) -> list[bytes]:
-        """Take in what has happened to connections lately; return whose have ended.
+    def read_monitor(self, now_s: float) -> None:
+        """Take in all that has happened to connections; ``take_ended`` tells whose have ended.
 
-        What those peers said before may still wait to be received. Who never spoke is b"".
+        It comes to an end: those who connect faster than this reads are held off on the way.
         """
-        ended: list[bytes] = []
-        for _ in range(_EVENTS_A_TURN):
+        while True:
             try:
                 said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             except zmq.Again:
-                break
+                return
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:
                 path = Path(where.removeprefix("ipc://")) if where.startswith("ipc://") else None
@@ -248,12 +247,19 @@ class Router:
                 self._hold_off(where, now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
-                ended.append(self._connections.closed(value))
+                self._ended += self._connections.closed(value) or (b"",)
             else:
                 self.counters.handshakes_failed += 1
                 reason = _REFUSALS.get(value)
                 if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and reason is not None:
                     self.counters.refuse_client(reason)
+
+    def take_ended(self) -> list[bytes]:
+        """Return whose connections have ended since this was asked last; b"" of who never spoke.
+
+        What those peers said before may still wait to be received.
+        """
+        ended, self._ended = self._ended, []
         return ended
 
     def close(self) -> None:
@@ -277,6 +283,13 @@ class Router:
             with contextlib.suppress(OSError):  # its folder may be read-only by now
                 if identify_file(path) == identity:  # else another daemon has taken the path over
                     path.unlink()
+
+    def _hear(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> None:
+        """Note whose connection a message came over, once it is sure which one that is."""
+        if not self._connections.is_known(fd, peer):
+            self.read_monitor(now_s)
+        if not self._connections.heard(fd, peer, message_bytes):
+            self._ended.append(peer)
 
     def _hold_off(self, listener: str | None, now_s: float, *, as_many: float = 1.0) -> None:
         """Take account of a connection, or one that was cut, where it came in."""

@@ -158,25 +158,22 @@ def test_messages_counted_too_long_are_no_credit_for_an_endless_one(
     assert crowd.cut() == {0}
 
 
-def test_a_message_that_overtakes_the_news_of_its_connection_is_not_anothers(crowd: Crowd) -> None:
-    crowd.come(0.0)
-    gone, _ = crowd.ends[0]
-    crowd.connections.heard(gone.fileno(), b"gone", 10)
-    newcomers = socket.socketpair()
-    os.dup2(newcomers[0].fileno(), gone.fileno())
-    for end in newcomers:
-        end.close()
-    crowd.connections.heard(gone.fileno(), b"newcomer", 10)
-    assert crowd.connections.closed(gone.fileno()) == b"gone"
-    assert crowd.connections.closed(gone.fileno()) == b""
+def test_a_connection_is_its_speakers_until_it_ends(crowd: Crowd) -> None:
+    fd = crowd.ends[crowd.come(0.0)][0].fileno()
+    assert not crowd.connections.is_known(fd, b"peer")
+    assert crowd.connections.heard(fd, b"peer", 10)
+    assert crowd.connections.is_known(fd, b"peer")
+    assert crowd.connections.closed(fd) == {b"peer"}
+    assert not crowd.connections.is_known(fd, b"peer")
+    assert not crowd.connections.heard(fd, b"peer", 10), "it has ended"
+    assert crowd.connections.closed(fd) == set()
 
 
-def test_who_is_heard_before_it_is_known_to_have_come_is_remembered(crowd: Crowd) -> None:
-    early = socket.socketpair()
-    crowd.ends.append(early)
-    crowd.connections.heard(early[0].fileno(), b"early", 10)
-    crowd.connections.opened(early[0].fileno(), "ipc:///s", 0.0)
-    assert crowd.connections.closed(early[0].fileno()) == b"early"
+def test_last_words_do_not_make_a_number_anothers(crowd: Crowd) -> None:
+    fd = crowd.ends[crowd.come(0.0)][0].fileno()
+    for peer in (b"peer", b"whose number it was", b"peer"):
+        crowd.connections.heard(fd, peer, 10)
+    assert b"peer" in crowd.connections.closed(fd)
 
 
 def test_a_crowd_does_not_fill_the_log_and_the_line_says_what_to_raise(

@@ -152,7 +152,9 @@ def test_nobody_counts_as_who_it_says_it_is(tmp_path: Path) -> None:
             claims = {b"User-Id": b"somebody", b"Peer-Address": b"localhost:1:1:1"}
             with dial_zmtp(endpoint, claims=claims) as client:
                 client.sendall(frame(b"x"))
-                wait_until(lambda: router.receive() is not None, "its frame is here")
+                wait_until(
+                    lambda: router.receive(time.monotonic()) is not None, "its frame is here"
+                )
             is_ipc = endpoint.startswith("ipc")
             assert router.account() == (f"user {os.getuid()}" if is_ipc else "address 127.0.0.1")
     finally:

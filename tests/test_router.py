@@ -1,0 +1,111 @@
+"""The node process's socket: whose connections are said to have ended."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feeder.endpoint import parse_endpoint
+from feeder.router import Router
+from tests.daemon import wait_until
+from tests.misuse import dial_zmtp, frame
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with contextlib.closing(Router()) as router:
+        yield router
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def endpoint(router: Router, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    wanted = "tcp://127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/s"
+    (bound,) = router.bind([parse_endpoint(wanted)])
+    router.read_monitor(time.monotonic())
+    return bound
+
+
+def hear(router: Router) -> bytes:
+    """Wait for the next message, and return whose it is."""
+    received: list[tuple[bytes, bytes]] = []
+
+    def has_come() -> bool:
+        message = router.receive(time.monotonic())
+        if message is not None:
+            received.append(message)
+        return message is not None
+
+    wait_until(has_come, "a message is here")
+    return received[0][0]
+
+
+def hear_ends(router: Router, count: int) -> list[bytes]:
+    """Wait for the ends of so many connections, and return whose they were."""
+    ended: list[bytes] = []
+
+    def have_ended() -> bool:
+        router.read_monitor(time.monotonic())
+        ended.extend(router.take_ended())
+        return len(ended) >= count
+
+    wait_until(have_ended, "the connections have ended")
+    return ended
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_who_has_left_is_said_to_have_ended_and_who_never_spoke_is_nobody(
+    router: Router, endpoint: str
+) -> None:
+    speaker, mute = dial_zmtp(endpoint), dial_zmtp(endpoint)
+    speaker.sendall(frame(b"x") * 2)
+    assert hear(router) == (peer := hear(router))
+    assert router.take_ended() == []
+    mute.close()
+    assert hear_ends(router, 1) == [b""]
+    speaker.close()
+    assert hear_ends(router, 1) == [peer]
+
+
+@pytest.mark.parametrize("spoke", [True, False])
+def test_the_end_of_a_connection_is_not_taken_for_its_successors(
+    router: Router, endpoint: str, spoke: bool
+) -> None:
+    """Its number went to a newcomer, who spoke before the news of either was read."""
+    before = descriptors()
+    former = b""
+    with dial_zmtp(endpoint) as client:
+        if spoke:
+            client.sendall(frame(b"former"))
+            former = hear(router)
+        during = descriptors()
+    wait_until(lambda: descriptors() == before, "the former has ended")
+    with dial_zmtp(endpoint) as client:
+        client.sendall(frame(b"newcomer"))
+        newcomer = hear(router)
+        assert descriptors() == during, "the newcomer has the number of the former"
+        assert router.take_ended() == [former]
+    assert hear_ends(router, 1) == [newcomer]
+
+
+def test_last_words_read_after_the_end_are_of_one_who_has_ended(
+    router: Router, endpoint: str
+) -> None:
+    """Not of whoever has the number now, nor of nobody."""
+    before = descriptors()
+    with dial_zmtp(endpoint) as client:
+        client.sendall(frame(b"last words"))
+        wait_until(lambda: bool(router.socket.poll(0)), "they are here")
+    wait_until(lambda: descriptors() == before, "the former has ended")
+    assert router.take_ended() == []
+    former = hear(router)
+    assert set(router.take_ended()) == {former, b""}
+    with dial_zmtp(endpoint) as client:
+        client.sendall(frame(b"x"))
+        assert hear(router) != former
+        assert router.take_ended() == []
