@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
-import zmq
 
 from feeder.dataset import Dataset
 from feeder.fetch import BatchFetcher
