@@ -304,7 +304,10 @@ def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) ->
 
 def _received_bytes(fd: int) -> int:
     """Return the bytes that a tcp connection has received; 0 where the kernel does not say."""
-    peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
+    try:
+        peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
+    except OSError:
+        return 0  # it has ended, and its number may be a file's by now
     try:
         answer = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:

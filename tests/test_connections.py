@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -140,6 +141,26 @@ def test_many_that_hold_little_each_are_cut_when_it_is_much_in_all(
     crowd.connections.tend(2.0)
     assert crowd.cut() == {1}
     assert crowd.counters.connections_cut == {"endless-message": 1}
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_who_has_ended_before_the_news_of_it_is_read_holds_nothing(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """libzmq closes connections at any time; their numbers can be files' then."""
+    memory = iter([0, 1 << 30])
+    monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
+    crowd.come_over_tcp(with_bytes=10)
+    ours, _ = crowd.ends[0]
+    number = ours.fileno()
+    ours.close()
+    if is_taken:
+        with Path(os.devnull).open() as file:
+            os.dup2(file.fileno(), number)
+    crowd.connections.tend(1.0)
+    assert crowd.counters.connections_cut == {}
+    if is_taken:
+        os.close(number)
 
 
 def test_messages_counted_too_long_are_no_credit_for_an_endless_one(
