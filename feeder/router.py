@@ -271,9 +271,10 @@ class Router:
         self._pauses.clear()
         if self.zap is not None:
             self.zap.close()
-        self.socket.disable_monitor()
-        self.monitor.close(0)
+        # Not disable_monitor: it waits for libzmq's thread, which waits here where so much news
+        # is unread that no more has room. The context's end ends both.
         self.socket.close(_CLOSE_LINGER_MS)
+        self.monitor.close(0)
         self._connections.close()
         # Ending a context can hang on a stale I/O thread (libzmq#2586): never wait for it for long.
         ending = threading.Thread(target=self._context.term, daemon=True)

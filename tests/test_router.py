@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +111,18 @@ def test_last_words_read_after_the_end_are_of_one_who_has_ended(
         client.sendall(frame(b"x"))
         assert hear(router) != former
         assert router.take_ended() == []
+
+
+def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
+    router: Router, tmp_path: Path
+) -> None:
+    """libzmq's thread then waits for room, with some 2000 pieces of news."""
+    router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
+    with contextlib.suppress(BlockingIOError):  # nobody is taken in any more
+        for _ in range(5000):
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
+                caller.connect(f"{tmp_path}/crowd")
+    begun_s = time.monotonic()
+    router.close()
+    assert time.monotonic() - begun_s < 5.0
