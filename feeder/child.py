@@ -1,12 +1,18 @@
 """Starts a module of ours as a process that is spoken to over a channel."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+from typing import Final
 
 from feeder.channel import open_pair
 from feeder.runtime import single_thread_environment
+
+_HELD_BACK: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+"""Until the process has said what it does about them: a terminal and a batch system signal every
+process, those that have only just begun to start included."""
 
 
 def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
@@ -16,6 +22,7 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """
     ours, theirs = open_pair()
     with theirs:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             process = subprocess.Popen(
                 [
@@ -29,4 +36,6 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
         except OSError:
             ours.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process, ours

@@ -17,7 +17,8 @@ class SignalWakeup:
     """Remembers the signals that arrived; make it in the main thread, once in a process."""
 
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
-        """Take over the handlers of the ``watched`` signals."""
+        """Take over the handlers of the ``watched`` signals, and hear those that were held back."""
+        watched = tuple(watched)
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -25,6 +26,7 @@ class SignalWakeup:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in watched:
             signal.signal(number, self._remember)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def fileno(self) -> int:
         """Return the descriptor to poll for input."""
@@ -37,9 +39,9 @@ class SignalWakeup:
                 pass
         except BlockingIOError:
             pass
-        arrived = frozenset(self._arrived)
-        self._arrived.clear()
-        return arrived
+        # A handler that runs meanwhile adds to the one set or to the other.
+        arrived, self._arrived = self._arrived, set()
+        return frozenset(arrived)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self._arrived.add(signal.Signals(number))

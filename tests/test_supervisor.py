@@ -1,9 +1,11 @@
 """What the supervisor plans and says; its life is tested with the real daemon (tests/faults)."""
 
 import json
-import os
 import signal
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -110,17 +112,55 @@ def test_ready_line_says_where_how_many_and_why() -> None:
     )
 
 
-def test_signals_become_something_to_poll() -> None:
+@pytest.fixture
+def wakeup() -> Iterator[SignalWakeup]:
+    """That of SIGUSR1, which came once before and was held back."""
     former = signal.getsignal(signal.SIGUSR1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.raise_signal(signal.SIGUSR1)
     wakeup = SignalWakeup([signal.SIGUSR1])
     try:
-        assert wakeup.take() == frozenset()
-        os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert wakeup.take() == {signal.SIGUSR1}
-        assert wakeup.take() == frozenset()
+        yield wakeup
     finally:
         signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGUSR1, former)
         wakeup._reader.close()
         wakeup._writer.close()
+
+
+def test_signals_become_something_to_poll(wakeup: SignalWakeup) -> None:
+    assert wakeup.take() == {signal.SIGUSR1}, "it had been held back"
+    assert wakeup.take() == frozenset()
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    assert wakeup.take() == {signal.SIGUSR1}
+    assert wakeup.take() == frozenset()
+
+
+def test_a_signal_that_comes_while_others_are_taken_is_not_lost(wakeup: SignalWakeup) -> None:
+    """Before any line of ``take``."""
+    wakeup.take()
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+        nonlocal lines
+        if event == "line" and frame.f_code is SignalWakeup.take.__code__:
+            lines += 1
+            if lines == place:
+                signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    former = sys.gettrace()
+    for place in range(1, 100):
+        lines = 0
+        sys.settrace(trace)
+        try:
+            taken = wakeup.take()
+        finally:
+            sys.settrace(former)
+        if lines < place:
+            break
+        assert taken | wakeup.take() == {signal.SIGUSR1}, f"before line {place}"
+    assert lines > 3

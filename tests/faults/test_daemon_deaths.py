@@ -191,3 +191,16 @@ def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
         status, _ = daemon.stop(signal.SIGINT)
         assert status == 0
         assert not any(psutil.pid_exists(pid) for pid in before if pid != daemon.process.pid)
+
+
+def test_a_terminals_interrupt_ends_no_process_that_has_only_just_begun(packed: Path) -> None:
+    with Daemon("--data", f"d={packed}", "--workers", "3", is_ready=False) as daemon:
+        supervisor = psutil.Process(daemon.process.pid)
+        wait_until(supervisor.children, "a node process has begun")
+        (node,) = supervisor.children()
+        node.send_signal(signal.SIGINT)
+        wait_until(lambda: len(node.children()) == 3, "the workers have begun")
+        for worker in node.children():
+            worker.send_signal(signal.SIGTERM)
+        daemon.wait_line("ready")
+        assert not any("ended" in line or "KeyboardInterrupt" in line for line in daemon.lines)
