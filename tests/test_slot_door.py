@@ -194,30 +194,39 @@ def test_a_fork_of_the_client_cannot_give_its_slots_back(
     assert (77, False) not in room.gone, "no farewell"
 
 
+@pytest.mark.parametrize("when", ["while it claims", "while it holds"])
 def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
-    room: Room, memory: SlotMemory
+    room: Room, memory: SlotMemory, when: str
 ) -> None:
     program = (
         "import os, sys\n"
         "from feeder.lent_memory import SlotClaim\n"
         "from tests.test_slot_door import LAYOUT\n"
+        "def fork():\n"
+        "    if os.fork() == 0:\n"
+        "        os.read(int(sys.argv[3]), 1)\n"
+        "        os._exit(0)\n"
         "claim = SlotClaim(sys.argv[1], 77)\n"
+        "if sys.argv[2] == 'while it claims':\n"
+        "    fork()\n"
         "print('claimed', flush=True)\n"
         "sys.stdin.readline()\n"
         "lent = claim.take(LAYOUT)\n"
-        "if os.fork() == 0:\n"
-        "    sys.stdin.read()\n"
-        "    os._exit(0)\n"
+        "if sys.argv[2] == 'while it holds':\n"
+        "    fork()\n"
         "os.kill(os.getpid(), 9)\n"
     )
+    forks_end, our_end = os.pipe()
     client = subprocess.Popen(
-        [sys.executable, "-c", program, room.path],
+        [sys.executable, "-c", program, room.path, when, str(forks_end)],
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        pass_fds=[forks_end],
     )
-    with client:
+    os.close(forks_end)
+    with client, os.fdopen(our_end):
         assert client.stdin is not None
         assert client.stdout is not None
         assert client.stdout.readline() == "claimed\n"
