@@ -67,6 +67,13 @@ from feeder.worker_pool import Joined, Lost, PoolEvent, WorkerPool
 
 _SESSION_BITS: Final = 63
 
+_HELD_UP_S: Final = 1.0
+"""Between two looks at what is due: there are ten a second while anybody is connected. Clients ping
+every second, and the shortest lease is 2 s: less than this costs nobody his lease."""
+
+_CATCH_UP_S: Final = 1.0
+"""Until all is read that waits after that, in libzmq's thread too."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -101,14 +108,15 @@ class NodeService:
         self._shares = FairShare()
         self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
         self._unreachable: dict[bytes, bool] = {}  # whether ``tend`` has seen it before
-        self._started_s = time.monotonic()
+        self._started_s = self._tended_s = time.monotonic()
+        self._judge_at_s = 0.0  # nobody is taken for silent before
 
     @property
     def deadline_s(self) -> float:
         """When ``tend`` is due, if nothing arrives before."""
         if self._unreachable:
             return 0.0
-        return min(self._table.check_at_s, self._slots.recheck_at_s)
+        return min(max(self._table.check_at_s, self._judge_at_s), self._slots.recheck_at_s)
 
     @property
     def is_settled(self) -> bool:
@@ -183,11 +191,17 @@ class NodeService:
             self.apply(MessageReceived(peer, message))
 
     def tend(self, now_s: float) -> None:
-        """Do what is due by now: slots that have come back, leases, deadlines of workers."""
+        """Do what is due by now: slots that have come back, leases, deadlines of workers.
+
+        Where this process was held up (stopped, say), what others said meanwhile is read first.
+        """
+        if now_s - self._tended_s > _HELD_UP_S:
+            self._judge_at_s = now_s + _CATCH_UP_S
+        self._tended_s = now_s
         self._report_unreachable()
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
-        if self._table.check_at_s <= now_s:
+        if max(self._table.check_at_s, self._judge_at_s) <= now_s:
             self.apply(ClockAdvanced())
 
     def _report_unreachable(self) -> None:
