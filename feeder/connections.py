@@ -27,7 +27,7 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -126,19 +126,31 @@ class Connections:
             self._floor_bytes, self._grown_s = sys.maxsize if held is None else held, now_s
             self._look_at_s = now_s + _LOOK_S
         self._open[fd] = _Connection(inode, listener, now_s)
-        if len(self._open) > self._max:
-            self.cut(self._least_wanted(fd, now_s), _TOO_MANY, now_s)
 
-    def _least_wanted(self, newcomer: int, now_s: float) -> int:
-        """Return who is cut so that others can stay.
+    def make_room(self, now_s: float) -> None:
+        """Cut who is too many.
+
+        All news must have been told: a number whose connection has ended can be another file's,
+        and that one's inode is what ``opened`` saw.
+        """
+        if len(self._open) <= self._max:
+            return
+        lately = {fd: each.lately_s(now_s) for fd, each in self._open.items() if not each.is_cut}
+        while len(lately) > self._max:
+            fd = self._least_wanted(lately, now_s)
+            del lately[fd]
+            self.cut(fd, _TOO_MANY, now_s)
+
+    def _least_wanted(self, lately: Mapping[int, float], now_s: float) -> int:
+        """Return who is cut so that others can stay, of those who were heard ``lately``.
 
         That is whoever has been quiet for longest, where that is longer than clients are; else
-        somebody who has said nothing yet.
+        somebody who has said nothing yet, or else who came last.
         """
-        lately = {fd: each.lately_s(now_s) for fd, each in self._open.items() if not each.is_cut}
-        quietest = min(lately, key=lately.__getitem__, default=newcomer)
-        if now_s - lately.get(quietest, now_s) > _LATE_S:
+        quietest = min(lately, key=lately.__getitem__)
+        if now_s - lately[quietest] > _LATE_S:
             return quietest
+        *_, newcomer = lately
         return next((fd for fd in lately if not self._open[fd].messages), newcomer)
 
     def closed(self, fd: int) -> Set[bytes]:

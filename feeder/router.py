@@ -235,6 +235,7 @@ class Router:
             try:
                 said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             except zmq.Again:
+                self._connections.make_room(now_s)
                 return
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:

@@ -27,6 +27,7 @@ class Crowd:
         """Have somebody connect; return its number."""
         self.ends.append(socket.socketpair())
         self.connections.opened(self.ends[-1][0].fileno(), "ipc:///s", now_s)
+        self.connections.make_room(now_s)
         return len(self.ends) - 1
 
     def come_over_tcp(self, *, with_bytes: int) -> None:
@@ -105,6 +106,7 @@ def test_who_is_too_many_is_cut_when_no_file_more_can_be_opened(crowd: Crowd) ->
                 filling.append(os.dup(0))
         for ours, _ in ends:
             crowd.connections.opened(ours.fileno(), "ipc:///s", 0.0)
+        crowd.connections.make_room(0.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, former)
         for fd in filling:

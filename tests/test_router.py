@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import stat
 import struct
 import time
 from collections.abc import Iterator
@@ -59,6 +60,15 @@ def hear_ends(router: Router, count: int) -> list[bytes]:
 
 def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
+
+
+def sockets() -> set[int]:
+    found = set()
+    for fd in map(int, descriptors()):
+        with contextlib.suppress(OSError):  # that was the folder's
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                found.add(fd)
+    return found
 
 
 def test_who_has_left_is_said_to_have_ended_and_who_never_spoke_is_nobody(
@@ -126,3 +136,26 @@ def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
     begun_s = time.monotonic()
     router.close()
     assert time.monotonic() - begun_s < 5.0
+
+
+def test_who_is_too_many_and_gone_is_not_cut_where_its_number_is_something_elses(
+    tmp_path: Path,
+) -> None:
+    """As a worker's channel, which the node process opened before it read the news."""
+    with contextlib.closing(Router(connections_max=1)) as router:
+        (endpoint,) = router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
+        router.read_monitor(time.monotonic())
+        with dial_zmtp(endpoint) as client:
+            client.sendall(frame(b"x"))
+            hear(router)
+            before = sockets()
+            with dial_zmtp(endpoint) as newcomer:
+                (number,) = sockets() - before - {newcomer.fileno()}
+            wait_until(lambda: number not in sockets(), "it has ended")
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                assert number in {ours.fileno(), theirs.fileno()}
+                router.read_monitor(time.monotonic())
+                theirs.send(b"x")
+                assert ours.recv(1) == b"x"
+            assert router.counters.connections_cut == {}
