@@ -160,7 +160,7 @@ class Supervisor:
             return
         if isinstance(message, CannotStart):
             raise message.as_error()
-        if isinstance(message, NodeReady):
+        if isinstance(message, NodeReady) and self._end_by_s is None:
             name = f"node process {node.config.number}"
             self._agreement.check(Maker(name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")

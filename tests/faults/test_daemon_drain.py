@@ -1,9 +1,11 @@
 """The end of the daemon by SIGTERM: what was asked for is finished, and all is over within 5 s."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from feeder.dataset import Dataset
@@ -130,3 +132,28 @@ def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
         assert status == 0
         assert took_s < 3
         daemon.wait_gone()
+
+
+def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path) -> None:
+    """Where it was held up, and the node process has become ready meanwhile."""
+    with Daemon("--data", f"d={packed}", "--workers", "1", is_ready=False) as daemon:
+        supervisor = psutil.Process(daemon.process.pid)
+        wait_until(supervisor.children, "a node process has begun")
+        supervisor.suspend()
+        (node,) = supervisor.children()
+        wait_until(lambda: node.children(), "its worker has begun")
+        spent: list[tuple[object, ...]] = [()]
+
+        def has_ended_its_start() -> bool:
+            """Nothing runs any more: as long as this takes."""
+            threading.Event().wait(0.5)
+            spent.append(tuple(each.cpu_times()[:2] for each in (node, *node.children())))
+            return spent[-1] == spent[-2]
+
+        wait_until(has_ended_its_start, "it is ready")
+        daemon.process.send_signal(signal.SIGTERM)
+        supervisor.resume()
+        assert daemon.process.wait(DEADLINE_S) == 0
+        daemon.wait_line("draining")
+        daemon.wait_gone()
+        assert not any("ready" in line for line in daemon.lines)
