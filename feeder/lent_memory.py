@@ -53,7 +53,6 @@ class LentMemory:
             mapping = mmap.mmap(fd, layout.total_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
         except OSError as error:
             raise NotSharedError(f"they cannot be mapped: {error.strerror}") from error
-        _connections.add(connection)
         self.layout = layout
         self.address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
         self._ends: list[Callable[[], object]] = []
@@ -89,6 +88,7 @@ class SlotClaim:
         self._connection = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
         )
+        _connections.add(self._connection)  # before it is granted anything
         try:
             self._connection.connect(path)
             self._connection.send(encode_claim(session))

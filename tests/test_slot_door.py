@@ -194,9 +194,11 @@ def test_a_fork_of_the_client_cannot_give_its_slots_back(
     assert (77, False) not in room.gone, "no farewell"
 
 
+@pytest.mark.parametrize("has_taken", [True, False])
 def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
-    room: Room, memory: SlotMemory
+    room: Room, memory: SlotMemory, has_taken: bool
 ) -> None:
+    take = "lent = claim.take(LAYOUT)\n"
     program = (
         "import os, sys\n"
         "from feeder.lent_memory import SlotClaim\n"
@@ -204,10 +206,11 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
         "claim = SlotClaim(sys.argv[1], 77)\n"
         "print('claimed', flush=True)\n"
         "sys.stdin.readline()\n"
-        "lent = claim.take(LAYOUT)\n"
+        f"{take * has_taken}"
         "if os.fork() == 0:\n"
         "    sys.stdin.read()\n"
         "    os._exit(0)\n"
+        f"{take * (not has_taken)}"
         "os.kill(os.getpid(), 9)\n"
     )
     client = subprocess.Popen(
