@@ -136,9 +136,11 @@ class Pump:
             for _ in range(MESSAGES_IN_A_ROW):
                 if not self._hear_node(link):
                     break
-        if link.claim is not None and link.claim.fileno() in ready:
-            self._poller.unregister(link.claim.fileno())
-            self._give(link.take_claim())
+        if link.claim is not None and (number := link.claim.fileno()) in ready:
+            outcome = link.take_claim()
+            if outcome is not None:
+                self._poller.unregister(number)
+                self._give(outcome)
 
     def _hear_node(self, link: Link) -> bool:
         """Take in one message; return whether there was one to go on from."""
@@ -198,6 +200,7 @@ class Pump:
             return
         self._links[number] = link
         self._poller.register(link.monitor, zmq.POLLIN)
+        self._poller.register(link.dealer, zmq.POLLIN)
 
     def _hang_up(self, number: int) -> None:
         link = self._links.pop(number, None)
