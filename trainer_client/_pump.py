@@ -67,6 +67,7 @@ class Pump:
         self._links: dict[int, Link] = {}
         self._contexts = Contexts(FAREWELL_MS)
         self._poller = zmq.Poller()
+        self._now_s = time.monotonic()
         self._ring_fd = ring.fileno()
         self._poller.register(self._ring_fd, zmq.POLLIN)
 
@@ -102,6 +103,8 @@ class Pump:
             for link in self._links.values():
                 self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
             ready = {source for source, _ in self._poller.poll(wait_ms)}
+            # For the whole turn: were we stopped in it, what has come meanwhile is read first.
+            self._now_s = time.monotonic()
             if self._ring_fd in ready:
                 self._hear_ring()
             for link in list(self._links.values()):
@@ -162,7 +165,7 @@ class Pump:
     def _give(self, event: Event, frames: _Frames = ()) -> None:
         """Tell the session of an event, and carry out what follows; ``frames`` are a chunk's."""
         with self._changed:
-            instructions = self._session.handle(event, time.monotonic())
+            instructions = self._session.handle(event, self._now_s)
         self._carry_out(instructions, frames)
 
     def _carry_out(self, instructions: Sequence[Instruction], frames: _Frames = ()) -> None:
