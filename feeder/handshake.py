@@ -221,9 +221,14 @@ def _parse(endpoint: str) -> Address:
 
 def _peer_of(fd: int) -> Address | None:
     """Return who is at the other end of a connection of libzmq's, as far as that is still open."""
-    try:
-        with socket.socket(fileno=os.dup(fd)) as connection:
+    with contextlib.suppress(OSError):
+        own = os.dup(fd)
+        try:
+            connection = socket.socket(fileno=own)
+        except OSError:  # the number is no connection's any more
+            os.close(own)
+            return None
+        with connection:
             name = connection.getpeername()
-    except OSError:
-        return None
-    return name if isinstance(name, str) else (str(name[0]), int(name[1]))
+        return name if isinstance(name, str) else (str(name[0]), int(name[1]))
+    return None

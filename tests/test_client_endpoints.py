@@ -1,11 +1,13 @@
 """Where feeders are: lists, files that are read again, names."""
 
+import itertools
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import example, given
@@ -334,6 +336,33 @@ def test_closing_ends_the_watch_and_nothing_is_heard_after_it(tmp_path: Path) ->
     write(tmp_path / "feeders", "tcp://b:1")
     watch.join(WAIT_S)
     assert not watch.is_alive()
+
+
+@pytest.mark.usefixtures("_quick_watch")
+@pytest.mark.parametrize("moment", range(24))
+def test_the_garbage_collector_can_close_it_in_the_watch_itself(
+    tmp_path: Path, moment: int
+) -> None:
+    write(tmp_path / "feeders", "tcp://a:1")
+    directory, before = Directory(tmp_path / "feeders"), set(threading.enumerate())
+    directory.read()
+    has_looked = False
+    calls = itertools.count()
+
+    def collect(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal has_looked
+        has_looked |= event == "return" and frame.f_code is Directory.look.__code__
+        if has_looked and next(calls) == moment:
+            directory.close()
+
+    threading.setprofile(collect)
+    try:
+        directory.watch(Changes())
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    for watch in set(threading.enumerate()) - before:
+        watch.join(WAIT_S)
+        assert not watch.is_alive()
 
 
 # Names

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -359,6 +360,30 @@ def test_a_node_that_forgot_the_session_goes_unnoticed(node: FakeNode) -> None:
             check_batch(node, (batch := next(batches)))
             assert batch.index == index
         assert 1 <= loader.statistics().reconnects <= 2
+
+
+def test_the_time_that_this_process_was_stopped_is_not_the_nodes(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Message] = []
+
+    def hold(key: Key, messages: list[Message]) -> list[Message]:
+        if key == (0, 0):
+            held[:] = messages
+            return []
+        return messages
+
+    node.script = hold
+    with make_loader(node, timeout_s=20.0) as loader, ThreadPoolExecutor(1) as consumer:
+        first = consumer.submit(lambda: next(iter(loader)))
+        node.wait_until(lambda: held, "the batch is asked for")
+        now = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
+        pings = node.count(Ping)
+        node.wait_until(lambda: node.count(Ping) == pings + 2, "the batch takes some time")
+        for message in held:
+            node.send(message)
+        check_batch(node, first.result(WAIT_S))
 
 
 def test_another_dataset_after_a_restart_is_an_error(node: FakeNode) -> None:

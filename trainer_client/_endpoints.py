@@ -9,9 +9,11 @@ Files are looked at every second, names every ten. While one cannot be read, or 
 it last listed stays: an editor that saves, or a name server that restarts, ends no job.
 """
 
+import contextlib
 import ipaddress
 import logging
 import os
+import queue
 import re
 import socket
 import stat
@@ -171,7 +173,8 @@ class Directory:
         self._sources = {text: open_source(text) for text in dict.fromkeys(texts)}
         self._found: dict[str, tuple[str, ...]] = {}
         self._complaints: dict[str, str] = {}
-        self._closing = threading.Event()
+        self._is_closed = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
     def may_be_local(self) -> bool:
@@ -213,18 +216,23 @@ class Directory:
             ).start()
 
     def close(self) -> None:
-        """End the watch."""
-        self._closing.set()
+        """End the watch.
+
+        The garbage collector may call this in any thread, the watch's too, at any point. A
+        SimpleQueue stands that; an Event has a lock, which that thread may hold.
+        """
+        self._is_closed = True
+        self._wake.put(None)
 
     def _watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
         last, passed_s = self._endpoints(), 0.0
-        while True:
+        while not self._is_closed:
             now = self.look(passed_s)
-            if now != last and not self._closing.is_set():
+            if now != last and not self._is_closed:
                 last = now
                 changed(now)
-            if self._closing.wait(_CHECK_INTERVAL_S):
-                return
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=_CHECK_INTERVAL_S)
             passed_s += _CHECK_INTERVAL_S
 
     def _read(self, text: str, source: Source) -> None:

@@ -166,18 +166,21 @@ class Link:
             return SlotsNotShared(self.number, wanted.session, str(error))
         return None
 
-    def take_claim(self) -> Event:
-        """Return what came of the claim, once its descriptor is ready."""
-        session = self._claimed.session
-        claim, self._claim = self._claim, None
+    def take_claim(self) -> Event | None:
+        """Return what came of the claim, None while that is not known.
+
+        Its descriptor can have been found ready as another's, which had the same number before.
+        """
+        session, claim = self._claimed.session, self._claim
         assert claim is not None, "it is polled while there is one"
         try:
             memory = claim.take(self._claimed.layout)
-            if memory is None:
-                raise NotSharedError("an answer was announced and did not come")
         except NotSharedError as error:
-            claim.close()
+            self.drop_claim()
             return SlotsNotShared(self.number, session, str(error))
+        if memory is None:
+            return None
+        self._claim = None
         return SlotsMapped(self.number, session, _as_buffers(memory))  # its connection is theirs
 
     def drop_claim(self) -> None:

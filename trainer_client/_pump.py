@@ -67,6 +67,7 @@ class Pump:
         self._links: dict[int, Link] = {}
         self._contexts = Contexts(FAREWELL_MS)
         self._poller = zmq.Poller()
+        self._now_s = time.monotonic()
         self._ring_fd = ring.fileno()
         self._poller.register(self._ring_fd, zmq.POLLIN)
 
@@ -102,6 +103,8 @@ class Pump:
             for link in self._links.values():
                 self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
             ready = {source for source, _ in self._poller.poll(wait_ms)}
+            # For the whole turn: were we stopped in it, what has come meanwhile is read first.
+            self._now_s = time.monotonic()
             if self._ring_fd in ready:
                 self._hear_ring()
             for link in list(self._links.values()):
@@ -136,9 +139,11 @@ class Pump:
             for _ in range(MESSAGES_IN_A_ROW):
                 if not self._hear_node(link):
                     break
-        if link.claim is not None and link.claim.fileno() in ready:
-            self._poller.unregister(link.claim.fileno())
-            self._give(link.take_claim())
+        if link.claim is not None and (number := link.claim.fileno()) in ready:
+            outcome = link.take_claim()
+            if outcome is not None:
+                self._poller.unregister(number)
+                self._give(outcome)
 
     def _hear_node(self, link: Link) -> bool:
         """Take in one message; return whether there was one to go on from."""
@@ -160,7 +165,7 @@ class Pump:
     def _give(self, event: Event, frames: _Frames = ()) -> None:
         """Tell the session of an event, and carry out what follows; ``frames`` are a chunk's."""
         with self._changed:
-            instructions = self._session.handle(event, time.monotonic())
+            instructions = self._session.handle(event, self._now_s)
         self._carry_out(instructions, frames)
 
     def _carry_out(self, instructions: Sequence[Instruction], frames: _Frames = ()) -> None:
@@ -198,6 +203,7 @@ class Pump:
             return
         self._links[number] = link
         self._poller.register(link.monitor, zmq.POLLIN)
+        self._poller.register(link.dealer, zmq.POLLIN)
 
     def _hang_up(self, number: int) -> None:
         link = self._links.pop(number, None)

@@ -23,6 +23,7 @@ from trainer_client._pump import Pump
 from trainer_client._session import ClientSession
 
 CLOSE_TIMEOUT_S: Final = 1.8
+TURN_S: Final = 0.25  # of a wait: at most so much counts of the time that this process was stopped
 LAST_CHANCE_S: Final = 0.2  # for the I/O thread to read what waits in its sockets
 GATHER_S: Final = 1.0  # for whom neither answers nor refuses the connection: a host that is down
 
@@ -30,11 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Patience:
-    """How long a call waits."""
+    """How long a call waits. While this process was stopped nobody could be waited for."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.deadline_s = time.monotonic() + timeout_s
+        self.timeout_s = self.left_s = timeout_s
         self.has_last_chance = True
 
 
@@ -145,15 +145,17 @@ class Transport:
         self._wake()
 
     def _wait(self, patience: "_Patience", what: str) -> None:
-        """Wait for the session to change, with its lock held; PeerError past the deadline.
+        """Wait for the session to change, with its lock held; PeerError when patience is over.
 
         Even then the I/O thread first takes in what has come: this process may have been stopped.
         """
         if self._pump.closing:
             raise ConfigError(f"this loader of {self._name} was closed in the meantime")
         now_s = time.monotonic()
-        if now_s < patience.deadline_s:
-            self._changed.wait(patience.deadline_s - now_s)
+        if patience.left_s > 0:
+            turn_s = min(patience.left_s, TURN_S)
+            self._changed.wait(turn_s)
+            patience.left_s -= min(time.monotonic() - now_s, turn_s)
         elif patience.has_last_chance:
             patience.has_last_chance = False
             self._wake()
