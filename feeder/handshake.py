@@ -10,7 +10,7 @@ Where keys do not fit, libzmq tries again in silence, or not at all. Its monitor
     server_key is another feeder's       HANDSHAKE_FAILED_NO_DETAIL again and again: it hangs up
 
 NO_DETAIL also is what a port forwarder without a feeder behind it gives, and a feeder that dies. So
-after the second one in a row the other side is asked for its ZMTP greeting, over a connection of
+after the third one in a row the other side is asked for its ZMTP greeting, over a connection of
 our own: that says whether a feeder is there, and whether it has keys.
 
 Both clients use this module: ``trainer_client`` and ``feeder.fetch``.
@@ -41,7 +41,8 @@ MONITORED: Final = (
 Address = str | tuple[str, int]
 """Path of a socket file, or numeric host and port."""
 
-_HANG_UPS_MAX: Final = 2
+_HANG_UPS_MAX: Final = 3
+"""A feeder that is killed and starts again, or has too many connections, can hang up twice."""
 _HANG_UP_S: Final = 2.0
 """A handshake that takes longer was not refused: the feeder is busy, or frozen."""
 
