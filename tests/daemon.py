@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import msgspec
 import numpy as np
@@ -181,8 +181,9 @@ class Daemon:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
-        self._reader.join(10)
         assert self.process.stderr is not None
+        self._reader.join(DEADLINE_S)
+        assert not self._reader.is_alive(), f"{_holders(self.process.stderr)} have its stderr"
         self.process.stderr.close()
         return left
 
@@ -194,6 +195,17 @@ class Daemon:
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
+
+
+def _holders(pipe: IO[str]) -> list[str]:
+    """Return who has the other end of a pipe, or this one."""
+    inode = f"pipe:[{os.fstat(pipe.fileno()).st_ino}]"
+    holders = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if inode in map(os.readlink, Path(f"/proc/{process.pid}/fd").iterdir()):
+                holders.append(f"{process} {process.cmdline()}")
+    return holders
 
 
 def _is_alive(process: psutil.Process) -> bool:
