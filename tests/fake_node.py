@@ -17,6 +17,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from bench.daemon import free_port
 from feeder.plan import EpochPlan, ShardLayout
 from feeder.wire import (
     Bye,
@@ -73,10 +74,12 @@ class FakeNode:
         classes: Sequence[str] = ("cat", "dog", "emu"),
         chunk_images: int = 4,
         window: int = 64,
-        endpoint: str = "tcp://127.0.0.1:*",
+        endpoint: str | None = None,
         fingerprint: str = "f" * 32,
         first_session: int = 1,
     ) -> None:
+        """Bind ``endpoint``, or a port that nobody else gets by chance, even after ``close``."""
+        endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
         self.layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
         self.classes = tuple(classes)
         self.chunk_images = chunk_images

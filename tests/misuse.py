@@ -4,6 +4,8 @@ import socket
 import struct
 from collections.abc import Mapping
 
+from tests.daemon import DEADLINE_S
+
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _MORE, _LONG, _COMMAND = 1, 2, 4
 
@@ -12,7 +14,7 @@ def dial(endpoint: str) -> socket.socket:
     """Connect to an ipc or tcp endpoint, as bytes go."""
     if endpoint.startswith("ipc://"):
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(10)
+        connection.settimeout(DEADLINE_S)
         try:
             connection.connect(endpoint.removeprefix("ipc://"))
         except OSError:
@@ -20,7 +22,7 @@ def dial(endpoint: str) -> socket.socket:
             raise
         return connection
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host, int(port)), 10)
+    return socket.create_connection((host, int(port)), DEADLINE_S)
 
 
 def dial_zmtp(endpoint: str, *, claims: Mapping[bytes, bytes] | None = None) -> socket.socket:

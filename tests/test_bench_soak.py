@@ -108,7 +108,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("soak"), images=13)
 
 
-SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease", "2")]
+SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease", "10")]
 SMALL = ["--clients", "2", "--batch-size", "8"]
 
 

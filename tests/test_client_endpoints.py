@@ -23,7 +23,7 @@ from trainer_client._endpoints import (
     parse_list,
 )
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 TURN_S = 1 / 128  # of the watch, in these tests; adds up without rounding
 
 

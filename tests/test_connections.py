@@ -113,7 +113,7 @@ def test_who_is_too_many_is_cut_when_no_file_more_can_be_opened(crowd: Crowd) ->
             os.close(fd)
     assert len(crowd.cut()) == 2
     assert crowd.counters.connections_cut == {"too-many": 2}
-    assert psutil.Process().num_fds() == before + 2 * len(ends)
+    assert psutil.Process().num_fds() <= before + 2 * len(ends)
 
 
 def test_memory_that_cannot_be_read_once_is_no_growth(

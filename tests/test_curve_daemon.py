@@ -15,14 +15,23 @@ from typing import Any
 import pytest
 import zmq
 
+from bench.daemon import free_port
 from feeder import fetch, stats_request
 from feeder.errors import PeerError
 from feeder.fetch import BatchFetcher
-from feeder.handshake import HandshakeProblem, ask_mechanism, dial
+from feeder.handshake import Address, HandshakeProblem, ask_mechanism, dial
 from feeder.keys import ClientKeys
 from feeder.stats_request import request_counters
 from feeder.wire import ClientMessage, Welcome, encode
-from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.daemon import (
+    DEADLINE_S,
+    Daemon,
+    RawClient,
+    happens_within,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
 from tests.key_pairs import KeyPair
 from tests.sources import error_line, run_feeder
 from trainer_client import FeederLoader
@@ -63,7 +72,8 @@ def place(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
     # ipc before tcp and after it: neither gets tcp's options.
     with Daemon(
         *("--data", f"d={packed}", "--workers", "1", "--slots-bytes", str(4 << 20)),
-        *("--bind", f"ipc://{folder}/first", "--bind", "tcp://*:0", "--bind", f"ipc://{folder}/s"),
+        *("--bind", f"ipc://{folder}/first"),
+        *("--bind", f"tcp://*:{free_port()}", "--bind", f"ipc://{folder}/s"),
         *("--secret-key", server.secret, "--client-keys", allowed),
     ) as daemon:
         port = daemon.endpoints[1].rpartition(":")[2]
@@ -115,11 +125,18 @@ def test_the_loader_takes_key_files_or_text(place: Place) -> None:
             assert len(next(iter(batches)).labels) == 10
 
 
+def hear_mechanism(peer: Address) -> str | None:
+    """Ask for the mechanism until there is an answer: half a second is short on a busy machine."""
+    heard: list[str | None] = []
+    wait_until(lambda: heard.append(ask_mechanism(peer)) or heard[-1], "it says its mechanism")
+    return heard[-1]
+
+
 def test_what_travels_is_encrypted_on_tcp_and_plain_on_every_ipc_address(place: Place) -> None:
     host, _, port = place.tcp.removeprefix("tcp://").rpartition(":")
-    assert ask_mechanism((host, int(port))) == "CURVE"
+    assert hear_mechanism((host, int(port))) == "CURVE"
     paths = [each.removeprefix("ipc://") for each in place.daemon.endpoints[::2]]
-    assert [ask_mechanism(path) for path in paths] == ["NULL", "NULL"]
+    assert [hear_mechanism(path) for path in paths] == ["NULL", "NULL"]
     for endpoint in place.daemon.endpoints[::2]:
         with RawClient(endpoint) as client:
             assert isinstance(client.hello(small_recipe(), window=1), Welcome)
@@ -151,25 +168,32 @@ class TestMisfit:
     def test_fetcher_and_loader(self, place: Place, plain: Daemon, problem: str) -> None:
         endpoint, server, client = misfits(place, plain)[problem]
         keys = client.to(server) if client and server else None
-        began_s = time.monotonic()
-        with pytest.raises(HandshakeProblem, match=problem) as fetching:
-            fetcher(endpoint, keys)
-        told_s = time.monotonic()
-        assert told_s - began_s < TOLD_S
-        assert str(fetching.value).startswith(endpoint)
         paths = {}
         if client and server:
             paths = {"server_key": server.public, "client_key": client.secret}
-        with pytest.raises(HandshakeProblem, match=problem):
-            loader(endpoint, **paths)
-        assert time.monotonic() - told_s < TOLD_S
+
+        def fetch_once() -> float:
+            began_s = time.monotonic()
+            with pytest.raises(HandshakeProblem, match=problem) as fetching:
+                fetcher(endpoint, keys)
+            assert str(fetching.value).startswith(endpoint)
+            return time.monotonic() - began_s
+
+        def load_once() -> float:
+            began_s = time.monotonic()
+            with pytest.raises(HandshakeProblem, match=problem):
+                loader(endpoint, **paths)
+            return time.monotonic() - began_s
+
+        happens_within(TOLD_S, fetch_once)
+        happens_within(TOLD_S, load_once)
 
     def test_command_line(self, place: Place, plain: Daemon, problem: str) -> None:
         endpoint, server, client = misfits(place, plain)[problem]
         options: list[str | Path] = []
         if client and server:
             options = ["--server-key", server.public, "--client-key", client.secret]
-        done = run_feeder("status", endpoint, *options)
+        done = run_feeder("status", endpoint, "--timeout", str(DEADLINE_S), *options)
         assert done.returncode == PeerError.exit_status
         assert problem in error_line(done)
 

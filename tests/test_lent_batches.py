@@ -129,6 +129,7 @@ def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    wait_until(lambda: daemon.counters()["sessions"] == 0, "former sessions have ended")
     before = daemon.counters()
     with make_loader(daemon.endpoints[0]) as lent:
         batches = [digest(batch) for _ in range(2) for batch in lent]

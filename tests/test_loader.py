@@ -25,6 +25,7 @@ from feeder.errors import ConfigError
 from feeder.plan import EpochPlan, LastBatch
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Bye, Hello, Request
+from tests.daemon import happens_within, wait_until
 from tests.fake_node import WAIT_S, FakeNode, sample_pixels
 from tests.ipv6 import needs_ipv6
 from trainer_client import Batch, FeederLoader, normalise
@@ -101,7 +102,7 @@ def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
 
 @needs_ipv6
 def test_a_feeder_can_be_at_an_ipv6_address() -> None:
-    with FakeNode(endpoint="tcp://[::1]:*") as node, make_loader(node, timeout_s=5.0) as loader:
+    with FakeNode(endpoint="tcp://[::1]:*") as node, make_loader(node) as loader:
         assert node.endpoint.startswith("tcp://[::1]:")
         check_batch(node, next(iter(loader)))
 
@@ -356,25 +357,34 @@ def test_mean_and_std_are_the_callers(node: FakeNode) -> None:
     assert torch.allclose(batch.images, normalise(pixels, one, half, torch.float32), atol=1e-4)
 
 
-def test_close_is_idempotent_quick_and_leaves_nothing_behind(node: FakeNode) -> None:
+def test_close_is_idempotent_and_leaves_nothing_behind(node: FakeNode) -> None:
     process = psutil.Process()
     gc.collect()
     threads, files = set(threading.enumerate()), process.num_fds()
     loader = make_loader(node)
     batches = iter(loader)
     next(batches)
-    start_s = time.monotonic()
     loader.close()
     loader.close()
-    assert time.monotonic() - start_s < 2
-    assert set(threading.enumerate()) <= threads
-    assert process.num_fds() <= files + 1, "the node's end of the connection may still be open"
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
+    wait_until(lambda: process.num_fds() <= files, "both ends of the connection are closed")
     node.wait_until(lambda: node.count(Bye) == 1, "no goodbye")
     with pytest.raises(ConfigError, match=r"this loader of .* is closed"):
         next(batches)
     for use in (lambda: iter(loader), lambda: loader.set_epoch(1)):
         with pytest.raises(ConfigError, match="closed"):
             use()
+
+
+def test_closing_takes_less_than_two_seconds(node: FakeNode) -> None:
+    def close() -> float:
+        loader = make_loader(node)
+        next(iter(loader))
+        start_s = time.monotonic()
+        loader.close()
+        return time.monotonic() - start_s
+
+    happens_within(2, close)
 
 
 def test_an_interrupt_while_the_thread_starts_leaves_nothing_behind(
@@ -408,7 +418,7 @@ def test_a_forgotten_loader_ends_its_thread(node: FakeNode) -> None:
     del batches
     gc.collect()
     assert gone() is None
-    assert set(threading.enumerate()) <= threads
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
 
 
 def test_closing_from_another_thread_ends_a_wait(node: FakeNode) -> None:
@@ -479,7 +489,8 @@ def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNod
     assert len(lines) == 3
     assert all("cannot work in its fork" in line for line in lines)
     assert batches == "11"
-    assert node.count(Bye) == 1
+    node.wait_until(lambda: not node.sessions, "no goodbye")
+    assert (node.count(Hello), node.count(Bye)) == (1, 1)
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])

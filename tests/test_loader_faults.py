@@ -13,13 +13,15 @@ import pytest
 import torch
 import zmq
 
+from bench.daemon import free_port
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
 from feeder.wire import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
 from tests.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
 from tests.test_loader import check_batch, make_loader
 from trainer_client import FeederLoader
+from trainer_client._conversation import RETRY_INTERVAL_S
 
-SHORT_S = 0.6
+SHORT_S = 3.0  # for connecting and a welcome, on a busy machine too
 
 
 @pytest.fixture
@@ -35,12 +37,6 @@ def _no_thread_stays() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(WAIT_S)  # nobody waits for who watches a list
         assert not thread.is_alive(), thread.name
-
-
-def unused_endpoint() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def make_loader_at(endpoint: str) -> None:
@@ -67,12 +63,12 @@ def check_epoch(node: FakeNode, **options: object) -> None:
 
 
 def test_nobody_at_the_endpoint() -> None:
-    endpoint = unused_endpoint()
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
     start_s = time.monotonic()
     with pytest.raises(PeerError) as caught:
         make_loader_at(endpoint)
-    assert SHORT_S <= time.monotonic() - start_s < SHORT_S + 3
-    assert f"no welcome from {endpoint} within 0.6 s: nobody answers there" in str(caught.value)
+    assert SHORT_S <= time.monotonic() - start_s < SHORT_S + WAIT_S / 3
+    assert f"no welcome from {endpoint} within 3 s: nobody answers there" in str(caught.value)
     assert "start `feeder serve` or correct the endpoint" in str(caught.value)
 
 
@@ -93,7 +89,7 @@ def test_a_name_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     expected = "no endpoint is known yet; dns://nobody:1: Name or service not known"
-    with pytest.raises(PeerError, match=f"no welcome from dns://nobody:1 within 0.6 s: {expected}"):
+    with pytest.raises(PeerError, match=f"no welcome from dns://nobody:1 within 3 s: {expected}"):
         make_loader_at("dns://nobody:1")
 
 
@@ -149,14 +145,14 @@ def test_a_full_node_is_asked_again_until_the_deadline(node: FakeNode) -> None:
     refuse_with(node, "clients", "all 64 sessions are taken")
     with pytest.raises(PeerError, match="refuses for the moment: all 64 sessions are taken"):
         make_loader(node, timeout_s=SHORT_S)
-    assert node.count(Hello) == 2
+    assert 2 <= node.count(Hello) <= 1 + SHORT_S / RETRY_INTERVAL_S
 
 
 def test_a_node_that_has_room_after_a_while(node: FakeNode) -> None:
     refuse_with(node, "memory", "no room")
 
     def make_room() -> None:
-        node.wait_until(lambda: node.count(Hello) == 2, "no second greeting")
+        node.wait_until(lambda: node.count(Hello) >= 2, "no second greeting")
         node.greeting = None
 
     helper = threading.Thread(target=make_room)
@@ -204,7 +200,7 @@ def test_a_batch_that_does_not_come_names_batch_peer_and_deadline(node: FakeNode
         assert [next(batches).index for _ in range(2)] == [0, 1]
         with pytest.raises(PeerError) as caught:
             next(batches)
-    expected = f"no batch 2 of epoch 3 from {node.endpoint} within 0.6 s: it spoke"
+    expected = f"no batch 2 of epoch 3 from {node.endpoint} within 3 s: it spoke"
     assert str(caught.value).startswith(expected)
     assert str(caught.value).endswith("but 1 of 2 chunks are here")
 
@@ -255,7 +251,7 @@ def test_late_chunks_of_an_epoch_that_was_given_up_are_discarded(node: FakeNode)
     node.script = hold_first
     with make_loader(node) as loader:
         loader.set_epoch(0)
-        node.wait_until(lambda: held, "nothing was wanted")
+        node.wait_until(lambda: len(held) >= 2 * 4, "not all of the window was wanted")
         loader.set_epoch(1)
         for batch in loader:
             check_batch(node, batch)
@@ -324,7 +320,7 @@ def test_a_daemon_gone_in_the_middle_of_an_epoch(node: FakeNode) -> None:
         node.close()
         with pytest.raises(PeerError) as caught:
             list(batches)
-    assert f"from {node.endpoint} within 0.6 s: the connection is lost" in str(caught.value)
+    assert f"from {node.endpoint} within 3 s: the connection is lost" in str(caught.value)
 
 
 @pytest.mark.parametrize("chunk_images", [4, 3])
@@ -332,7 +328,7 @@ def test_a_daemon_gone_in_the_middle_of_an_epoch(node: FakeNode) -> None:
 def test_a_daemon_that_restarts_goes_unnoticed(
     tmp_path: Path, transport: str, chunk_images: int
 ) -> None:
-    endpoint = "tcp://127.0.0.1:*" if transport == "tcp" else f"ipc://{tmp_path}/node"
+    endpoint = None if transport == "tcp" else f"ipc://{tmp_path}/node"
     # Batch 3 stays half sent, batch 4 arrives whole before its turn.
     with FakeNode(endpoint=endpoint) as node:
         node.script = lambda key, messages: messages[:1] if key[1] == 3 else messages
@@ -400,4 +396,4 @@ def test_another_dataset_after_a_restart_is_an_error(node: FakeNode) -> None:
 
 def test_an_idle_loader_keeps_its_session_alive(node: FakeNode) -> None:
     with make_loader(node):
-        node.wait_until(lambda: node.count(Ping) == 2, "no pings")
+        node.wait_until(lambda: node.count(Ping) >= 2, "no pings")

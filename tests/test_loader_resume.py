@@ -11,6 +11,7 @@ import torch
 
 from feeder.errors import ConfigError, DatasetError, PeerError
 from feeder.wire import Bye, Hello, Request
+from tests.daemon import wait_until
 from tests.fake_node import FakeNode
 from tests.test_loader import BATCH, check_batch, make_loader, plan, wanted_keys
 from trainer_client import Batch, FeederLoader
@@ -120,7 +121,7 @@ def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
 
 def test_a_batch_that_could_not_be_had_is_the_next_one_of_the_state(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key == (0, 3) else messages
-    with make_loader(node, timeout_s=0.6) as loader:
+    with make_loader(node, timeout_s=3.0) as loader:
         with pytest.raises(PeerError):
             list(loader)
         loader.close()
@@ -283,10 +284,10 @@ def test_another_order_replaces_the_session_and_leaves_nothing_behind(node: Fake
     with make_loader(node, batch_size=4, rank=1, world_size=2) as half:
         half.load_state_dict(state)
         node.wait_until(lambda: node.count(Bye) == 2, "the first session is not ended")
-        assert len(set(threading.enumerate()) - threads) == 1
+        wait_until(lambda: len(set(threading.enumerate()) - threads) == 1, "one thread is left")
         requests = [message for message in node.heard if isinstance(message, Request)]
         assert all(message.session == 3 for message in requests)
-    assert set(threading.enumerate()) <= threads
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
 
 
 def test_a_dataset_that_changes_while_a_state_is_loaded_is_an_error(node: FakeNode) -> None:

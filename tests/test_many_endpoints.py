@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.daemon import free_port
 from feeder.errors import DatasetError, ProtocolError
 from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.lent_client import digest, expected, make_loader
@@ -33,7 +34,8 @@ def daemons(
 ) -> Iterator[tuple[Daemon, Daemon]]:
     """Return two daemons, which each test leaves as whole as they were."""
     folder = tmp_path_factory.mktemp("daemons")
-    with serve(packed, f"ipc://{folder}/a") as a, serve(packed, "tcp://127.0.0.1:0") as b:
+    tcp = f"tcp://127.0.0.1:{free_port()}"  # which stays its own while it is away
+    with serve(packed, f"ipc://{folder}/a") as a, serve(packed, tcp) as b:
         yield a, b
 
 

@@ -64,7 +64,7 @@ def test_ready_means_served_and_sigterm_means_stopping(
         try:
             ready = systemd.recv(4096)
             assert ready.startswith(b"READY=1\nSTATUS="), ready
-            with WireClient(f"ipc://{tmp_path}/socket", deadline_s=10) as client:
+            with WireClient(f"ipc://{tmp_path}/socket") as client:
                 welcome = client.hello("set", Recipe.for_split("val", batch_size=IMAGES))
                 assert welcome.samples == IMAGES
                 batch = client.fetch(0, 0)

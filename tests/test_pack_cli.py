@@ -54,12 +54,27 @@ def large_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+_SLOW_DISK = """
+import sys, time
+def wait(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(".jpg"):
+        time.sleep(0.5)
+if "feeder.task_pool" in sys.orig_argv:
+    sys.addaudithook(wait)
+"""
+"""A sitecustomize: an image takes half a second to open."""
+
+
 def _start_packing(source: Path, destination: Path) -> "subprocess.Popen[str]":
-    """Start a packing of many parts, so that the test gets at it before it is done."""
+    """Start a packing of many parts that takes 10 s: the test gets at it before it is done."""
     command = feeder_command("pack", source, destination, "--shards", "20", "--jobs", "2")
+    slow = destination.with_name("slow")
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(_SLOW_DISK)
     return subprocess.Popen(
         command,
         cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(slow)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -228,7 +243,7 @@ def test_signals_stop_cleanly_and_the_same_command_goes_on(
     assert process.returncode == 128 + number
     assert f"stopped by {number.name}: finished shards are kept, run the same" in stderr
     assert "Traceback" not in stderr
-    assert all(_is_gone(child) for child in children)
+    wait_until(lambda: all(_is_gone(child) for child in children), "the workers end with it")
     assert not list(destination.rglob("*.tmp"))
     assert not (destination / MANIFEST_NAME).exists()
     again = run_feeder("pack", large_source, destination, "--shards", "20")

@@ -34,7 +34,7 @@ def test_refused_memory_is_seen_and_both_nodes_serve_the_same_bytes(tmp_path: Pa
             assert os.sched_getaffinity(pid) == os.sched_getaffinity(worker) == {cpu}
         batches = []
         for endpoint in (socket, f"{socket}.1"):
-            with WireClient(endpoint, deadline_s=10) as client:
+            with WireClient(endpoint) as client:
                 client.hello("set", Recipe.for_split("train", batch_size=7), seed=3)
                 batches.append(client.fetch(2, 0))
         one, other = batches

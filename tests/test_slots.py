@@ -20,6 +20,7 @@ from feeder.session_events import SlotReturned, SlotsClosed
 from feeder.slot_layout import PAGE_BYTES, SlotLayout
 from feeder.slot_store import SlotStore
 from feeder.slots import SlotLoans, SlotMemory
+from tests.daemon import wait_until
 
 
 class Tracker:
@@ -130,7 +131,7 @@ def test_closing_gives_descriptors_back_and_is_idempotent() -> None:
     assert psutil.Process().num_fds() > before
     memory.close()
     memory.close()
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before
     with pytest.raises(ValueError, match="closed"):
         memory.chunk(0, 0, 1)
 
@@ -180,7 +181,7 @@ def test_memory_is_freed_when_the_socket_has_let_go_of_all_of_it() -> None:
     tracker.done = True
     events = list(store.recheck(1.0))
     assert events[-1] == SlotsClosed(7)
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before
     assert store.recheck_at_s == float("inf")
 
 
@@ -194,8 +195,11 @@ def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
 
 
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:
-    free = psutil.virtual_memory().available
-    assert available_bytes(tmp_path) == pytest.approx(free, rel=0.2)
+    def is_free() -> bool:
+        free = psutil.virtual_memory().available
+        return available_bytes(tmp_path) == pytest.approx(free, rel=0.2)
+
+    wait_until(is_free, "what is free, and what others do not take meanwhile")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])

@@ -194,6 +194,7 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
+        process.wait()
     assert process.returncode == 130
     assert said == b"bench.synthetic: interrupted\n"
     assert list(tmp_path.iterdir()) == []

@@ -236,7 +236,7 @@ def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFix
 def test_a_daemon_that_goes_ends_the_job_with_one_line(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] > 2 else messages
     with pytest.raises(PeerError, match="no batch 3 of epoch 0 from tcp://"):
-        train(make_options(node, timeout_s=0.6), report=lambda line: None)
+        train(make_options(node, timeout_s=3.0), report=lambda line: None)
 
 
 def run_job(*command: str) -> "subprocess.Popen[str]":

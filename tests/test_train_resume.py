@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.daemon import free_port
 from feeder.errors import ConfigError, ResourceError
 from feeder.wire import Hello
 from tests.daemon import DEADLINE_S, wait_until
@@ -57,9 +57,7 @@ class Job:
             **{"checkpoint": str(folder / "job.pt"), "checkpoint_steps": 4, "resume": True},
             "epochs": 100_000,
         }
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.logs = [folder / f"{name}-{rank}" for rank in range(ranks)]
         self.processes = []
         for rank, log in enumerate(self.logs):
@@ -90,7 +88,7 @@ class Job:
 
     def steps(self) -> list[tuple[Step, list[int]]]:
         """Each step that every rank has begun, with the samples of all ranks in order."""
-        logs = [[json.loads(line) for line in log.read_text().splitlines()] for log in self.logs]
+        logs = [[*map(json.loads, _whole_lines(log))] for log in self.logs]
         steps = []
         for shares in zip(*logs, strict=False):
             assert len({(epoch, step) for epoch, step, _ in shares}) == 1
@@ -107,6 +105,10 @@ class Job:
 
     def is_alive(self) -> bool:
         return all(process.poll() is None for process in self.processes)
+
+
+def _whole_lines(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Record:

@@ -75,14 +75,14 @@ def test_the_worst_frames_are_refused_soon_and_in_little_memory(decode: Decode, 
     frame = PREFIX + HOSTILE[name]
     assert len(frame) <= MAX_HEADER_BYTES
     tracemalloc.start()
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     try:
         if name == "one field many times" and decode is decode_from_client:
             decode(frame)  # the last one counts: harmless
         else:
             with pytest.raises(ProtocolError):
                 decode(frame)
-        taken_s = time.perf_counter() - start_s
+        taken_s = time.process_time() - start_s
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

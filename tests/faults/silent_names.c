@@ -1,8 +1,9 @@
-/* A name server that answers for no name in .silent, ten seconds later: for LD_PRELOAD. */
+/* A name server that answers for no name in .silent, SILENCE_S seconds later: for LD_PRELOAD. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netdb.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@ int getaddrinfo(const char *restrict name, const char *restrict service,
     static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
     if (name && strstr(name, ".silent")) {
-        sleep(10);
+        sleep(atoi(getenv("SILENCE_S")));
         return EAI_AGAIN;
     }
     return real(name, service, hints, found);

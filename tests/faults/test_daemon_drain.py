@@ -16,6 +16,7 @@ from tests.daemon import (
     RawClient,
     check_batch,
     client_process,
+    happens_within,
     pack_small,
     small_recipe,
     wait_until,
@@ -50,7 +51,8 @@ def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None
         daemon.process.send_signal(signal.SIGTERM)
         for key in keys:
             check_batch(dataset, _LARGE, key, client.take(key), seed=3)
-        assert client.others == [Draining(session=client.session)]
+        heard = client.others or [client.receive()]  # it may say so after the last chunk
+        assert heard == [Draining(session=client.session)]
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_gone()
 
@@ -74,64 +76,80 @@ def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
 
 
 def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
-    with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe())
-        status, took_s = daemon.stop()
-        assert status == 0
-        assert took_s < 3
-        daemon.wait_gone()
-        assert any("draining" in line for line in daemon.lines)
+    def end() -> float:
+        with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
+            client.hello(small_recipe())
+            status, took_s = daemon.stop()
+            assert status == 0
+            daemon.wait_gone()
+            daemon.wait_line("draining")
+            return took_s
+
+    happens_within(3, end)
 
 
 def test_a_stuck_client_delays_the_end_by_the_drain_and_no_more(packed: Path) -> None:
-    with serve(packed, "--drain-s", "2") as daemon:
-        client = client_process(
-            daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)]
-        )
-        with client:
-            try:
-                assert client.stdout is not None
-                assert client.stdout.readline() == "asked\n"
-                client.send_signal(signal.SIGSTOP)
-                status, took_s = daemon.stop()
-                assert status == 0
-                assert 1.5 < took_s < 5
-                daemon.wait_gone()
-            finally:
-                client.kill()
+    def end() -> float:
+        with serve(packed, "--drain-s", "2") as daemon:
+            client = client_process(
+                daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)]
+            )
+            with client:
+                try:
+                    assert client.stdout is not None
+                    assert client.stdout.readline() == "asked\n"
+                    client.send_signal(signal.SIGSTOP)
+                    status, took_s = daemon.stop()
+                    assert status == 0
+                    assert took_s > 1.5
+                    daemon.wait_gone()
+                    return took_s
+                finally:
+                    client.kill()
+
+    happens_within(4.5, end)
 
 
 def test_a_stuck_node_process_is_killed_in_time(packed: Path) -> None:
-    with serve(packed) as daemon:
-        daemon.node.suspend()
-        status, took_s = daemon.stop()
-        assert status == 0
-        assert took_s < 6, "5 s, and what a busy machine adds"
-        daemon.wait_gone()
+    def end() -> float:
+        with serve(packed) as daemon:
+            daemon.node.suspend()
+            status, took_s = daemon.stop()
+            assert status == 0
+            daemon.wait_gone()
+            return took_s
+
+    happens_within(6, end)
 
 
 def test_a_stuck_worker_does_not_delay_the_end_beyond_the_drain(packed: Path) -> None:
-    with serve(packed, "--drain-s", "1") as daemon, RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe())
-        for worker in daemon.workers():
-            worker.suspend()
-        client.want((0, 0))
-        wait_until(lambda: daemon.counters()["sessions"] == 1, "it serves on")
-        status, took_s = daemon.stop()
-        assert status == 0
-        assert took_s < 5
-        daemon.wait_gone()
+    def end() -> float:
+        with serve(packed, "--drain-s", "1") as daemon, RawClient(daemon.endpoint) as client:
+            client.hello(small_recipe())
+            for worker in daemon.workers():
+                worker.suspend()
+            client.want((0, 0))
+            wait_until(lambda: daemon.counters()["sessions"] == 1, "it serves on")
+            status, took_s = daemon.stop()
+            assert status == 0
+            daemon.wait_gone()
+            return took_s
+
+    happens_within(4.5, end)
 
 
 def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
-    with serve(packed) as daemon:
-        daemon.node.suspend()
-        daemon.process.send_signal(signal.SIGTERM)
-        daemon.wait_line("draining")
-        status, took_s = daemon.stop(signal.SIGINT)
-        assert status == 0
-        assert took_s < 3
-        daemon.wait_gone()
+    def end() -> float:
+        with serve(packed) as daemon:
+            daemon.node.suspend()
+            daemon.process.send_signal(signal.SIGTERM)
+            daemon.wait_line("draining")
+            status, took_s = daemon.stop(signal.SIGINT)
+            assert status == 0
+            daemon.wait_gone()
+            return took_s
+
+    happens_within(3, end)
 
 
 def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from bench.footprint import mapped_slot_memories
 from feeder.stats_request import request_counters
-from tests.daemon import pack_small, wait_until
+from tests.daemon import Daemon, pack_small, wait_until
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
 from tests.lent_client import expected
@@ -76,15 +76,19 @@ class Scene:
     def check_no_trace(self) -> None:
         """Compare with what there was: the survivor's session, and nothing else."""
         self.service.await_all()
-        self.service.await_counters(sessions=1)
-        counters = request_counters(self.service.endpoint, DEADLINE_S)
-        assert counters["slots_held_bytes"] == counters["slots_committed_bytes"] > 0
+        wait_until(self._is_survivor_alone, "one session is left, with its slots")
         await_fds(self.service.daemon.node, self.node_fds)
         await_fds(self.survivor.client.process, self.client_fds)
-        assert mapped_slot_memories(self.survivor.client.process.pid) == 1
+        client = self.survivor.client.process.pid
+        wait_until(lambda: mapped_slot_memories(client) == 1, "it has let go of former slots")
         running = psutil.Process(self.service.daemon.process.pid)
         family = [running, *running.children(recursive=True), self.survivor.client.process]
         assert not shared_names(family)
+
+    def _is_survivor_alone(self) -> bool:
+        counters = self.service.counters()
+        held = counters.get("slots_held_bytes", 0)
+        return counters.get("sessions") == 1 and counters["slots_committed_bytes"] == held > 0
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +177,7 @@ def enter(phase: str, service: Service, trainee: Trainee) -> psutil.Process | No
             service.end()
             trainee.ask(2 * EPOCH)  # what it was lent is soon used up
             daemon = service.start(is_ready=False)
-            wait_until(lambda: len(daemon.family()) >= 3, "a worker is starting")
+            wait_until(lambda: _has_worker(daemon), "a worker is starting")
             return None
         case "slot lent" | "epoch end":
             trainee.take_to(2 if phase == "slot lent" else 0)
@@ -186,6 +190,10 @@ def enter(phase: str, service: Service, trainee: Trainee) -> psutil.Process | No
         service.daemon.process.send_signal(signal.SIGTERM)
         service.daemon.wait_line("draining")
     return held
+
+
+def _has_worker(daemon: Daemon) -> bool:
+    return any("feeder.worker" in process.cmdline() for process in daemon.family())
 
 
 def find(victim: str, service: Service) -> psutil.Process:

@@ -29,7 +29,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(packed: Path) -> Iterator[Daemon]:
-    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--lease-s", "2")
+    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--lease-s", "10")
     with Daemon("--data", f"d={packed}", *bind) as running:
         yield running
 
@@ -147,12 +147,11 @@ def test_a_connection_that_one_side_thinks_is_over_is_made_anew(
 def test_a_network_that_stays_away_is_one_exception_at_the_deadline(
     proxy: TcpProxy, fault: Callable[[TcpProxy], None]
 ) -> None:
-    with make_loader(proxy.endpoint, timeout_s=1.0) as loader:
+    with make_loader(proxy.endpoint, timeout_s=3.0) as loader:
         began_s = time.monotonic()
-        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 1 s: "):
+        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 3 s: "):
             take(loader, lambda: fault(proxy), at=(1,))
-        assert time.monotonic() - began_s < 4
-        assert loader.statistics().wait_s < 2
+        assert time.monotonic() - began_s < DEADLINE_S / 3
     with pytest.raises(PeerError, match=r"no welcome from .* within 1 s: "):
         make_loader(proxy.endpoint, timeout_s=1.0)
 

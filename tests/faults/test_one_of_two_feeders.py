@@ -11,14 +11,14 @@ from bench.chaos_check import GAP_MAX_S
 from bench.chaos_proxy import TcpProxy
 from bench.daemon import free_port
 from feeder.errors import PeerError
-from tests.daemon import pack_small, wait_until
+from tests.daemon import DEADLINE_S, happens_within, pack_small, wait_until
 from tests.faults.client import stop
 from tests.faults.service import Service
 from tests.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
 EPOCH = 5  # batches
-EPOCHS = 30
+EPOCHS = 120
 
 
 @dataclass
@@ -100,30 +100,33 @@ def stall(pair: Pair) -> None:
 def test_no_batch_is_waited_for_longer_than_promised(
     pair: Pair, strike: Callable[[Pair], None]
 ) -> None:
-    pair.await_both()
-    pair.take(1)
-    strike(pair)
-    assert pair.take(2) < GAP_MAX_S
-    pair.proxy.mend()
-    for process in pair.struck.daemon.family():
-        if process.is_running():
-            process.resume()
-    pair.struck.revive()
-    pair.await_both()
-    assert pair.take(1) < GAP_MAX_S
+    def strike_once() -> float:
+        pair.await_both()
+        pair.take(1)
+        strike(pair)
+        longest_s = pair.take(2)
+        pair.proxy.mend()
+        for process in pair.struck.daemon.family():
+            if process.is_running():
+                process.resume()
+        pair.struck.revive()
+        pair.await_both()
+        return max(longest_s, pair.take(1))
+
+    happens_within(GAP_MAX_S, strike_once)
 
 
 def test_with_both_out_of_reach_the_deadline_ends_the_wait_with_one_exception(pair: Pair) -> None:
     endpoints = [pair.proxy.endpoint, pair.other.endpoint]
-    with make_loader(endpoints, timeout_s=1.0) as loader:
+    with make_loader(endpoints, timeout_s=3.0) as loader:
         wait_until(lambda: loader.statistics().feeders == 2, "both serve it")
         nodes = [service.daemon.node for service in (pair.struck, pair.other)]
         for node in nodes:
             stop(node)
         began_s = time.monotonic()
-        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 1 s: "):
+        with pytest.raises(PeerError, match=r"no batch \d of epoch \d from .* within 3 s: "):
             list(chain(loader, loader))
-        assert time.monotonic() - began_s < GAP_MAX_S
+        assert time.monotonic() - began_s < DEADLINE_S / 3
         for node in nodes:
             node.resume()
         loader.set_epoch(1)
