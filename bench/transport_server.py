@@ -109,7 +109,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
                 service.on_worker(Filled(pool.filled.popleft(), (), ()))
         if router.take_ended():
             service.recheck_slots(now_s)
-        service.tend(time.monotonic())
+        service.tend(now_s, now_s)
 
 
 def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:

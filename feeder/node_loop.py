@@ -131,7 +131,8 @@ class NodeLoop:
         try:
             self._pool.start()
             while not self._is_over:
-                self._polls.run(self._next_deadline_s() - time.monotonic())
+                due_s = self._next_deadline_s()
+                self._polls.run(due_s - time.monotonic())
                 now_s = time.monotonic()
                 self._pool.tend(now_s)
                 self._door.tend(now_s)
@@ -141,7 +142,7 @@ class NodeLoop:
                     self._polls.add(self._router.socket, self._on_clients)
                 if self._service is not None:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
-                    self._service.tend(now_s)
+                    self._service.tend(now_s, due_s)
                 elif self._ready is None and self._pool.libraries:
                     self._ready = self._report(endpoints, warnings)
                 if self._drain_by_s is not None:

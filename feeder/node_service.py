@@ -67,8 +67,8 @@ from feeder.worker_pool import Joined, Lost, PoolEvent, WorkerPool
 
 _SESSION_BITS: Final = 63
 
-_HELD_UP_S: Final = 1.0
-"""Between two looks at what is due: there are ten a second while anybody is connected. Clients ping
+_HELD_UP_S: Final = 0.5
+"""Later than that to what is due: it is ten times a second while anybody is connected. Clients ping
 every second, and the shortest lease is 2 s: less than this costs nobody his lease."""
 
 _CATCH_UP_S: Final = 1.0
@@ -107,14 +107,14 @@ class NodeService:
         self._slots = SlotStore()
         self._shares = FairShare()
         self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
-        self._unreachable: dict[bytes, bool] = {}  # whether ``tend`` has seen it before
-        self._started_s = self._tended_s = time.monotonic()
+        self._unreachable: dict[bytes, float] = {}  # since when ``tend`` knows, inf: not yet
+        self._started_s = time.monotonic()
         self._judge_at_s = 0.0  # nobody is taken for silent before
 
     @property
     def deadline_s(self) -> float:
         """When ``tend`` is due, if nothing arrives before."""
-        if self._unreachable:
+        if self._unreachable and not self._router.has_unread:
             return 0.0
         return min(max(self._table.check_at_s, self._judge_at_s), self._slots.recheck_at_s)
 
@@ -123,11 +123,14 @@ class NodeService:
         """Whether all that was asked for is filled, sent, and out of the socket."""
         return self._table.is_idle and not self._slots.is_lent
 
-    def apply(self, event: Event) -> None:
-        """Have the state machine handle an event, and carry out what follows, to the end."""
+    def apply(self, event: Event, at_s: float | None = None) -> None:
+        """Have the state machine handle an event, and carry out what follows, to the end.
+
+        It happens at ``at_s``, by default now.
+        """
         events = deque([event])
         while events:
-            now_s = time.monotonic()
+            now_s = time.monotonic() if at_s is None else at_s
             for instruction in self._table.handle(events.popleft(), now_s):
                 following = self._carry_out(instruction, now_s)
                 if following is not None:
@@ -160,7 +163,7 @@ class NodeService:
     def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
         """Act upon the end of connections: whose they were, b"" of who never spoke."""
         for peer in filter(None, peers):
-            self._unreachable.setdefault(peer, False)
+            self._unreachable.setdefault(peer, float("inf"))
         if peers:
             self.recheck_slots(now_s)
 
@@ -190,32 +193,35 @@ class NodeService:
         else:
             self.apply(MessageReceived(peer, message))
 
-    def tend(self, now_s: float) -> None:
+    def tend(self, now_s: float, due_s: float) -> None:
         """Do what is due by now: slots that have come back, leases, deadlines of workers.
 
-        Where this process was held up (stopped, say), what others said meanwhile is read first.
+        ``due_s`` is when the caller meant to be here at the latest. Where it was held up (stopped,
+        say), what others said meanwhile is read first.
         """
-        if now_s - self._tended_s > _HELD_UP_S:
+        if now_s - due_s > _HELD_UP_S:
             self._judge_at_s = now_s + _CATCH_UP_S
-        self._tended_s = now_s
-        self._report_unreachable()
+        if self._unreachable:
+            self._report_unreachable(now_s)
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
         if max(self._table.check_at_s, self._judge_at_s) <= now_s:
-            self.apply(ClockAdvanced())
+            self.apply(ClockAdvanced(), now_s)
 
-    def _report_unreachable(self) -> None:
+    def _report_unreachable(self, now_s: float) -> None:
         """Tell of peers whose connection is over, once what they said before it was read.
 
         Otherwise a client that says Bye and leaves would be taken for lost by whoever was just
-        about to send it something.
+        about to send it something. Others who never stop saying something delay that, but not for
+        ever.
         """
-        for peer, was_seen in list(self._unreachable.items()):
-            if was_seen:
+        has_unread = self._router.has_unread
+        for peer, since_s in list(self._unreachable.items()):
+            if since_s == float("inf"):
+                self._unreachable[peer] = now_s
+            elif not has_unread or now_s - since_s > _CATCH_UP_S:
                 del self._unreachable[peer]
                 self.apply(PeerGone(peer))
-            else:
-                self._unreachable[peer] = True
 
     def recheck_slots(self, now_s: float) -> None:
         """Look whether slots that are wanted back have come back."""
@@ -289,7 +295,7 @@ class NodeService:
         try:
             tracker = self._router.send_chunk(chunk.peer, header, arrays)
         except PeerUnreachableError:
-            self._unreachable.setdefault(chunk.peer, False)
+            self._unreachable.setdefault(chunk.peer, float("inf"))
         else:
             self._slots.lend(chunk.session, chunk.slot, tracker)
             self._shares.earn(chunk.peer)
@@ -301,7 +307,7 @@ class NodeService:
             self._router.send(peer, message)
         except PeerUnreachableError:
             self._router.counters.sends_dropped += 1
-            self._unreachable.setdefault(peer, False)
+            self._unreachable.setdefault(peer, float("inf"))
 
     def _open_slots(self, wanted: OpenSlots) -> SlotsOpened | SlotsRefused:
         try:

@@ -137,6 +137,11 @@ class Router:
         bound |= {each: self._bind(each) for each in endpoints if each.transport == "tcp"}
         return tuple(bound[each] for each in endpoints)
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether messages wait to be received."""
+        return self._is_skipping or self.socket.poll(0, zmq.POLLIN) != 0
+
     def receive(self, now_s: float) -> tuple[bytes, bytes] | None:
         """Return the peer and the frame of the next message, None when there is none now.
 

@@ -9,7 +9,7 @@ from feeder.admission import NodeIdentity, ServedDataset
 from feeder.metrics import DoorCounters, SocketCounters, WorkerCounters
 from feeder.node_service import NodeService
 from feeder.plan import ShardLayout
-from feeder.wire import Hello, NodeMessage, Ping, Pong, Welcome, encode
+from feeder.wire import Bye, Hello, NodeMessage, Ping, Pong, Welcome, encode
 from tests.session_shell import SAMPLES, limits, recipe
 
 LEASE_S = 10.0
@@ -23,8 +23,9 @@ class Host:
         self.sent: list[NodeMessage] = []
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         monkeypatch.setattr("feeder.node_service.time", clock)
-        router: Any = SimpleNamespace(
+        self.router: Any = SimpleNamespace(
             counters=SocketCounters(),
+            has_unread=False,
             account=lambda: "",
             send=lambda peer, message: self.sent.append(message),
         )
@@ -41,7 +42,7 @@ class Host:
                 self_test="5" * 32,
                 libraries={},
             ),
-            router,
+            self.router,
             door=SimpleNamespace(counters=DoorCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
                 counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
@@ -58,11 +59,15 @@ class Host:
         """Have time go by in which the process runs."""
         for _ in range(round(seconds / 0.1)):
             self.now_s += 0.1
-            self.service.tend(self.now_s)
+            self.service.tend(self.now_s, self.now_s)
+
+    def count(self, name: str) -> object:
+        """Return one of its counters."""
+        return self.service.counters()[name]
 
     @property
     def expired(self) -> object:
-        return self.service.counters()["sessions_expired"]
+        return self.count("sessions_expired")
 
 
 @pytest.fixture
@@ -81,8 +86,9 @@ def test_a_silent_client_is_given_up_when_its_lease_is_over(host: Host) -> None:
 def test_who_was_held_up_itself_reads_what_waits_before_it_takes_anybody_for_silent(
     host: Host, held_up_s: float
 ) -> None:
+    due_s = host.now_s + 0.1
     host.now_s += held_up_s
-    host.service.tend(host.now_s)
+    host.service.tend(host.now_s, due_s)
     host.pass_by(0.5)
     host.service.on_frame(b"peer", encode(Ping(session=host.session)))
     assert isinstance(host.sent[-1], Pong)
@@ -94,8 +100,50 @@ def test_who_was_held_up_itself_reads_what_waits_before_it_takes_anybody_for_sil
 
 def test_who_is_silent_after_that_is_given_up(host: Host) -> None:
     host.now_s += 100.0
+    host.service.tend(host.now_s, host.now_s - 99.9)
     host.pass_by(0.9)
     assert host.expired == 0
     host.pass_by(0.4)
     assert host.expired == 1
     assert host.service.deadline_s > host.now_s
+
+
+def test_who_slept_until_it_was_due_was_not_held_up(host: Host) -> None:
+    """Nobody is connected: it wakes up for the end of the lease, a millisecond late each time."""
+    turns = 0
+    while host.expired == 0:
+        due_s = host.service.deadline_s
+        assert due_s > host.now_s
+        host.now_s = due_s + 0.0013
+        host.service.tend(host.now_s, due_s)
+        turns += 1
+    assert turns <= 2
+    assert host.now_s < 1000.0 + LEASE_S + 1.0
+
+
+def test_who_is_stopped_when_it_has_begun_to_look_judges_by_when_it_began(host: Host) -> None:
+    host.pass_by(1.0)
+    began_s = host.now_s
+    host.now_s += 100.0
+    host.service.tend(began_s, began_s)
+    assert host.expired == 0
+
+
+def test_who_is_gone_is_so_once_all_was_read_that_it_may_have_said(host: Host) -> None:
+    host.router.has_unread = True
+    host.service.on_disconnected([b"peer"], host.now_s)
+    host.pass_by(0.5)
+    assert host.service.deadline_s > host.now_s, "no busy waiting for whoever reads the messages"
+    host.service.on_frame(b"peer", encode(Bye(session=host.session)))
+    host.router.has_unread = False
+    host.pass_by(0.5)
+    assert (host.count("sessions_closed"), host.count("sessions_lost")) == (1, 0)
+
+
+@pytest.mark.parametrize("others_speak", [False, True])
+def test_who_is_gone_without_a_word_is_lost(host: Host, others_speak: bool) -> None:
+    host.router.has_unread = others_speak
+    host.service.on_disconnected([b"peer"], host.now_s)
+    assert (host.service.deadline_s <= host.now_s) is not others_speak
+    host.pass_by(1.5 if others_speak else 0.2)
+    assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)

@@ -41,6 +41,11 @@ from trainer_client._session_events import (
 
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000
+HELD_UP_S: Final = 0.5
+"""A wait that takes so much longer: we were stopped, and nodes have said something meanwhile."""
+
+CATCH_UP_MS: Final = 100
+"""Until libzmq's thread, which was stopped as well, has read it."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +107,7 @@ class Pump:
             wait_ms = self._advance_clock()
             for link in self._links.values():
                 self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
-            ready = {source for source, _ in self._poller.poll(wait_ms)}
+            ready = self._poll(wait_ms)
             # For the whole turn: were we stopped in it, what has come meanwhile is read first.
             self._now_s = time.monotonic()
             if self._ring_fd in ready:
@@ -113,6 +118,14 @@ class Pump:
         with self._changed:
             farewell = self._session.farewell()
         self._carry_out(farewell)
+
+    def _poll(self, wait_ms: int) -> set[object]:
+        """Wait for something to be ready; return what is."""
+        due_s = time.monotonic() + wait_ms / 1000
+        found = self._poller.poll(wait_ms)
+        if not found and time.monotonic() - due_s > HELD_UP_S:
+            found = self._poller.poll(CATCH_UP_MS)
+        return {source for source, _ in found}
 
     def _advance_clock(self) -> int:
         """Have the session make its requests; return how many ms it then wants nothing."""
