@@ -130,8 +130,9 @@ class NodeLoop:
         """
         try:
             self._pool.start()
+            now_s = time.monotonic()
             while not self._is_over:
-                due_s = self._next_deadline_s()
+                due_s = max(now_s, self._next_deadline_s())
                 self._polls.run(due_s - time.monotonic())
                 now_s = time.monotonic()
                 self._pool.tend(now_s)
