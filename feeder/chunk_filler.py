@@ -1,12 +1,14 @@
 """Fills chunks into the slots of sessions: what a worker process does all day.
 
 Rows depend on (dataset, recipe, seed, epoch, index) alone. Nothing is kept between chunks but
-scratch, open shards and the plans of recent epochs.
+scratch, open shards and the plans of recent epochs. A dataset is opened for its first chunk, so one
+whose files are missing, changed or on a file system that hangs keeps no worker from serving others.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.packing import pixel_layout_of
-from feeder.plan import EpochPlan
+from feeder.plan import EpochPlan, ShardLayout
 from feeder.recipe import Recipe
 from feeder.sample import STAGES as SAMPLE_STAGES
 from feeder.sample import SampleReader
@@ -22,7 +24,7 @@ from feeder.sample_cache import part_of
 from feeder.slot_layout import ChunkArrays, SlotLayout
 from feeder.slots import SlotMemory
 from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
-from feeder.worker_messages import Fill, OpenSession
+from feeder.worker_messages import DatasetSource, Fill, OpenSession
 
 STAGES: Final = (*SAMPLE_STAGES, "fill")
 """What ``fill`` gives seconds of; the last is filling the decoded cache."""
@@ -38,18 +40,18 @@ _PLANS_MAX: Final = 4  # epochs of a session that can be under way: the last bat
 class _Session:
     """What a worker keeps of a session."""
 
-    dataset: Dataset
+    dataset: str
     recipe: Recipe
     seed: int
     memory: SlotMemory
-    reader: SampleReader
+    reader_key: tuple[str, str]
     plans: OrderedDict[int, EpochPlan]
 
-    def plan(self, epoch: int) -> EpochPlan:
+    def plan(self, layout: ShardLayout, epoch: int) -> EpochPlan:
         """Return the epoch's plan, made at its first chunk."""
         plan = self.plans.get(epoch)
         if plan is None:
-            plan = self.recipe.plan_epoch(self.dataset.layout, seed=self.seed, epoch=epoch)
+            plan = self.recipe.plan_epoch(layout, seed=self.seed, epoch=epoch)
             self.plans[epoch] = plan
             if len(self.plans) > _PLANS_MAX:
                 self.plans.popitem(last=False)
@@ -59,9 +61,17 @@ class _Session:
 class ChunkFiller:
     """Fills chunks into the slots of sessions."""
 
-    def __init__(self, datasets: Mapping[str, Dataset], cache: DecodedCache | None = None) -> None:
-        """Fill from datasets, by name, and from the decoded cache, where there is one."""
-        self._datasets = datasets
+    def __init__(
+        self,
+        sources: Mapping[str, DatasetSource],
+        open_shards: int,
+        cache: DecodedCache | None = None,
+    ) -> None:
+        """Fill from datasets, by name, with at most ``open_shards`` descriptors each; and from the
+        decoded cache, where there is one."""
+        self._sources = sources
+        self._open_shards = open_shards
+        self._datasets: dict[str, Dataset] = {}
         self._cache = cache
         self._sessions: dict[int, _Session] = {}
         self._readers: dict[tuple[str, str], SampleReader] = {}  # by dataset and recipe
@@ -69,10 +79,10 @@ class ChunkFiller:
 
     def test_decoding(self) -> None:
         """Decode the first sample of each dataset; DatasetError or ResourceError if that fails."""
-        for dataset in self._datasets.values():
+        for name in self._sources:
             recipe = Recipe.for_split("val", batch_size=1)
             size = recipe.image_size
-            SampleReader(dataset, recipe).fill(
+            SampleReader(self._dataset(name), recipe).fill(
                 np.zeros(1, np.int64),
                 seed=0,
                 epoch=0,
@@ -83,28 +93,26 @@ class ChunkFiller:
     def open_session(self, message: OpenSession, fd: int) -> None:
         """Map the session's slots and prepare for its recipe."""
         recipe = message.recipe
-        layout = SlotLayout.of_recipe(recipe, slots=message.slots)
-        dataset = self._datasets[message.dataset]
-        memory = SlotMemory(fd, layout)
-        key = message.dataset, recipe.fingerprint()
-        reader = self._readers.get(key)
-        if reader is None:
-            cached = None
-            if self._cache is not None:
-                cached = part_of(self._cache, message.dataset, dataset, recipe)
-            reader = self._readers[key] = SampleReader(dataset, recipe, cached)
         self._sessions[message.session] = _Session(
-            dataset, recipe, message.seed, memory, reader, OrderedDict()
+            message.dataset,
+            recipe,
+            message.seed,
+            SlotMemory(fd, SlotLayout.of_recipe(recipe, slots=message.slots)),
+            (message.dataset, recipe.fingerprint()),
+            OrderedDict(),
         )
 
     def close_session(self, number: int) -> None:
         """Unmap the session's slots; the reader goes with the last session that uses it."""
         session = self._sessions.pop(number)
         session.memory.close()
-        in_use = {id(other.reader) for other in self._sessions.values()}
-        for key, reader in list(self._readers.items()):
-            if id(reader) not in in_use:
-                del self._readers[key]
+        if all(other.reader_key != session.reader_key for other in self._sessions.values()):
+            self._readers.pop(session.reader_key, None)
+
+    def close(self) -> None:
+        """Close the datasets."""
+        while self._datasets:
+            self._datasets.popitem()[1].close()
 
     def fill(self, chunk: Fill) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Write the chunk into its slot; return the seconds spent in each of STAGES, and what the
@@ -113,13 +121,15 @@ class ChunkFiller:
         Raises DatasetError that names the sample, when one cannot be read or decoded.
         """
         session = self._sessions[chunk.session]
+        dataset, reader = self._dataset(session.dataset), self._reader(session)
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         session.memory.map_pages(arrays)
-        ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
-        seconds, counts = _spent(session.reader), session.reader.cache_counts
+        plan = session.plan(dataset.layout, chunk.epoch)
+        ids = plan.samples(chunk.index, chunk.first, chunk.count)
+        seconds, counts = _spent(reader), reader.cache_counts
         real = len(ids)
         if real:
-            session.reader.fill(
+            reader.fill(
                 ids,
                 seed=session.seed,
                 epoch=chunk.epoch,
@@ -135,11 +145,31 @@ class ChunkFiller:
             for each in self._sessions.values():
                 each.memory.forget_pages()
         return (
-            tuple(now - then for now, then in zip(_spent(session.reader), seconds, strict=True)),
-            tuple(
-                now - then for now, then in zip(session.reader.cache_counts, counts, strict=True)
-            ),
+            tuple(now - then for now, then in zip(_spent(reader), seconds, strict=True)),
+            tuple(now - then for now, then in zip(reader.cache_counts, counts, strict=True)),
         )
+
+    def _dataset(self, name: str) -> Dataset:
+        """Return a dataset, opened on first use; DatasetError where it is not the served one."""
+        dataset = self._datasets.get(name)
+        if dataset is None:
+            source = self._sources[name]
+            dataset = Dataset.open(
+                Path(source.folder), open_shards=self._open_shards, fingerprint=source.fingerprint
+            )
+            self._datasets[name] = dataset
+        return dataset
+
+    def _reader(self, session: _Session) -> SampleReader:
+        """Return the reader that all sessions of this dataset and recipe share."""
+        reader = self._readers.get(session.reader_key)
+        if reader is None:
+            dataset, cached = self._dataset(session.dataset), None
+            if self._cache is not None:
+                cached = part_of(self._cache, session.dataset, dataset, session.recipe)
+            reader = SampleReader(dataset, session.recipe, cached)
+            self._readers[session.reader_key] = reader
+        return reader
 
 
 def _spent(reader: SampleReader) -> tuple[float, ...]:

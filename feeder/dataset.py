@@ -1,9 +1,11 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
-Opening reads the manifest and nothing else, and nothing is kept per sample. What is read is
-compared with its checksum every time: a file may change under a process that has read it before.
+Opening reads the manifest and nothing else; what is kept is half a byte a sample, of the shards in
+use. Every read proves that it returns what was packed (``feeder.proven_shard``): a file may change
+under a process that has read it before.
 """
 
+from array import array
 from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import DatasetError
-from feeder.manifest import Manifest, ShardEntry, load_manifest
+from feeder.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.plan import ShardLayout
+from feeder.proven_shard import ProvenShard
 from feeder.record_checks import find_impossible
 from feeder.shard_format import RECORD, checksum, printable
-from feeder.shard_reader import ShardReader
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 
@@ -66,22 +68,33 @@ class Dataset:
             samples=manifest.samples, shards=len(manifest.shards), lanes=manifest.lanes
         )
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards
+        self._block_hashes: dict[int, array[int]] = {}  # by shard, of all that were ever open
 
     @classmethod
-    def open(cls, path: Path, *, open_shards: int = _OPEN_SHARDS) -> Self:
+    def open(
+        cls, path: Path, *, open_shards: int = _OPEN_SHARDS, fingerprint: str | None = None
+    ) -> Self:
         """Open the dataset in folder ``path``, with at most ``open_shards`` descriptors at a time.
 
-        Raises DatasetError when it is missing, damaged, unfinished or of a newer format.
+        Raises DatasetError when it is missing, damaged, unfinished, of a newer format, or not the
+        one with ``fingerprint``.
         """
-        return cls(path, load_manifest(path), open_shards)
+        manifest = load_manifest(path)
+        if fingerprint not in (None, manifest.fingerprint):
+            raise DatasetError(
+                f"{path / MANIFEST_NAME} is of another dataset than the one that is served: its "
+                f"fingerprint is {manifest.fingerprint}, it was {fingerprint}; restore the old one "
+                "or restart the daemon"
+            )
+        return cls(path, manifest, open_shards)
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises DatasetError that names the sample whose record is damaged, makes no sense
-        (``feeder.record_checks``) or cannot be read.
+        Raises DatasetError that names the sample whose record is not the one that was packed, makes
+        no sense (``feeder.record_checks``) or cannot be read.
         """
         shards, rows = self.layout.locate(sample_ids)
         records = np.empty(len(sample_ids), RECORD)
@@ -89,10 +102,11 @@ class Dataset:
         size = RECORD.itemsize
         for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             reader = self._reader(shard)
-            if not reader.read_record_into(row, view[at * size : (at + 1) * size]):
+            if not reader.copy_record(row, view[at * size : (at + 1) * size]):
                 raise DatasetError(
-                    f"the record of sample {int(sample_ids[at])} in {reader.path} is damaged: run "
-                    f"`feeder verify {self.path}`, then restore the shard or pack again"
+                    f"the record of sample {int(sample_ids[at])} in {reader.path} is not the one "
+                    f"that was packed: run `feeder verify {self.path}`, then restore the shard or "
+                    "pack again"
                 )
         impossible = find_impossible(records, len(self.classes))
         if impossible is not None:
@@ -144,8 +158,8 @@ class Dataset:
         try:
             reader = self._reader(shard)
             record = np.empty(1, RECORD)
-            intact = reader.read_record_into(row, record.view(np.uint8).data)
-            name = printable(reader.read_name(record[0])) if intact else "name unreadable"
+            proven = reader.copy_record(row, record.view(np.uint8).data)
+            name = printable(reader.read_name(record[0])) if proven else "name unreadable"
         except DatasetError:
             name = "name unreadable"
         return f"sample {sample_id} ({name}) in {self.manifest.shards[shard].name}"
@@ -176,15 +190,16 @@ class Dataset:
         shard, row = divmod(sample_id - long_samples, self._rows)
         return shard + self._long_shards, row
 
-    def _reader(self, shard: int) -> ShardReader:
+    def _reader(self, shard: int) -> ProvenShard:
         reader = self._readers.get(shard)
         if reader is not None:
             self._readers.move_to_end(shard)
             return reader
         while len(self._readers) >= self._readers_max:
             self._readers.popitem(last=False)[1].close()
-        reader = open_shard(self.path, self.manifest.shards[shard], shard)
-        self._readers[shard] = reader
+        entry, hashes = self.manifest.shards[shard], self._block_hashes.get(shard)
+        reader = self._readers[shard] = ProvenShard(self.path, entry, shard, hashes)
+        self._block_hashes[shard] = reader.block_hashes
         return reader
 
     def _damaged(self, sample_id: int, what: str) -> DatasetError:
@@ -192,23 +207,3 @@ class Dataset:
             f"{self.describe(sample_id)} of {self.path} is damaged ({what}): run "
             f"`feeder verify {self.path}`, then restore the shard or pack again"
         )
-
-
-def open_shard(folder: Path, entry: ShardEntry, number: int) -> ShardReader:
-    """Open shard ``number`` of a dataset; DatasetError unless it is what its ``entry`` says."""
-    reader = ShardReader(folder / entry.name)
-    header = reader.header
-    agrees = {
-        "number": header.shard == number,
-        "samples": header.samples == entry.samples,
-        "size": reader.file_bytes == header.file_bytes == entry.bytes,
-        "index": f"{header.index_checksum:016x}" == entry.index_xxh3,
-    }
-    if all(agrees.values()):
-        return reader
-    reader.close()
-    different = ", ".join(what for what, same in agrees.items() if not same)
-    raise DatasetError(
-        f"{reader.path} is not the shard that the manifest beside it means ({different} differ): "
-        "restore it or pack again"
-    )

@@ -31,7 +31,7 @@ from feeder.session_events import DrainAsked
 from feeder.shard_format import printable
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
-from feeder.worker_messages import Configure
+from feeder.worker_messages import Configure, DatasetSource
 from feeder.worker_pool import Joined, PoolEvent, WorkerPool
 
 CHUNK_DEADLINE_S: Final = 30.0
@@ -108,7 +108,12 @@ class NodeLoop:
         self._pool = WorkerPool(
             config.workers,
             Configure(
-                datasets=config.datasets,
+                datasets={
+                    name: DatasetSource(
+                        folder=config.datasets[name], fingerprint=served.fingerprint
+                    )
+                    for name, served in datasets.items()
+                },
                 open_shards=config.open_shards,
                 self_test=True,
                 cache=None if cache is None else cache.plan,

@@ -1,4 +1,4 @@
-"""Reads one shard by position: records, names and blobs by pread, checked on the way.
+"""Reads one shard by position, by pread: its header checked, the rest as it is in the file.
 
 pread and not mmap: the resident memory of a process that serves terabytes stays that of its
 scratch, and a file that shrinks under it is an error with a name, not a SIGBUS.
@@ -19,8 +19,6 @@ from feeder.shard_format import (
     ShardHeader,
     checksum,
     decode_header,
-    decode_name,
-    record_is_intact,
 )
 
 
@@ -79,11 +77,6 @@ class ShardReader:
                 )
             done += count
 
-    def read_record_into(self, row: int, out: memoryview) -> bool:
-        """Fill ``out`` (64 bytes) with record ``row``; return whether its checksum is right."""
-        self.read_into(self.header.records_offset + row * RECORD_BYTES, out)
-        return record_is_intact(out)
-
     def read_index(self) -> tuple[NDArray[np.void], bytes, bool]:
         """Return all records (RECORD), all names, and whether their common checksum is right."""
         size = self.header.file_bytes - self.header.records_offset
@@ -100,12 +93,3 @@ class ShardReader:
     def holds_blob(self, offset: int, blob_bytes: int) -> bool:
         """Return whether the blob lies between the header and the records."""
         return offset >= HEADER_BYTES and offset + blob_bytes <= self.header.records_offset
-
-    def read_name(self, record: np.void) -> str:
-        """Return the source name of the record; DatasetError where it is out of the names."""
-        start, size = int(record["name_offset"]), int(record["name_bytes"])
-        if start + size > self.header.names_bytes:
-            raise DatasetError(f"{self.path} has a record whose name is out of the file")
-        name = bytearray(size)
-        self.read_into(self.header.names_offset + start, memoryview(name))
-        return decode_name(bytes(name))

@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from feeder.dataset import open_shard
 from feeder.errors import DatasetError
 from feeder.manifest import ShardEntry
 from feeder.pack_listing import unpacked_name
-from feeder.shard_format import checksum, decode_name, printable, record_is_intact
+from feeder.proven_shard import ProvenShard
+from feeder.shard_format import checksum, decode_name, printable
 from feeder.shard_reader import ShardReader
 from feeder.task_pool import Report
 from feeder.tiles import layout_of, whole_jpeg
@@ -36,12 +36,14 @@ class UnpackTask(msgspec.Struct, frozen=True, kw_only=True):
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
     """Unpack the shard; reports and answers {"samples", "bytes"} that were added since the last."""
     settings, shard = msgspec.convert(setup, UnpackSetup), msgspec.convert(task, UnpackTask)
-    reader = open_shard(Path(settings.path), shard.entry, shard.number)
+    reader = ProvenShard(Path(settings.path), shard.entry, shard.number)
     out = Path(settings.out)
     temporary = out / f".unpacking-{shard.number:05d}.tmp"
     samples = size_bytes = 0
     try:
-        records, names, _ = reader.read_index()
+        records, names, is_proven = reader.read_index()
+        if not is_proven:
+            raise reader.changed()
         for row, record in enumerate(records):
             start = int(record["name_offset"])
             name = decode_name(names[start : start + int(record["name_bytes"])])
@@ -61,8 +63,8 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
 def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
     """Return the sample as an ordinary JPEG; ``where`` names it in errors."""
     offset, blob_bytes = int(record["offset"]), int(record["blob_bytes"])
-    if not record_is_intact(record.tobytes()) or not reader.holds_blob(offset, blob_bytes):
-        raise DatasetError(f"the record of {where} is damaged: run feeder verify")
+    if not reader.holds_blob(offset, blob_bytes):
+        raise DatasetError(f"the record of {where} points out of the shard: run feeder verify")
     blob = bytearray(blob_bytes)
     reader.read_into(offset, memoryview(blob))
     if checksum(blob) != int(record["checksum"]):

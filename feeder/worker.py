@@ -10,12 +10,10 @@ is missing is reported in a line.
 import gc
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from feeder.channel import Channel, ChannelClosedError
-from feeder.dataset import Dataset
-from feeder.errors import DatasetError, FeederError
+from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.parent_death import die_with_parent
 from feeder.runtime import check_libraries, library_versions, tune_allocator
 from feeder.worker_messages import (
@@ -37,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
-    """Check the libraries, open the datasets, report; FeederError when that is impossible."""
+    """Check the libraries and what is to be checked of the datasets; report. FeederError if that
+    is impossible."""
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
@@ -50,13 +49,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     if configure.cache is not None:
         assert cache_fd is not None, "the cache comes with Configure"
         cache = DecodedCache(cache_fd, configure.cache)
-    filler = ChunkFiller(
-        {
-            name: Dataset.open(Path(path), open_shards=configure.open_shards)
-            for name, path in configure.datasets.items()
-        },
-        cache,
-    )
+    filler = ChunkFiller(configure.datasets, configure.open_shards, cache)
     if configure.self_test:
         filler.test_decoding()
     self_test = compute_self_test()
@@ -111,7 +104,7 @@ def main(channel_fd: int, parent: int) -> int:
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
     try:
         return Filled(chunk.ticket, *filler.fill(chunk))
-    except DatasetError as error:
+    except (DatasetError, ResourceError) as error:
         return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(error)))
 
 

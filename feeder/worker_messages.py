@@ -1,7 +1,7 @@
 """What a node process and its workers say to each other over their channel.
 
 node process                                worker
-Configure + fd       ──────────►            (checks its libraries, opens the datasets)
+Configure + fd       ──────────►            (checks its libraries)
                      ◄──────────            Started, or CannotStart and it ends
 OpenSession + fd     ──────────►            (maps the session's slots)
 Fill                 ──────────►
@@ -22,11 +22,18 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a served dataset lies, and which one must lie there."""
+
+    folder: str
+    fingerprint: str
+
+
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """The first message: what will be served. The decoded cache, if there is one, comes as fd."""
 
-    datasets: dict[str, str]
-    """Folder of each dataset by its name."""
+    datasets: dict[str, DatasetSource]
+    """By name. A worker opens a dataset when it fills its first chunk of it."""
     open_shards: int
     """Most shards of a dataset that the worker holds open."""
     self_test: bool

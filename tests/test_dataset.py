@@ -11,9 +11,12 @@ import pytest
 
 from feeder.dataset import Dataset
 from feeder.errors import DatasetError
-from feeder.manifest import MANIFEST_NAME
-from feeder.shard_format import RECORD, shard_name
+from feeder.manifest import MANIFEST_NAME, ShardEntry
+from feeder.proven_shard import ProvenShard
+from feeder.recode import tile_jpeg
+from feeder.shard_format import RECORD, decode_header, shard_name
 from feeder.shard_reader import ShardReader
+from feeder.shard_writer import ShardWriter
 from feeder.tiles import layout_of, whole_jpeg
 from tests.rewrite import rewrite_record
 from tests.sources import InlinePool, make_source, pack, pixels
@@ -135,10 +138,90 @@ def test_damaged_record_names_the_sample(damaged: Path) -> None:
         content[reader.header.records_offset + 64 + 30] ^= 1
         reader.close()
         path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"record of sample 1 in .*shard-00000.fds"):
+        with pytest.raises(DatasetError, match=r"row 1 is damaged.*feeder verify"):
             dataset.read_records(np.array([0, 1, 2]))
         assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
-        assert len(dataset.read_records(np.array([0, 2]))) == 2
+
+
+def test_record_that_changes_after_its_shard_was_opened_names_the_sample(damaged: Path) -> None:
+    with Dataset.open(damaged) as dataset:
+        path = damaged / dataset.manifest.shards[0].name
+        intact = path.read_bytes()
+        records = dataset.read_records(_all_ids(dataset))
+        name = dataset.describe(1)
+        swapped = bytearray(intact)
+        start = decode_header(intact, "").records_offset
+        swapped[start : start + 128] = intact[start + 64 : start + 128] + intact[start : start + 64]
+        path.write_bytes(swapped)
+        with pytest.raises(DatasetError, match=r"record of sample 1 in .*shard-00000.fds is not"):
+            dataset.read_records(np.array([1]))
+        assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
+        path.write_bytes(intact)
+        assert np.array_equal(dataset.read_records(_all_ids(dataset)), records)
+        assert dataset.describe(1) == name
+
+
+def test_name_that_changes_after_its_shard_was_opened_is_not_shown(damaged: Path) -> None:
+    with Dataset.open(damaged) as dataset:
+        assert "class" in dataset.describe(0)
+        path = damaged / shard_name(0)
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
+
+
+def test_shard_that_is_opened_again_is_still_proven(damaged: Path) -> None:
+    """It was closed to keep descriptors few; its index is not read through a second time."""
+    with Dataset.open(damaged, open_shards=1) as dataset:
+        records = dataset.read_records(_all_ids(dataset))
+        path = damaged / shard_name(0)
+        swapped = bytearray(path.read_bytes())
+        start = decode_header(bytes(swapped), "").records_offset
+        swapped[start : start + 128] = (
+            swapped[start + 64 : start + 128] + swapped[start : start + 64]
+        )
+        path.unlink()
+        path.write_bytes(swapped)
+        with pytest.raises(DatasetError, match=r"record of sample 0 in .*shard-00000.fds is not"):
+            dataset.read_records(np.array([0]))
+        assert np.array_equal(dataset.read_records(np.array([5, 6])), records[[5, 6]])
+
+
+def test_index_of_many_blocks_is_read_as_it_was_written(
+    packed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """More records and names than fit in one block, names across the edges of blocks."""
+    tiled = tile_jpeg((packed[0] / "class0" / "image000.jpg").read_bytes(), 32)
+    names = [f"class/{'x' * (number % 90)}{number}" for number in range(211)]
+    with ShardWriter(tmp_path / shard_name(0), shard=0) as writer:
+        for number, name in enumerate(names):
+            writer.append(tiled, label=number, name=name, flags=0)
+        header = writer.finish()
+    entry = ShardEntry(
+        name=shard_name(0),
+        samples=len(names),
+        bytes=header.file_bytes,
+        index_xxh3=f"{header.index_checksum:016x}",
+    )
+    shard = ProvenShard(tmp_path, entry, 0)
+    assert len(shard.block_hashes) > 10
+    records, _, is_proven = shard.read_index()
+    assert is_proven
+    copied = np.empty(1, RECORD)
+    for row, name in enumerate(names):
+        assert shard.copy_record(row, copied.view(np.uint8).data)
+        assert copied[0] == records[row]
+        assert shard.read_name(copied[0]) == name
+    shard.close()
+
+
+def test_dataset_with_another_fingerprint_than_wanted_is_refused(packed: tuple[Path, Path]) -> None:
+    with Dataset.open(packed[1]) as dataset:
+        wanted = dataset.fingerprint
+    Dataset.open(packed[1], fingerprint=wanted).close()
+    with pytest.raises(DatasetError, match=r"another dataset .*restart the daemon"):
+        Dataset.open(packed[1], fingerprint="0" * 32)
 
 
 def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> None:

@@ -1,6 +1,8 @@
 """A worker: what it says on its channel, what it writes into slots, and when it ends."""
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -21,6 +23,7 @@ from feeder.worker_messages import (
     CannotStart,
     CloseSession,
     Configure,
+    DatasetSource,
     Fill,
     Filled,
     FillFailed,
@@ -30,7 +33,7 @@ from feeder.worker_messages import (
     WorkerToNode,
 )
 from tests.daemon import DEADLINE_S, Arrived, check_batch, pack_small, small_recipe
-from tests.sources import REPOSITORY
+from tests.sources import REPOSITORY, make_source, pack
 
 NodeEnd = Channel[NodeToWorker, WorkerToNode]
 
@@ -66,6 +69,12 @@ class WorkerProcess:
         self.process.wait()
 
 
+def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
+    """Return the source that means a dataset, which is in ``folder`` if given."""
+    with Dataset.open(packed) as dataset:
+        return DatasetSource(folder=str(folder or packed), fingerprint=dataset.fingerprint)
+
+
 def _layout(slots: int = 2) -> SlotLayout:
     return SlotLayout(slots=slots, batch_size=10, image_size=32)
 
@@ -79,7 +88,7 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
     recipe, memory = small_recipe(), SlotMemory.create(_layout())
     with WorkerProcess() as worker, Dataset.open(packed) as dataset:
         channel = worker.channel
-        channel.send(Configure(datasets={"d": str(packed)}, open_shards=8, self_test=True))
+        channel.send(Configure(datasets={"d": source_of(packed)}, open_shards=8, self_test=True))
         started = channel.receive()
         assert isinstance(started, Started)
         assert started.stages == STAGES
@@ -111,8 +120,8 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
 
 def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     with WorkerProcess() as worker:
-        folder = str(tmp_path / "gone")
-        worker.channel.send(Configure(datasets={"d": folder}, open_shards=8, self_test=False))
+        gone = DatasetSource(folder=str(tmp_path / "gone"), fingerprint="0" * 32)
+        worker.channel.send(Configure(datasets={"d": gone}, open_shards=8, self_test=True))
         message = worker.channel.receive()
         assert isinstance(message, CannotStart)
         assert isinstance(message.as_error(), DatasetError)
@@ -135,7 +144,9 @@ def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -
     recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
     with WorkerProcess() as worker:
         channel = worker.channel
-        channel.send(Configure(datasets={"d": str(tmp_path)}, open_shards=8, self_test=False))
+        channel.send(
+            Configure(datasets={"d": source_of(packed, tmp_path)}, open_shards=8, self_test=False)
+        )
         assert isinstance(channel.receive(), Started)
         channel.send(
             OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
@@ -151,10 +162,50 @@ def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -
     memory.close()
 
 
+def test_a_dataset_that_is_not_the_served_one_fails_and_keeps_no_other_from_being_filled(
+    packed: Path, tmp_path: Path
+) -> None:
+    other, gone = pack_other(tmp_path), tmp_path / "gone"
+    sources = {
+        "other": source_of(packed, other),
+        "gone": source_of(packed, gone),
+        "d": source_of(packed),
+    }
+    recipe, memory = small_recipe(), SlotMemory.create(_layout())
+    with WorkerProcess() as worker:
+        channel = worker.channel
+        channel.send(Configure(datasets=sources, open_shards=8, self_test=False))
+        assert isinstance(channel.receive(), Started)
+        answers = []
+        for number, name in enumerate(sources):
+            channel.send(
+                OpenSession(session=number, dataset=name, recipe=recipe, seed=3, slots=2),
+                memory.fileno(),
+            )
+            channel.send(Fill(number, number, 0, 0, 0, 0, 10))
+            answers.append(channel.receive())
+        assert [type(answer) for answer in answers] == [FillFailed, FillFailed, Filled]
+        assert "is of another dataset than the one that is served" in answers[0].message
+        assert str(gone) in answers[1].message
+        shutil.copytree(packed, gone)
+        channel.send(Fill(9, 1, 0, 0, 0, 0, 10))
+        assert isinstance(channel.receive(), Filled), "it is opened once it is there"
+    memory.close()
+
+
+def pack_other(folder: Path) -> Path:
+    """Pack a dataset of other images; return its folder."""
+    pack(make_source(folder / "source", 11, side=72), folder / "dataset", shards=5, lanes=2)
+    return folder / "dataset"
+
+
 @pytest.fixture
 def filler(packed: Path) -> Iterator[ChunkFiller]:
-    with Dataset.open(packed) as dataset, warnings.catch_warnings():
-        yield ChunkFiller({"d": dataset})
+    with (
+        warnings.catch_warnings(),
+        contextlib.closing(ChunkFiller({"d": source_of(packed)}, open_shards=8)) as made,
+    ):
+        yield made
 
 
 def _open(filler: ChunkFiller, memory: SlotMemory, session: int, split: str = "train") -> None:
@@ -181,6 +232,7 @@ def test_sessions_of_one_recipe_share_a_reader_until_the_last_ends(filler: Chunk
     memory = SlotMemory.create(_layout())
     for session, split in ((1, "train"), (2, "train"), (3, "val")):
         _open(filler, memory, session, split)
+        filler.fill(Fill(0, session, 0, 0, 0, 0, 1))
     assert len(filler._readers) == 2
     filler.close_session(1)
     assert len(filler._readers) == 2
@@ -214,7 +266,13 @@ def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
     near.set_timeout(0)
     assert near.receive() is None
     with pytest.raises(ResourceError, match="does not fit"):
-        near.send(Configure(datasets={"d": "x" * 200_000}, open_shards=1, self_test=False))
+        near.send(
+            Configure(
+                datasets={"d": DatasetSource(folder="x" * 200_000, fingerprint="")},
+                open_shards=1,
+                self_test=False,
+            )
+        )
     with pytest.raises(ChannelFullError):
         _send_for_ever(near)
     theirs.close()

@@ -1,0 +1,219 @@
+"""Datasets that are changed in place under a running daemon: the right bytes or a named error.
+
+The clients' batches are compared with those of the undisturbed dataset, over 1,000 batches and six
+kinds of change, each of which leaves every checksum inside the shard right.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from feeder.errors import DatasetError
+from feeder.manifest import MANIFEST_NAME
+from feeder.shard_format import RECORD, checksum, decode_header, shard_name
+from tests.daemon import SAMPLES, Daemon
+from tests.lent_client import digest, expected, make_loader
+from tests.sources import make_source, pack
+
+EPOCH = 5  # batches
+EPOCHS = 34
+SHARD = shard_name(0)
+
+Change = Callable[[Path, Path], None]
+"""Changes a dataset in place; the other dataset has the same shape."""
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One dataset three times: as served, packed with another seed, and of other images."""
+    root = tmp_path_factory.mktemp("in-place")
+    source = make_source(root / "source", SAMPLES, side=72)
+    other = make_source(root / "other-source", SAMPLES, side=73)
+    pack(source, root / "served", shards=1, lanes=1)
+    pack(source, root / "reseeded", shards=1, lanes=1, seed=1)
+    pack(other, root / "foreign", shards=1, lanes=1)
+    return {name: root / name for name in ("served", "reseeded", "foreign")}
+
+
+@pytest.fixture(scope="module")
+def right(datasets: dict[str, Path]) -> list[str]:
+    """The digests of all batches."""
+    with _serve(datasets["served"]) as daemon:
+        return expected(daemon.endpoint, EPOCHS * EPOCH)
+
+
+def _serve(dataset: Path) -> Daemon:
+    bind = f"ipc://{dataset.parent}/node"
+    return Daemon("--data", f"d={dataset}", "--bind", bind, "--workers", "2")
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Give a file another content as ``rsync --inplace`` does: the same inode, piece by piece."""
+    with path.open("r+b") as file:
+        for start in range(0, len(content), 4096):
+            file.write(content[start : start + 4096])
+            file.flush()
+        file.truncate(len(content))
+
+
+def copy_whole(served: Path, other: Path) -> None:
+    """All of the shard."""
+    overwrite(served / SHARD, (other / SHARD).read_bytes())
+
+
+def copy_half(served: Path, other: Path) -> None:
+    """The first half of the shard only."""
+    content, mine = (other / SHARD).read_bytes(), (served / SHARD).read_bytes()
+    half = len(content) // 2
+    overwrite(served / SHARD, content[:half] + mine[half:])
+
+
+def copy_index(served: Path, other: Path) -> None:
+    """The records and names only."""
+    content, mine = (other / SHARD).read_bytes(), (served / SHARD).read_bytes()
+    start = decode_header(content, SHARD).records_offset
+    overwrite(served / SHARD, mine[: decode_header(mine, SHARD).records_offset] + content[start:])
+
+
+def copy_dataset(served: Path, other: Path) -> None:
+    """The shard, then the manifest: a finished copy of another dataset."""
+    copy_whole(served, other)
+    overwrite(served / MANIFEST_NAME, (other / MANIFEST_NAME).read_bytes())
+
+
+def _rewrite_records(
+    served: Path, edit: Callable[[np.ndarray], None], *, seal: bool = True
+) -> None:
+    """Edit the table of records and make their checksums right; the header's, too, to ``seal``."""
+    content = (served / SHARD).read_bytes()
+    header = decode_header(content, SHARD)
+    records = np.frombuffer(content, RECORD, header.samples, header.records_offset).copy()
+    edit(records)
+    for record in records:
+        record["record_checksum"] = checksum(record.tobytes()[:60]) & 0xFFFFFFFF
+    index = records.tobytes() + content[header.names_offset :]
+    if seal:
+        header = replace(header, index_checksum=checksum(index))
+    head = header.encode()
+    overwrite(served / SHARD, head + content[len(head) : header.records_offset] + index)
+
+
+def _swap(records: np.ndarray) -> None:
+    even = len(records) // 2 * 2
+    records[:even] = records[:even].reshape(-1, 2)[:, ::-1].reshape(-1)
+
+
+def swap_records(served: Path, other: Path) -> None:
+    """Every second record changes places with the one after it; the header stays."""
+    _rewrite_records(served, _swap, seal=False)
+
+
+def lend_blobs(served: Path, other: Path) -> None:
+    """Every record but for its label and name becomes that of the sample before."""
+
+    def shift(records: np.ndarray) -> None:
+        shifted = np.roll(records, 1)
+        for own in ("label", "name_offset", "name_bytes"):
+            shifted[own] = records[own]
+        records[:] = shifted
+
+    _rewrite_records(served, shift)
+
+
+KINDS: dict[str, tuple[Change, str]] = {
+    "in-place-copy": (copy_whole, "reseeded"),
+    "partial-copy": (copy_half, "reseeded"),
+    "index-only": (copy_index, "reseeded"),
+    "records-swapped": (swap_records, "reseeded"),
+    "blobs-of-others": (lend_blobs, "reseeded"),
+    "shard-of-another-dataset": (copy_whole, "foreign"),
+    "whole-dataset": (copy_dataset, "reseeded"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def change(
+    request: pytest.FixtureRequest, datasets: dict[str, Path], tmp_path: Path
+) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
+    """A copy of the served dataset, what changes it, and what restores it, both in place."""
+    served = tmp_path / "served"
+    shutil.copytree(datasets["served"], served)
+    intact = {name: (served / name).read_bytes() for name in (SHARD, MANIFEST_NAME)}
+    apply, other = KINDS[request.param]
+
+    def restore() -> None:
+        for name, content in intact.items():
+            overwrite(served / name, content)
+
+    return served, lambda: apply(served, datasets[other]), restore
+
+
+def _take(endpoint: str, epochs: range, right: list[str]) -> tuple[int, int]:
+    """Take the batches of epochs and compare each; return how many came and how many failed."""
+    taken = failed = 0
+    with make_loader(endpoint) as loader:
+        for epoch in epochs:
+            loader.set_epoch(epoch)
+            problem = ""
+            try:
+                for batch in loader:
+                    assert digest(batch) == right[epoch * EPOCH + batch.index]
+                    taken += 1
+            except DatasetError as error:
+                problem = str(error)
+                failed += 1
+            assert not problem or SHARD in problem or MANIFEST_NAME in problem
+    return taken, failed
+
+
+def test_no_batch_is_wrong_while_a_dataset_changes_in_place(
+    change: tuple[Path, Callable[[], None], Callable[[], None]], right: list[str]
+) -> None:
+    """It changes and is restored again and again while batches are taken; workers die, too."""
+    served, apply, restore = change
+    is_over = threading.Event()
+    with _serve(served) as daemon:
+        assert _take(daemon.endpoint, range(4), right) == (4 * EPOCH, 0)
+
+        def disturb() -> None:
+            while not is_over.is_set():
+                apply()
+                restore()
+
+        disturber = threading.Thread(target=disturb)
+        disturber.start()
+        try:
+            _take(daemon.endpoint, range(4, EPOCHS // 2), right)
+        finally:
+            is_over.set()
+            disturber.join()
+        apply()
+        taken, failed = _take(daemon.endpoint, range(EPOCHS // 2, EPOCHS - 4), right)
+        assert failed, "no batch of what was packed can be made from this"
+        for worker in daemon.workers():
+            worker.kill()
+        taken, failed = _take(daemon.endpoint, range(EPOCHS - 4, EPOCHS), right)
+        assert taken == 0, "a worker that starts anew serves none of it either"
+        restore()
+        assert _take(daemon.endpoint, range(4), right) == (4 * EPOCH, 0)
+
+
+@pytest.mark.parametrize("kind", ["records-swapped", "blobs-of-others", "index-only"])
+def test_what_was_changed_before_the_start_is_not_served(
+    kind: str, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    served = tmp_path / "served"
+    shutil.copytree(datasets["served"], served)
+    apply, other = KINDS[kind]
+    apply(served, datasets[other])
+    with Daemon(
+        *("--data", f"d={served}", "--bind", f"ipc://{tmp_path}/node", "--workers", "1"),
+        is_ready=False,
+    ) as daemon:
+        daemon.wait_line(rf"{SHARD} is not the shard that the manifest")
+        assert daemon.process.wait() == DatasetError.exit_status
