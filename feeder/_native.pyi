@@ -49,6 +49,7 @@ def resize_pack(
     width: int,
     height: int,
     box: tuple[float, float, float, float],
+    origin: tuple[int, int],
     resampling: int,
     size: int,
     mirrored: bool,
