@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 Buffer = bytes | bytearray | memoryview | NDArray[Any]
 
 LIBJPEG_TURBO_VERSION: str
+LIBJPEG_ADDRESS: int
+TURBOJPEG_ADDRESS: int
 
 class JpegError(ValueError): ...
 
