@@ -45,8 +45,9 @@ class InstalledPillow:
                     "as installing a package that needs Pillow does"
                 )
             lines.append(
-                f"{found}: augmenting and packing are slower with it; run `make setup`, which puts "
-                "Pillow-SIMD back, and keep what needs Pillow in another environment"
+                f"{found}: augmenting and packing are slower with it and can make other bytes; run "
+                "`make setup`, which puts Pillow-SIMD back, and keep what needs Pillow in another "
+                "environment"
             )
         if self.missing:
             spoiled = " and ".join(_SPOILED[name] for name in self.missing)
