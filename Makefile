@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test lint types check fuzz peers test-numa test-systemd clean
+.PHONY: setup demo test lint types check fuzz peers test-numa test-systemd clean FORCE
 
 setup: $(VENV)/.project
 
@@ -56,12 +56,23 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
 
-# Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags.
-$(VENV)/.pillow-simd: pyproject.toml | $(VENV)/bin/python
+# Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags. It
+# is built anew when the list of what it is built with changes, when it is gone, and when a package
+# that needs Pillow has had pip install that over it. A format that packing promises and that cannot be built is an error.
+SITE_PACKAGES := $(VENV)/lib/python3*/site-packages
+PILLOW_OVER_IT := $(wildcard $(SITE_PACKAGES)/[Pp]illow-[0-9]*.dist-info)
+PILLOW_IS_GONE := $(if $(wildcard $(SITE_PACKAGES)/PIL/_imaging.*.so),,yes)
+$(VENV)/.pillow-simd: pyproject.toml .ci/system-packages $(if $(PILLOW_OVER_IT)$(PILLOW_IS_GONE),FORCE) | $(VENV)/bin/python
+	@.ci/system-packages $(PYTHON)
+	@if [ -n "$(PILLOW_OVER_IT)" ]; then \
+		echo "feeder: removing the Pillow that lies over Pillow-SIMD; what needs it belongs into an environment of its own"; \
+		$(PIP) uninstall --yes pillow; \
+	fi
 	@if grep -qw avx2 /proc/cpuinfo; then simd=AVX2 cc="cc -mavx2"; else simd=SSE4 cc="cc"; fi; \
 	wanted="$$(sed -n 's/^ *"\(pillow-simd[^"]*\)".*/\1/p' pyproject.toml)"; \
 	echo "feeder: installing $$wanted with $$simd (building it takes about a minute)"; \
-	CC="$$cc" $(PIP) install --no-cache-dir --no-binary pillow-simd "$$wanted"
+	CC="$$cc" $(PIP) install --force-reinstall --no-deps --no-cache-dir --no-binary pillow-simd \
+		--config-settings tiff=enable --config-settings webp=enable "$$wanted"
 	@touch $@
 
 $(VENV)/.torch: Makefile | $(VENV)/bin/python

@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 Buffer = bytes | bytearray | memoryview | NDArray[Any]
 
 LIBJPEG_TURBO_VERSION: str
+LIBJPEG_ADDRESS: int
+TURBOJPEG_ADDRESS: int
 
 class JpegError(ValueError): ...
 
@@ -49,6 +51,7 @@ def resize_pack(
     width: int,
     height: int,
     box: tuple[float, float, float, float],
+    origin: tuple[int, int],
     resampling: int,
     size: int,
     mirrored: bool,

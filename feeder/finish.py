@@ -51,20 +51,23 @@ class Finisher:
         height: int,
         box: tuple[float, float, float, float],
         *,
+        origin: tuple[int, int],
         mirrored: bool,
         augmentation: Augmentation,
         out: Pixels,
     ) -> float:
         """Write the row ``out``; return the seconds spent on augmenting.
 
-        The picture is what ``resize_pack`` takes.
+        The picture, its box and its origin are what ``resize_pack`` takes.
         """
         shown = (picture, stride_bytes, width, height, box)
         levels, interpolation = self._levels, self._recipe.interpolation
         if interpolation == "bilinear-no-antialias":
-            resize_plainly(*shown, mirrored=mirrored, out=levels)
+            resize_plainly(*shown, origin=origin, mirrored=mirrored, out=levels)
         else:
-            resize_pack(*shown, mirrored=mirrored, out=levels, resampling=interpolation)
+            resize_pack(
+                *shown, origin=origin, mirrored=mirrored, out=levels, resampling=interpolation
+            )
         resized = perf_counter()
         _augment(levels, augmentation)
         augmented = perf_counter()

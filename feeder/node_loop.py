@@ -128,7 +128,12 @@ class NodeLoop:
         self._resume_s = float("inf")  # when clients are heard again, after misuse
         self._is_over = False
 
-    def run(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> None:
+    def run(
+        self,
+        endpoints: tuple[str, ...],
+        warnings: tuple[str, ...],
+        library_warnings: tuple[str, ...] = (),
+    ) -> None:
         """Start the workers, report, serve, drain. Raises FeederError when workers cannot start.
 
         The arguments are passed on in the report.
@@ -150,13 +155,18 @@ class NodeLoop:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
                     self._service.tend(now_s, due_s)
                 elif self._ready is None and self._pool.libraries:
-                    self._ready = self._report(endpoints, warnings)
+                    self._ready = self._report(endpoints, warnings, library_warnings)
                 if self._drain_by_s is not None:
                     self._end_if_drained(now_s)
         finally:
             self._pool.close()
 
-    def _report(self, endpoints: tuple[str, ...], warnings: tuple[str, ...]) -> NodeReady:
+    def _report(
+        self,
+        endpoints: tuple[str, ...],
+        warnings: tuple[str, ...],
+        library_warnings: tuple[str, ...],
+    ) -> NodeReady:
         """Say that all workers are up; return what was said."""
         ready = NodeReady(
             endpoints=endpoints,
@@ -164,6 +174,7 @@ class NodeLoop:
             libraries=self._pool.libraries,
             self_test=self._pool.self_test,
             warnings=warnings,
+            library_warnings=library_warnings,
         )
         self._control.send(ready)
         return ready
@@ -200,6 +211,7 @@ class NodeLoop:
             self._pool,
             len(ready.warnings),
             self._cache,
+            library_warnings=len(ready.library_warnings),
         )
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))

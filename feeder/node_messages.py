@@ -74,6 +74,8 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """Of all workers alike."""
     warnings: tuple[str, ...]
     """What people should know of this process's placement, a line each."""
+    library_warnings: tuple[str, ...] = ()
+    """And of the libraries that it has."""
 
 
 NodeToSupervisor = NodeReady | CannotStart

@@ -90,12 +90,16 @@ class NodeService:
         pool: WorkerPool,
         placement_warnings: int,
         cache: DecodedCache | None = None,
+        *,
+        library_warnings: int = 0,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``placement_warnings`` is how often this process did not get its place as planned.
+        ``placement_warnings`` is how often this process did not get its place as planned,
+        ``library_warnings`` how many things are wrong with its libraries.
         """
         self._placement_warnings = placement_warnings
+        self._library_warnings = library_warnings
         self._cache = cache
         self._router = router
         self._door = door
@@ -243,6 +247,8 @@ class NodeService:
             **self._describe_cache(),
             "workers": len(self._pool.pids),
             "placement_warnings": self._placement_warnings,
+            "library_warnings": self._library_warnings,
+            **{f"library.{name}": text for name, text in self._identity.libraries.items()},
             **flatten(groups),
         }
 

@@ -27,6 +27,7 @@ from feeder.node_loop import NodeLoop
 from feeder.node_messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.placement import NodePlacement, restore_affinity
 from feeder.router import Router, ServerKeys
+from feeder.runtime import library_warnings
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
@@ -84,7 +85,8 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             if plan is not None:
                 cache = DecodedCache.create(plan)
             loop = NodeLoop(config, served, router, door, control, wakeup, cache)
-            loop.run(endpoints, tuple(line for line in warnings if line))
+            placed = tuple(line for line in warnings if line)
+            loop.run(endpoints, placed, library_warnings())
         finally:
             router.close()
             door.close()

@@ -40,6 +40,7 @@ from feeder.pack_work import (
 from feeder.plan import MAX_SEED, MAX_SHARDS
 from feeder.progress import ProgressLine
 from feeder.recode import TILE_WIDTHS_PX
+from feeder.runtime import library_warnings
 from feeder.shard_format import shard_name
 from feeder.task_pool import TaskPool
 
@@ -103,6 +104,8 @@ def pack_dataset(
     began_s = time.monotonic()
     with explain_disk_errors("packing into", destination, _AGAIN):
         _check_folders(source, destination)
+    for line in library_warnings():
+        progress.note(f"feeder: warning: {line}")
     listing = list_source(source)
     shards, lanes = choose_layout(len(listing), listing.total_bytes, options)
     state = WorkState(

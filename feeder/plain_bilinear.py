@@ -3,7 +3,8 @@
 For each output pixel it takes the two nearest pixels each way around ``(output + 0.5) * step -
 0.5``, however large the step: torch's ``interpolate(mode="bilinear", align_corners=False,
 antialias=False)`` and TensorFlow's ``resize_bilinear``. As with the other interpolations, the
-pixels around a box count where the picture has them.
+pixels around a box count where the picture has them, and a window of a picture gives the bytes that
+the whole picture gives.
 """
 
 from typing import Final
@@ -23,10 +24,11 @@ def resize_plainly(
     *,
     mirrored: bool,
     out: NDArray[np.uint8],
+    origin: tuple[int, int] = (0, 0),
 ) -> None:
     """Resize ``box`` of an RGBX picture into the levels ``out``, uint8 (size, size, 3).
 
-    Picture and box are as ``feeder.resize.resize_pack`` takes them.
+    Picture, box and origin are as ``feeder.resize.resize_pack`` takes them.
     """
     # The last row may end with its last pixel: a window of a larger picture has no whole rows.
     shape, strides = (height, width), (stride_bytes, 4)
@@ -34,8 +36,8 @@ def resize_plainly(
     levels = out[:, ::-1] if mirrored else out
     size = len(out)
     left, top, right, bottom = box
-    x, next_x, x_share = _neighbours(left, right, width, size)
-    y, next_y, y_share = _neighbours(top, bottom, height, size)
+    x, next_x, x_share = _neighbours(left, right, origin[0], width, size)
+    y, next_y, y_share = _neighbours(top, bottom, origin[1], height, size)
     for first in range(0, size, _BLOCK_ROWS):
         rows = slice(first, first + _BLOCK_ROWS)
         mixed = _mix_columns(pixels[y[rows]], x, next_x, x_share)
@@ -64,11 +66,15 @@ def _mix_columns(
 
 
 def _neighbours(
-    start: float, end: float, pixels: int, size: int
+    start: float, end: float, origin: int, pixels: int, size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return for each output the two pixels it lies between and the share of the second."""
+    """Return for each output the two pixels it lies between and the share of the second.
+
+    The box is in the whole picture, where shares round; the pixels returned count from ``origin``.
+    """
     places = start + (np.arange(size) + 0.5) * ((end - start) / size) - 0.5
-    places = np.clip(places, 0.0, pixels - 1.0)
+    places = np.clip(places, origin, origin + pixels - 1.0)
     first = np.floor(places).astype(np.int64)
     share = (places - first).astype(np.float32)
+    first -= origin
     return first, np.minimum(first + 1, pixels - 1), share

@@ -49,6 +49,7 @@ def resize_pack(
     out: Pixels,
     planar: bool = False,
     resampling: Filter = "bilinear",
+    origin: tuple[int, int] = (0, 0),
     version: str | None = None,
 ) -> None:
     """Resize ``box`` of an RGBX picture into ``out``, antialiased.
@@ -56,6 +57,10 @@ def resize_pack(
     ``picture`` is flat: rows of ``stride_bytes``, of which ``width`` pixels count, and SLACK_BYTES
     after the last. ``box`` is (left, top, right, bottom) in pixels, kept as float32 as Pillow does;
     the filter may look at pixels around it, but at none outside of the picture.
+
+    Where the picture is a window of a larger one, its first pixel is ``origin`` (x, y) there, and
+    ``box`` is in pixels of the larger one. The result is that of resizing the larger one, to the
+    bit, as long as the window has every pixel that the filter looks at.
 
     ``out`` is C-contiguous, (size, size, channels), or (channels, size, size) where ``planar``. It
     holds values − 128 as int8, or values as uint8; of four channels the last is all 0. ``version``
@@ -68,6 +73,7 @@ def resize_pack(
         width,
         height,
         box,
+        origin,
         _RESAMPLING[resampling],
         out.shape[1],
         mirrored,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from feeder import __version__
 from feeder.errors import ResourceError
+from feeder.installed_pillow import find_pillow
+from feeder.loaded_libraries import jpeg_turbo_version, pillow_jpeg_turbo_version
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _MIB = 1 << 20
@@ -44,17 +46,13 @@ def single_thread_environment() -> dict[str, str]:
 def library_versions() -> dict[str, str]:
     """Return the versions of everything that shapes a batch's bytes or speed, by name."""
     import numpy as np
-    import PIL
-    from PIL import features
-
-    from feeder import _native
 
     return {
         "feeder": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "pillow": f"{PIL.__version__} ({_pillow_flavour()})",
-        "libjpeg-turbo": features.version_feature("libjpeg_turbo") or _native.LIBJPEG_TURBO_VERSION,
+        "pillow": _describe_pillow(),
+        "libjpeg-turbo": jpeg_turbo_version(),
         "PyTurboJPEG": importlib.metadata.version("PyTurboJPEG"),
     }
 
@@ -64,14 +62,21 @@ def check_libraries() -> None:
     try:
         import turbojpeg
         from PIL import Image
-    except ImportError as error:
+        from PIL import __version__ as pillow_version
+    except ModuleNotFoundError as error:
         raise ResourceError(
             f"the daemon's library {error.name} is not installed in this environment: run "
             "`make setup`, or install feeder[daemon]"
         ) from None
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise ResourceError(
+            f"the daemon's libraries do not load ({reason}): install Pillow-SIMD again "
+            "(`make setup` does where a plain Pillow lies over it)"
+        ) from None
     if not hasattr(Image.Image, "__arrow_c_array__"):
         raise ResourceError(
-            f"Pillow {importlib.metadata.version('pillow-simd')} is too old to lend its pixels: "
+            f"Pillow {pillow_version} is too old to lend its pixels: "
             "install pillow-simd 11.2 or later (`make setup` does)"
         )
     try:
@@ -104,12 +109,24 @@ def cpu_has_avx2(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
         return False
 
 
-def _pillow_flavour() -> str:
-    names = {"pillow-simd", "pillow"} & {
-        (dist.metadata["Name"] or "").lower() for dist in importlib.metadata.distributions()
-    }
-    # Both at once means that one has overwritten the other's files: the version tells which.
-    simd = "pillow-simd" in names and ".post" in importlib.metadata.version("pillow-simd")
-    if "pillow" in names:
-        return "pillow-simd overwritten by pillow" if simd else "plain pillow"
-    return "pillow-simd, AVX2" if pillow_has_avx2() else "pillow-simd, SSE4"
+def library_warnings() -> tuple[str, ...]:
+    """Return what is wrong with the installed libraries though they work, a line each.
+
+    Libraries that are missing altogether are ``check_libraries``'s.
+    """
+    try:
+        return find_pillow().warnings()
+    except ImportError:
+        return ()
+
+
+def _describe_pillow() -> str:
+    pillow = find_pillow()
+    if pillow.is_simd:
+        flavour = "pillow-simd, AVX2" if pillow_has_avx2() else "pillow-simd, SSE4"
+    else:
+        flavour = "plain pillow" + (" over pillow-simd" if pillow.overwritten else "")
+    own = pillow_jpeg_turbo_version()
+    if own is not None and own != jpeg_turbo_version():
+        flavour += f", with libjpeg-turbo {own} of its own"
+    return f"{pillow.version} ({flavour})"

@@ -10,7 +10,9 @@ The first three are left out for an image that the decoded cache has whole: the 
 there. A row that is the same in every epoch may be copied from it as it is.
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
-libjpeg-turbo and calling ``Image.resize(size, BILINEAR, box=box)`` on it, bit for bit, at scale 1.
+libjpeg-turbo at the crop's scale and calling Pillow-SIMD's ``Image.resize(size, BILINEAR,
+box=box)`` on it, bit for bit; BICUBIC and BOX likewise. Plain bilinear, which Pillow does not
+have, makes the same of a window as of the whole image.
 Nothing is allocated per image; errors are caught once, around a sample.
 """
 
@@ -49,7 +51,8 @@ _LAYOUT_FIELDS = list(SegmentLayout._fields)
 _Layout = tuple[int, int, int, int, int, int]
 _Window = tuple[int, int, int, int, int, int]
 _Box = tuple[float, float, float, float]
-_Finish = tuple[_Box, bool, Augmentation | None, Pixels]
+_Origin = tuple[int, int]
+_Finish = tuple[_Box, _Origin, bool, Augmentation | None, Pixels]
 
 _BOX_ROUNDING_PX = 1 / 64
 """Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
@@ -57,11 +60,13 @@ _BOX_ROUNDING_PX = 1 / 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodePlan:
-    """What to decode of n samples, and the box within it that becomes the picture."""
+    """What to decode of n samples, and the boxes that become the pictures."""
 
     windows: TileWindows
     boxes: NDArray[np.float64]
-    """(n, 4): left, top, right, bottom in pixels of the decoded window."""
+    """(n, 4): left, top, right, bottom in pixels of the whole image, decoded at its scale."""
+    origins: NDArray[np.int64]
+    """(n, 2): x and y of the decoded window's first pixel there."""
 
 
 def plan_decode(
@@ -90,12 +95,13 @@ def plan_decode(
     if whole:
         first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
     windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
-    # Rounded as Pillow would round the box in the whole picture, so that the weights are the same.
+    # In the whole picture's pixels, and rounded as Pillow rounds them, so that every weight is
+    # what it is there: counted from the window's edge, they would round in other places.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
-    origin = np.stack([windows.x, windows.y], axis=1) // scales[:, None]
     return DecodePlan(
         windows=windows,
-        boxes=corners - np.tile(origin, 2),
+        boxes=corners,
+        origins=np.stack([windows.x, windows.y], axis=1) // scales[:, None],
     )
 
 
@@ -193,7 +199,14 @@ class SampleReader:
             augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=sample_ids)
         windows, scales = _window_fields(plan.windows), crops.scales.tolist()
         finishes = list(
-            zip(plan.boxes.tolist(), crops.flips.tolist(), augmentations, rows, strict=True)
+            zip(
+                plan.boxes.tolist(),
+                plan.origins.tolist(),
+                crops.flips.tolist(),
+                augmentations,
+                rows,
+                strict=True,
+            )
         )
         left: NDArray[np.int64] = np.arange(len(sample_ids))
         wholes: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
@@ -242,6 +255,7 @@ class SampleReader:
         width: int,
         height: int,
         box: _Box,
+        origin: _Origin,
         flip: bool,
         augmentation: Augmentation | None,
         out: Pixels,
@@ -251,11 +265,16 @@ class SampleReader:
         shown = (picture, stride_bytes, width, height, box)
         if self._finisher is None or augmentation is None:
             resize_pack(
-                *shown, mirrored=flip, out=out, planar=self._planar, resampling=self._filter
+                *shown,
+                mirrored=flip,
+                out=out,
+                planar=self._planar,
+                resampling=self._filter,
+                origin=origin,
             )
         else:
             augment_s = self._finisher.finish(
-                *shown, mirrored=flip, augmentation=augmentation, out=out
+                *shown, origin=origin, mirrored=flip, augmentation=augmentation, out=out
             )
         self.seconds["resize"] += perf_counter() - started - augment_s
         self.seconds["augment"] += augment_s

@@ -8,6 +8,8 @@ the given quality without chroma subsampling, then tiled like the rest. 16-bit g
 bits, where Pillow alone would clip it.
 """
 
+import contextlib
+import ctypes
 import errno
 import functools
 import io
@@ -22,10 +24,11 @@ from typing import Final
 
 import numpy as np
 import turbojpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, _imaging
 
 from feeder.errors import DatasetError
 from feeder.exif import UPRIGHT, read_orientation
+from feeder.installed_pillow import missing_libraries, remedy_for
 from feeder.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.shard_format import Oddity
 
@@ -114,7 +117,7 @@ def sniff_format(start: bytes) -> str | None:
         return "GIF"
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return "WEBP"
-    if start.startswith((b"II*\x00", b"MM\x00*")):
+    if start.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):  # + is BigTIFF
         return "TIFF"
     if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
         return "BMP"
@@ -208,8 +211,13 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
 
 def _convert(data: bytes, found: str, flags: Oddity, options: SourceOptions) -> SourceSample:
     """Decode with Pillow, encode as JPEG, tile."""
-    if found == "WEBP" and int.from_bytes(data[4:8], "little") + 8 > len(data):
-        raise SourceError("truncated", "WEBP: the file ends too early")
+    if found == "WEBP":
+        if "libwebp" in missing_libraries():
+            raise _lacking(found, "libwebp")
+        if int.from_bytes(data[4:8], "little") + 8 > len(data):
+            raise SourceError("truncated", "WEBP: the file ends too early")
+    if found == "TIFF":
+        _silence_libtiff()
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
         try:
@@ -255,6 +263,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _explain(error: Exception, found: str) -> SourceError:
     """Say what Pillow found, in words that hold no addresses and are the same on every run."""
     words = str(error).lower()
+    if "decoder libtiff not available" in words:
+        return _lacking(found, "libtiff")
     if isinstance(error, Image.DecompressionBombError):
         return SourceError("too-large", f"{found}: more pixels than any image should have")
     if "truncated" in words or "not enough" in words or isinstance(error, EOFError):
@@ -262,6 +272,20 @@ def _explain(error: Exception, found: str) -> SourceError:
     if isinstance(error, NotImplementedError) or "unsupported" in words or "not available" in words:
         return SourceError("unsupported", f"{found}: a variant that Pillow cannot decode")
     return SourceError("corrupt", f"{found}: Pillow cannot decode it")
+
+
+def _lacking(found: str, library: str) -> SourceError:
+    return SourceError(
+        "unsupported",
+        f"{found}: this Pillow was built without {library}: {remedy_for(library)}",
+    )
+
+
+@functools.cache
+def _silence_libtiff() -> None:
+    """Keep libtiff from writing to stderr about damaged files: they have a reason in quarantine."""
+    with contextlib.suppress(OSError, AttributeError):  # a Pillow without libtiff, or hiding it
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
 @functools.cache

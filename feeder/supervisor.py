@@ -232,6 +232,9 @@ class Supervisor:
         warnings = [warning for _, ready in reports for warning in ready.warnings]
         for line in format_table(placements, self._usable, checks, warnings).splitlines():
             self._say(line)
+        # Each node process has the same ones, but for what was installed meanwhile.
+        for line in dict.fromkeys(line for _, ready in reports for line in ready.library_warnings):
+            self._say(f"warning: {line}")
         self._say(self._cache_line)
         if self._security_line:
             self._say(self._security_line)

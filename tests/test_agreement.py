@@ -24,7 +24,7 @@ if "feeder.worker" in sys.orig_argv:
 
         def altered(*arguments, resize=_native.resize_pack):
             resize(*arguments)
-            arguments[8].reshape(-1).view("u1")[0] ^= 1
+            arguments[9].reshape(-1).view("u1")[0] ^= 1
 
         _native.resize_pack = altered
 """

@@ -1,12 +1,44 @@
-"""Workers check their libraries before their first sample."""
+"""Workers check their libraries before their first sample; all say truly which ones they have."""
 
+import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from feeder import runtime
+from feeder import _native, loaded_libraries, runtime
 from feeder.errors import ResourceError
+from feeder.installed_pillow import InstalledPillow
+from tests.daemon import Daemon, pack_small, run_status
+from tests.plain_pillow import (
+    LIBRARIES,
+    WITHOUT_CODECS,
+    mapped_file,
+    put_jpeg_turbo,
+    put_plain_pillow,
+)
+from tests.sources import REPOSITORY, encoded, image, run_feeder
+
+_REPORT = (
+    "import json; from feeder import runtime; "
+    "print(json.dumps([runtime.library_versions(), runtime.library_warnings()]))"
+)
+
+
+def look_at(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the versions and the warnings of a process with that environment."""
+    output = subprocess.run(
+        [sys.executable, "-c", _REPORT],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    versions, warnings = json.loads(output)
+    return versions, warnings
 
 
 def test_versions_name_everything_that_shapes_bytes() -> None:
@@ -26,6 +58,24 @@ def test_missing_library_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyP
         runtime.check_libraries()
 
 
+def test_a_pillow_that_is_half_overwritten_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    environment = put_plain_pillow(tmp_path, "13.0.0")
+    version = tmp_path / "PIL" / "_version.py"
+    version.write_text(version.read_text().replace("13.0.0", "13.0.1"))
+    code = "from feeder import runtime; runtime.check_libraries()"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(
+        r"ResourceError: .* do not load \(.*another version.*`make setup`", done.stderr
+    ), done.stderr
+
+
 def test_build_for_another_cpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2\n")
     assert not runtime.cpu_has_avx2(tmp_path / "cpuinfo")
@@ -39,3 +89,130 @@ def test_build_for_another_cpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_allocator_keeps_picture_buffers() -> None:
     assert runtime.tune_allocator() in (True, False)
     assert set(runtime.single_thread_environment().values()) == {"1"}
+
+
+def own_version() -> str:
+    return runtime.library_versions()["libjpeg-turbo"]
+
+
+def other_version() -> str:
+    """A version that no libjpeg-turbo has, as long as the one here."""
+    return "9.87654321"[: len(own_version())]
+
+
+def test_the_libjpeg_turbo_that_is_loaded_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """Headers and Pillow still mean the version that they were compiled with."""
+    other = other_version()
+    versions, warnings = look_at(put_jpeg_turbo(tmp_path, other))
+    assert versions["libjpeg-turbo"] == other
+    assert "libjpeg" not in versions["pillow"], "it runs the same one"
+    assert not warnings
+
+
+def test_turbojpeg_and_libjpeg_of_two_versions_are_both_named(tmp_path: Path) -> None:
+    ours, other = own_version(), other_version()
+    versions, _ = look_at(put_jpeg_turbo(tmp_path / "turbo", other, LIBRARIES[1:]))
+    assert versions["libjpeg-turbo"] == f"{other} decoding, {ours} packing"
+
+
+def test_what_is_no_libjpeg_turbo_has_no_version(tmp_path: Path) -> None:
+    found = loaded_libraries.version_at(_native.LIBJPEG_ADDRESS)
+    assert found is not None
+    assert f"libjpeg-turbo version {found}".encode() in mapped_file(LIBRARIES[0]).read_bytes()
+    assert loaded_libraries.version_at(id(object)) is None
+    assert loaded_libraries.version_at(0) is None
+    assert loaded_libraries.version_at(_native.LIBJPEG_ADDRESS, tmp_path / "no maps") is None
+
+
+def test_a_pillow_over_pillow_simd_is_warned_of_with_its_own_libjpeg(tmp_path: Path) -> None:
+    own = other_version()
+    versions, warnings = look_at(put_plain_pillow(tmp_path, "13.0.0", jpeg_turbo=own))
+    assert versions["pillow"] == (
+        f"13.0.0 (plain pillow over pillow-simd, with libjpeg-turbo {own} of its own)"
+    )
+    assert versions["libjpeg-turbo"] == own_version()
+    (warning,) = warnings
+    assert warning.startswith("plain Pillow 13.0.0 has overwritten Pillow-SIMD ")
+    assert "`make setup`" in warning
+
+
+def test_pillow_simd_put_back_over_pillow_is_not_warned_of(tmp_path: Path) -> None:
+    """pip still lists the other one, but its files are gone."""
+    environment = put_plain_pillow(tmp_path, "13.0.0")
+    (record,) = tmp_path.glob("pillow-*/RECORD")
+    (tmp_path / "PIL").rename(tmp_path / "gone")
+    assert record.is_file()
+    versions, warnings = look_at(environment)
+    assert "pillow-simd" in versions["pillow"]
+    assert not warnings
+
+
+def test_a_pillow_that_no_metadata_owns_is_known_by_its_version(tmp_path: Path) -> None:
+    environment = put_plain_pillow(tmp_path, "13.0.0")
+    (metadata,) = tmp_path.glob("pillow-*")
+    metadata.rename(tmp_path / "elsewhere")
+    versions, (warning,) = look_at(environment)
+    assert versions["pillow"] == "13.0.0 (plain pillow over pillow-simd)"
+    assert "plain Pillow 13.0.0" in warning
+
+
+def test_plain_pillow_alone_and_missing_libraries_are_a_line_each() -> None:
+    pillow = InstalledPillow(
+        version="13.0.0", is_simd=False, overwritten="", missing=("libtiff", "libwebp")
+    )
+    plain, lacking = pillow.warnings()
+    assert plain.startswith("plain Pillow 13.0.0 is installed in place of Pillow-SIMD: ")
+    assert "compressed TIFFs and WebP images" in lacking
+    assert "install libtiff-dev and libwebp-dev" in lacking
+
+
+def test_no_pillow_at_all_is_left_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert runtime.library_warnings() == ()
+
+
+def test_the_daemon_warns_once_counts_it_and_names_what_runs(tmp_path: Path) -> None:
+    packed = pack_small(tmp_path)
+    own = other_version()
+    environment = put_plain_pillow(tmp_path / "site", "13.0.0", jpeg_turbo=own)
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "2")
+    with Daemon(*arguments, environ=environment) as daemon:
+        assert [line for line in daemon.lines if "Pillow-SIMD" in line] == [
+            line for line in daemon.lines if line.startswith("feeder: warning: plain Pillow 13.0.0")
+        ]
+        assert len([line for line in daemon.lines if "Pillow-SIMD" in line]) == 1
+        assert f"libjpeg-turbo {own_version()}, " in daemon.ready
+        assert f"with libjpeg-turbo {own} of its own" in daemon.ready
+        counters = daemon.counters()
+        assert counters["library_warnings"] == 1
+        assert counters["library.libjpeg-turbo"] == own_version()
+        shown = run_status(daemon.endpoint)
+        assert f"with libjpeg-turbo {own} of its own" in shown["library.pillow"]
+    with Daemon(*arguments) as daemon:
+        assert not [line for line in daemon.lines if "warning" in line and "Pillow" in line]
+        assert daemon.counters()["library_warnings"] == 0
+
+
+def test_packing_without_libtiff_and_libwebp_says_so_and_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source" / "class"
+    source.mkdir(parents=True)
+    (source / "a.tif").write_bytes(encoded(image(), "TIFF", compression="tiff_lzw"))
+    (source / "b.webp").write_bytes(encoded(image(), "WEBP"))
+    (source / "c.tif").write_bytes(encoded(image(), "TIFF"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_CODECS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    result = run_feeder("pack", tmp_path / "source", tmp_path / "packed")
+    assert result.returncode == 0
+    (warning,) = (line for line in result.stderr.splitlines() if "warning" in line)
+    assert warning.startswith(
+        "feeder: warning: this Pillow was built without libtiff and libwebp: "
+    )
+    lines = (tmp_path / "packed" / "quarantine.jsonl").read_text().splitlines()
+    reasons = {entry["path"]: entry["reason"] for entry in map(json.loads, lines)}
+    assert set(reasons) == {"class/a.tif", "class/b.webp"}
+    assert "without libtiff: install libtiff-dev" in reasons["class/a.tif"]
+    assert "without libwebp: install libwebp-dev" in reasons["class/b.webp"]
+    assert all("`make setup`" in reason for reason in reasons.values())

@@ -113,6 +113,7 @@ def test_whole_images_are_planned_from_edge_to_edge(dataset: Dataset) -> None:
     assert np.array_equal(plan.windows.width, grids.width)
     assert np.array_equal(plan.windows.height, grids.height)
     assert np.array_equal(plan.boxes, np.tile([1.0, 1.0, 3.0, 3.0], (count, 1)))
+    assert not plan.origins.any()
 
 
 def test_every_real_image_equals_full_decode_and_pillow(

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include <jpeglib.h>
+#include <turbojpeg.h>
 
 PyObject *feeder_jpeg_error;
 
@@ -23,6 +24,13 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "feeder._native", .m_size = -1, .m_methods = methods};
 
+static int add_address(PyObject *module, const char *name, uintptr_t address) {
+  PyObject *number = PyLong_FromUnsignedLongLong(address);
+  int status = number == NULL ? -1 : PyModule_AddObjectRef(module, name, number);
+  Py_XDECREF(number);
+  return status;
+}
+
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module == NULL)
@@ -35,6 +43,12 @@ PyMODINIT_FUNC PyInit__native(void) {
 #define TEXT_OF(macro) #macro
 #define TEXT(macro) TEXT_OF(macro)
   if (PyModule_AddStringConstant(module, "LIBJPEG_TURBO_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0) {
+    Py_DECREF(module);
+    return NULL;
+  }
+  /* Where the loader found them, so that feeder.loaded_libraries can look whose they are. */
+  if (add_address(module, "LIBJPEG_ADDRESS", (uintptr_t)jpeg_CreateDecompress) < 0 ||
+      add_address(module, "TURBOJPEG_ADDRESS", (uintptr_t)tjDecompress2) < 0) {
     Py_DECREF(module);
     return NULL;
   }

@@ -1,4 +1,5 @@
 /* resize_pack: a box of an RGBX picture to size x size bytes or int8 (value - 128), mirrored or not.
+ * The picture may be a window of the one in which the box is; it begins at (x, y) there.
  *
  * Pillow's antialiased resize, to the bit of Pillow-SIMD's arithmetic (resize_plan.c has the weights),
  * each pass rounded to a byte. Only the order of the work is ours: source rows are resampled across
@@ -132,11 +133,11 @@ PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
   Py_buffer picture, out;
   Py_ssize_t stride, width, height;
   float left, top, right, bottom;
-  int size, filter, mirrored, channels, planar, is_signed;
+  int x, y, size, filter, mirrored, channels, planar, is_signed;
   const char *name;
-  if (!PyArg_ParseTuple(args, "y*nnn(ffff)iipw*ippz", &picture, &stride, &width, &height, &left,
-                        &top, &right, &bottom, &filter, &size, &mirrored, &out, &channels, &planar,
-                        &is_signed, &name))
+  if (!PyArg_ParseTuple(args, "y*nnn(ffff)(ii)iipw*ippz", &picture, &stride, &width, &height,
+                        &left, &top, &right, &bottom, &x, &y, &filter, &size, &mirrored, &out,
+                        &channels, &planar, &is_signed, &name))
     return NULL;
   PyObject *result = NULL;
   int has = count_versions(), version = has - 1;
@@ -165,11 +166,13 @@ PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
            picture.len < stride * (height - 1) + 4 * width + 12)
     PyErr_SetString(PyExc_ValueError,
                     "the picture must hold height * stride bytes and 12 readable ones after them");
-  else if (!(left >= 0 && top >= 0 && left < right && top < bottom && right <= (float)width &&
-             bottom <= (float)height))
+  else if (x < 0 || y < 0 || x > 65535 || y > 65535)
+    PyErr_SetString(PyExc_ValueError, "the origin must be a pixel of the whole picture");
+  else if (!(left >= (float)x && top >= (float)y && left < right && top < bottom &&
+             right <= (float)(x + (int)width) && bottom <= (float)(y + (int)height)))
     PyErr_SetString(PyExc_ValueError, "the box must lie within the picture");
-  else if (!plan_filter(&job.across, &across, (int)width, left, right, mirrored, version > 0) ||
-           !plan_filter(&job.down, &down, (int)height, top, bottom, 0, version > 0) ||
+  else if (!plan_filter(&job.across, &across, x, (int)width, left, right, mirrored, version > 0) ||
+           !plan_filter(&job.down, &down, y, (int)height, top, bottom, 0, version > 0) ||
            !run_resize(&job, &versions[version], is_signed ? (int32_t)0x80808080 : 0, out.buf))
     PyErr_NoMemory();
   else

@@ -34,10 +34,11 @@ typedef struct {
   int32_t *weights;
 } filter_plan;
 
-/* Plans the resampling of `start`..`end` of `inputs` inputs to plan->outputs outputs; mirrored, the
- * first output is the last one. Returns 0 where memory is short. */
-int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, float end, int mirrored,
-                int has_avx2);
+/* Plans the resampling of `start`..`end` to plan->outputs outputs; mirrored, the first output is the
+ * last one. `start` and `end` count from the whole picture's edge, whose inputs `origin` to `origin +
+ * inputs` are there; what is planned counts from `origin`. Returns 0 where memory is short. */
+int plan_filter(filter_plan *plan, scratch *memory, int origin, int inputs, float start, float end,
+                int mirrored, int has_avx2);
 
 typedef struct {
   const unsigned char *pixels; /* RGBX, with 12 readable bytes after the last one */

@@ -3,7 +3,10 @@
  * largest allows.
  *
  * Outputs are the inner loops, so that the compiler can take several at a time; within one, nothing
- * is added up in another order than Pillow's. */
+ * is added up in another order than Pillow's.
+ *
+ * Positions stay those in the whole picture until the weights are made: counted from a window's edge
+ * they would round in other places, and a pixel on the edge of a box filter would come or go. */
 #include "resize.h"
 
 #include <math.h>
@@ -30,7 +33,8 @@ typedef int64_t __attribute__((may_alias)) double_bits;
 
 typedef struct {
   filter_plan plan;
-  int inputs, mirrored;
+  int first_input, end_input; /* those that are there */
+  int mirrored;
   int taps; /* the most that an output has */
   double start, scale, stretch, support; /* stretch: of the filter, to reach `support` inputs */
   double *restrict center, *restrict sum, *restrict exact; /* exact: [tap][output] */
@@ -58,7 +62,8 @@ static ALWAYS_INLINE int32_t pair_weights(double low, double high, double one) {
 
 /* Returns the bits of the largest weight. */
 static ALWAYS_INLINE int64_t make_exact(planning *p, int filter) {
-  const int outputs = p->plan.outputs, inputs = p->inputs, mirrored = p->mirrored;
+  const int outputs = p->plan.outputs, mirrored = p->mirrored;
+  const int first_input = p->first_input, end_input = p->end_input;
   const double start = p->start, scale = p->scale, support = p->support, step = 1.0 / p->stretch;
   double *restrict center = p->center, *restrict sum = p->sum;
   int32_t *restrict first = p->plan.first, *restrict count = p->plan.count;
@@ -68,8 +73,8 @@ static ALWAYS_INLINE int64_t make_exact(planning *p, int filter) {
     int x = mirrored ? outputs - 1 - i : i;
     center[i] = start + (x + 0.5) * scale;
     int from = (int)(center[i] - support + 0.5), to = (int)(center[i] + support + 0.5);
-    first[i] = from < 0 ? 0 : from;
-    count[i] = (to > inputs ? inputs : to) - first[i];
+    first[i] = from < first_input ? first_input : from;
+    count[i] = (to > end_input ? end_input : to) - first[i];
     taps = taps > count[i] ? taps : count[i];
     sum[i] = 0.0;
   }
@@ -82,8 +87,10 @@ static ALWAYS_INLINE int64_t make_exact(planning *p, int filter) {
       sum[i] += w[i];
     }
   }
-  for (int i = 0; i < outputs; i++)
+  for (int i = 0; i < outputs; i++) {
+    first[i] -= first_input;
     sum[i] = sum[i] != 0.0 ? sum[i] : 1.0;
+  }
   int64_t largest = 0;
   for (int t = 0; t < taps; t++) {
     double *restrict w = p->exact + (size_t)t * (size_t)outputs;
@@ -138,8 +145,8 @@ static void plan_portable(planning *p) { choose_filter(p); }
 __attribute__((target("avx2"))) static void plan_avx2(planning *p) { choose_filter(p); }
 #endif
 
-int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, float end, int mirrored,
-                int has_avx2) {
+int plan_filter(filter_plan *plan, scratch *memory, int origin, int inputs, float start, float end,
+                int mirrored, int has_avx2) {
   double scale = (double)(end - start) / plan->outputs;
   double stretch = scale < 1.0 ? 1.0 : scale;
   double support = stretch * (plan->filter == BICUBIC ? 2.0 : plan->filter == BOX ? 0.5 : 1.0);
@@ -152,9 +159,10 @@ int plan_filter(filter_plan *plan, scratch *memory, int inputs, float start, flo
   plan->first = (int32_t *)(void *)(doubles + cells + 2 * outputs);
   plan->count = plan->first + outputs;
   plan->weights = plan->count + outputs;
-  planning work = {.plan = *plan, .inputs = inputs, .mirrored = mirrored, .start = start,
-                   .scale = scale, .stretch = stretch, .support = support, .center = doubles,
-                   .sum = doubles + outputs, .exact = doubles + 2 * outputs};
+  planning work = {.plan = *plan, .first_input = origin, .end_input = origin + inputs,
+                   .mirrored = mirrored, .start = start, .scale = scale, .stretch = stretch,
+                   .support = support, .center = doubles, .sum = doubles + outputs,
+                   .exact = doubles + 2 * outputs};
 #if defined(__x86_64__)
   (has_avx2 ? plan_avx2 : plan_portable)(&work);
 #else

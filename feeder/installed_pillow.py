@@ -1,0 +1,116 @@
+"""Which Pillow this environment has, and which source formats it lacks.
+
+Pillow-SIMD and plain Pillow both own the package ``PIL``, and pip lets one overwrite the files of
+the other: installing anything that needs Pillow (matplotlib, torchvision) does that to Pillow-SIMD.
+Both are then listed as installed. The checksum that pip recorded for the extension module decides
+whose files are there.
+
+Nothing here imports more of PIL than its extension module, so it costs a node process little.
+"""
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Final
+
+_SPOILED: Final = {"libtiff": "compressed TIFFs", "libwebp": "WebP images"}
+"""The libraries that Pillow can be built without, and what then cannot be packed."""
+
+_HEADERS: Final = {"libtiff": "libtiff-dev", "libwebp": "libwebp-dev"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledPillow:
+    """The Pillow that ``import PIL`` finds."""
+
+    version: str
+    is_simd: bool
+    overwritten: str
+    """Version of the Pillow-SIMD that a plain Pillow lies over; empty where there is none."""
+    missing: tuple[str, ...]
+    """Libraries of source formats that it was built without."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what somebody should do something about, a line each."""
+        lines: list[str] = []
+        if not self.is_simd:
+            found = f"plain Pillow {self.version} is installed in place of Pillow-SIMD"
+            if self.overwritten:
+                found = (
+                    f"plain Pillow {self.version} has overwritten Pillow-SIMD {self.overwritten}, "
+                    "as installing a package that needs Pillow does"
+                )
+            lines.append(
+                f"{found}: augmenting and packing are slower with it and can make other bytes; run "
+                "`make setup`, which puts Pillow-SIMD back, and keep what needs Pillow in another "
+                "environment"
+            )
+        if self.missing:
+            spoiled = " and ".join(_SPOILED[name] for name in self.missing)
+            lines.append(
+                f"this Pillow was built without {' and '.join(self.missing)}: packing quarantines "
+                f"{spoiled}; {remedy_for(*self.missing)}"
+            )
+        return tuple(lines)
+
+
+def remedy_for(*missing: str) -> str:
+    """Return how to get a Pillow that has the libraries ``missing``."""
+    headers = " and ".join(_HEADERS[name] for name in missing)
+    return f"install {headers} and build pillow-simd again (`make setup` does both)"
+
+
+def find_pillow() -> InstalledPillow:
+    """Look at the Pillow of this process; ImportError where there is none."""
+    import PIL
+    from PIL import _imaging
+
+    simd = _find_distribution("pillow-simd")
+    extension = Path(_imaging.__file__)
+    if simd is not None and _has_installed(simd, extension):
+        is_simd = True
+    elif (plain := _find_distribution("pillow")) is not None and _has_installed(plain, extension):
+        is_simd = False
+    else:  # installed without records; Pillow-SIMD marks its versions, Pillow does not
+        is_simd = ".post" in PIL.__version__
+    return InstalledPillow(
+        version=PIL.__version__,
+        is_simd=is_simd,
+        overwritten="" if is_simd or simd is None else simd.version,
+        missing=missing_libraries(),
+    )
+
+
+def missing_libraries() -> tuple[str, ...]:
+    """Return the libraries of source formats that Pillow was built without."""
+    from PIL import _imaging
+
+    has = {
+        "libtiff": hasattr(_imaging, "libtiff_decoder"),
+        "libwebp": importlib.util.find_spec("PIL._webp") is not None,
+    }
+    return tuple(name for name in _SPOILED if not has[name])
+
+
+def _find_distribution(name: str) -> Distribution | None:
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _has_installed(distribution: Distribution, file: Path) -> bool:
+    """Return whether ``file`` is what pip put there for a distribution, by path and checksum."""
+    for entry in distribution.files or ():
+        if entry.name == file.name and entry.hash is not None:
+            digest = hashlib.new(entry.hash.mode, file.read_bytes()).digest()
+            checksum = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            return (
+                entry.hash.value == checksum
+                and Path(str(entry.locate())).resolve() == file.resolve()
+            )
+    return False

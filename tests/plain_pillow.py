@@ -1,0 +1,93 @@
+"""Environments of the daemon that went wrong, built beside the real one and put in front of it."""
+
+import base64
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+import PIL
+from PIL import _imaging
+
+LIBRARIES = ("libjpeg.so.62", "libturbojpeg.so.0")
+
+WITHOUT_CODECS = """
+import sys
+try:
+    from PIL import _imaging
+except ImportError:
+    pass
+else:
+    del _imaging.libtiff_decoder, _imaging.libtiff_encoder
+    sys.modules["PIL._webp"] = None
+"""
+"""A sitecustomize: Pillow as it is where libtiff and libwebp were missing when it was built."""
+
+
+def put_plain_pillow(folder: Path, version: str, jpeg_turbo: str | None = None) -> dict[str, str]:
+    """Write what pip installs of a plain Pillow; return the environment that puts it in front.
+
+    Its code is that of the real one here. With ``jpeg_turbo`` it brings a libjpeg-turbo of that
+    version of its own, under a name of its own, as Pillow's wheels do.
+    """
+    package = folder / "PIL"
+    shutil.copytree(
+        Path(PIL.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    version_file = package / "_version.py"
+    text = re.sub(r"(?m)^__version__ = .*", f'__version__ = "{version}"', version_file.read_text())
+    assert version in text
+    version_file.write_text(text)
+    environment = {"PYTHONPATH": str(folder)}
+    extension = package / Path(_imaging.__file__).name
+    content = extension.read_bytes()
+    built_for, wanted = PIL.__version__.encode() + b"\0", version.encode() + b"\0"
+    assert built_for in content
+    extension.write_bytes(content.replace(built_for, wanted.ljust(len(built_for), b"\0")))
+    if jpeg_turbo is not None:
+        _alter(mapped_file("libjpeg.so.62"), folder / "libjpeg.so.99", jpeg_turbo, b"libjpeg.so.99")
+        content = extension.read_bytes()
+        assert b"libjpeg.so.62\0" in content
+        extension.write_bytes(content.replace(b"libjpeg.so.62\0", b"libjpeg.so.99\0"))
+        environment["LD_LIBRARY_PATH"] = str(folder)
+    metadata = folder / f"pillow-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: pillow\nVersion: {version}\n")
+    content = extension.read_bytes()
+    checksum = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record = f"PIL/{extension.name},sha256={checksum},{len(content)}\n"
+    (metadata / "RECORD").write_text(record)
+    return environment
+
+
+def put_jpeg_turbo(
+    folder: Path, version: str, names: tuple[str, ...] = LIBRARIES
+) -> dict[str, str]:
+    """Write copies of the libraries that are of another ``version``; return what loads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        _alter(mapped_file(name), folder / name, version)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def _alter(source: Path, copy: Path, version: str, soname: bytes | None = None) -> None:
+    content = source.read_bytes()
+    said = re.search(rb"libjpeg-turbo version ([0-9.]+)", content)
+    assert said is not None
+    assert len(said[1]) == len(version)
+    content = content.replace(said[0], b"libjpeg-turbo version " + version.encode())
+    if soname is not None:
+        content = content.replace(b"libjpeg.so.62\0", soname + b"\0")
+    copy.write_bytes(content)
+
+
+def mapped_file(name: str) -> Path:
+    """Return the file of a library that this process has loaded, by how its name begins."""
+    from feeder import _native  # loads both
+
+    assert _native.LIBJPEG_ADDRESS
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if Path(path).name.startswith(name):
+            return Path(path)
+    raise AssertionError(f"{name} is not loaded")

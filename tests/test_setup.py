@@ -1,0 +1,75 @@
+"""`make setup` builds Pillow-SIMD again where an existing checkout has another than it should."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.sources import REPOSITORY
+
+BUILDS = "--force-reinstall --no-deps --no-cache-dir --no-binary pillow-simd"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout that is set up, as far as make looks."""
+    if shutil.which("make") is None:
+        pytest.skip("make is missing: apt-get install make")
+    (tmp_path / ".ci").mkdir()
+    for name in ("Makefile", "pyproject.toml", ".ci/system-packages"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    shutil.copytree(REPOSITORY / "feeder" / "native", tmp_path / "feeder" / "native")
+    packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
+    made = [
+        tmp_path / ".venv" / "bin" / "python",
+        packages / "PIL" / "_imaging.cpython-311-x86_64-linux-gnu.so",
+        packages / "pillow_simd-12.1.1.post0.dist-info" / "RECORD",
+        tmp_path / ".venv" / ".pillow-simd",
+        tmp_path / ".venv" / ".torch",
+        tmp_path / ".venv" / ".project",
+    ]
+    newest_s = max(path.stat().st_mtime for path in tmp_path.rglob("*"))
+    for age, path in enumerate(made, start=1):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (newest_s + age, newest_s + age))
+    return tmp_path
+
+
+def would_run(checkout: Path) -> str:
+    """Return the commands that ``make setup`` would run there."""
+    command = ["make", "--dry-run", "--no-print-directory", "setup"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_set_up_stays(checkout: Path) -> None:
+    assert "pip" not in would_run(checkout)
+
+
+def test_another_list_of_system_packages_builds_it_again_past_pips_cache(checkout: Path) -> None:
+    later_s = (checkout / ".venv" / ".project").stat().st_mtime + 1
+    os.utime(checkout / ".ci" / "system-packages", (later_s, later_s))
+    commands = would_run(checkout)
+    assert BUILDS in commands
+    assert "tiff=enable" in commands
+    assert commands.index(".ci/system-packages") < commands.index(BUILDS)
+    assert commands.index(BUILDS) < commands.index("--editable")
+
+
+def test_a_pillow_over_it_is_taken_away_first(checkout: Path) -> None:
+    packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "pillow-13.0.0.dist-info").mkdir()
+    commands = would_run(checkout)
+    assert commands.index("uninstall --yes pillow") < commands.index(BUILDS)
+
+
+def test_one_that_is_gone_comes_back(checkout: Path) -> None:
+    packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    shutil.rmtree(packages / "PIL")
+    assert BUILDS in would_run(checkout)
+
+
+def test_what_is_built_with_is_installed() -> None:
+    assert " libtiff-dev " in (REPOSITORY / ".ci" / "system-packages").read_text()
