@@ -1,6 +1,7 @@
 """``feeder preview``: a contact sheet of crops of a dataset, or of a batch that a daemon serves."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +135,22 @@ def _preview_served(
         _check_index(arguments.index, fetcher.welcome.batches, recipe)
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
-        names = [fetcher.welcome.classes[label] for label in batch.labels[:count].tolist()]
+        names = _name_classes(fetcher.welcome.classes, batch.labels[:count].tolist(), arguments)
         return unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)), names
+
+
+def _name_classes(
+    classes: Sequence[str], labels: Sequence[int], arguments: argparse.Namespace
+) -> list[str]:
+    from feeder.errors import ProtocolError
+
+    unknown = [label for label in labels if not 0 <= label < len(classes)]
+    if unknown:
+        raise ProtocolError(
+            f"{arguments.endpoint} breaks the protocol: it sent the label {unknown[0]} of "
+            f"{len(classes)} classes"
+        )
+    return [classes[label] for label in labels]
 
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
