@@ -34,10 +34,10 @@ class TimedFetcher(BatchFetcher):
         """Whether the batch after the one being looked at came before its turn."""
         return any(not buffer.missing for buffer in list(self._buffers.values())[1:2])
 
-    def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
+    def _receive(self, until_s: float) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
         self.began_s = time.perf_counter()
         self.messages += 1
-        return super()._receive()
+        return super()._receive(until_s)
 
 
 def measure_handover(

@@ -7,7 +7,9 @@ Over ipc it reads batches in the node process's slots; where these cannot be sha
 
 import itertools
 import logging
+import math
 import select
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -17,6 +19,8 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from feeder.answer_checks import check_welcome, count_valid, name_batch
+from feeder.arriving_batch import ArrivingBatch
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
 from feeder.handshake import (
     MONITORED,
@@ -27,7 +31,8 @@ from feeder.handshake import (
 )
 from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
-from feeder.packing import Pixels, pixel_layout_of
+from feeder.name_lookup import resolve_endpoint
+from feeder.packing import Pixels
 from feeder.recipe import Recipe
 from feeder.slot_claim import door_path
 from feeder.slot_layout import ChunkArrays, SlotLayout
@@ -44,6 +49,7 @@ from feeder.wire import (
     Ping,
     Refused,
     Request,
+    Stats,
     Welcome,
     decode_from_node,
     encode,
@@ -53,6 +59,7 @@ _log = logging.getLogger(__name__)
 
 _FAREWELL_MS: Final = 200
 _CLAIM_S: Final = 5.0
+_REQUEST: Final = 0  # the number of all our requests: none is made anew while it is not answered
 _REFUSALS: Final = {
     "unknown-dataset": DatasetError,
     "bad-recipe": ConfigError,
@@ -81,44 +88,6 @@ class FetchedBatch(msgspec.Struct, kw_only=True, frozen=True, eq=False):
     """(batch_size,)."""
 
 
-class _Buffer:
-    """Where the chunks of one batch come together, or the slot that it is lent in."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
-        shape = (batch_size, *layout.image_shape(recipe.image_size))
-        self.pixels: Pixels = np.empty(shape, layout.dtype)
-        self.labels = np.empty(batch_size, np.int64)
-        self.sample_ids = np.empty(batch_size, np.int64)
-        self.missing = batch_size
-        self.valid = 0
-
-    def view(self, slot: ChunkArrays, valid: int) -> None:
-        """Show a batch that is lent."""
-        self.pixels, self.labels, self.sample_ids = slot.pixels, slot.labels, slot.sample_ids
-        self.missing, self.valid = 0, valid
-
-    def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
-        """Copy a chunk's rows to their place; ProtocolError when they do not fit."""
-        if len(frames) != 3 or chunk.first + chunk.images > len(self.labels):
-            raise ProtocolError("the node sent a chunk that does not fit its batch")
-        rows = slice(chunk.first, chunk.first + chunk.images)
-        pixels, labels, sample_ids = frames
-        _copy(pixels, self.pixels[rows])
-        _copy(labels, self.labels[rows])
-        _copy(sample_ids, self.sample_ids[rows])
-        self.missing -= chunk.images
-        self.valid = chunk.valid
-
-
-def _copy(frame: zmq.Frame, to: "Pixels | NDArray[np.int64]") -> None:
-    if len(frame) != to.nbytes:
-        raise ProtocolError(
-            f"the node sent a chunk frame of {len(frame)} bytes where {to.nbytes} belong"
-        )
-    to[...] = np.frombuffer(frame.buffer, to.dtype).reshape(to.shape)
-
-
 class BatchFetcher:
     """A session with one node, for one thread; a context manager."""
 
@@ -131,12 +100,15 @@ class BatchFetcher:
         seed: int = 0,
         window: int = 4,
         timeout_s: float = 30.0,
+        total_s: float = math.inf,
         client: str = "feeder fetch",
         share_memory: bool = True,
         keys: ClientKeys | None = None,
     ) -> None:
         """Open the session. Raises what stands in its way, naming ``endpoint`` and deadline.
 
+        ``timeout_s`` is the deadline of opening, name look-up included, and then of each batch,
+        counted from the latest rows that came; ``total_s`` that of all together.
         ``keys`` (``feeder.keys.read_client_keys``) are for tcp, where the feeder asks for them.
         ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
         ``copied_because`` says why they are copied; it is None where they are read in place.
@@ -144,38 +116,42 @@ class BatchFetcher:
         """
         self._endpoint = endpoint
         self._recipe = recipe
-        self._timeout_s = timeout_s
+        self._timeout_s = min(timeout_s, total_s)
+        self._end_s = time.monotonic() + total_s
         self._keys = keys
         self.received_bytes = 0
+        until_s = self._deadline_s()
+        address = resolve_endpoint(endpoint, until_s - time.monotonic())
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:
-            self._connect()
+            self._connect(address)
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
             say_first(self._socket, encode(hello))
-            self.welcome = self._await_welcome()
+            self.welcome = self._await_welcome(hello, address, until_s)
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None
             try:
-                self._slots = self._map_slots(share_memory)
+                self._slots = self._map_slots(share_memory, until_s)
             except NotSharedError as error:
                 self.copied_because = str(error)
                 _log.info("%s: batches are copied over the socket: %s", endpoint, error)
         except BaseException:
             self._destroy()
             raise
-        places = range(self.welcome.window)
-        self._free = [_Buffer(recipe) for _ in places]
-        self._buffers: dict[BatchKey, _Buffer] = {}  # of the batches wanted and not yet released
+        chunk_images = self.welcome.chunk_images
+        self._free = [ArrivingBatch(recipe, chunk_images) for _ in range(self.welcome.window)]
+        self._buffers: dict[BatchKey, ArrivingBatch] = {}  # wanted and not yet released
         self._open = True
 
     def fetch(self, keys: Iterable[BatchKey]) -> Iterator[FetchedBatch]:
         """Yield the batches ``keys`` (pairs of epoch and index) in that order.
 
         As many are asked for ahead as the node granted. A batch is valid until the next is taken.
-        Raises PeerError when the node falls silent for the timeout, DatasetError when it cannot
-        make a batch.
+        Raises PeerError when no row comes for the timeout, DatasetError when the node cannot make a
+        batch, ProtocolError when it breaks the protocol, ConfigError for a key that is asked for
+        again while it is still on its way.
         """
         self._finish_abandoned()
         coming = iter(keys)
@@ -227,7 +203,7 @@ class BatchFetcher:
     ) -> None:
         self.close()
 
-    def _map_slots(self, is_wanted: bool) -> Sequence[ChunkArrays]:
+    def _map_slots(self, is_wanted: bool, until_s: float) -> Sequence[ChunkArrays]:
         path = door_path(self._endpoint)
         if not is_wanted or path is None:
             raise NotSharedError("share_memory is off" if path else "it is no ipc endpoint")
@@ -236,10 +212,11 @@ class BatchFetcher:
         try:
             answer = select.poll()
             answer.register(claim, select.POLLIN)
-            answer.poll(_CLAIM_S * 1000)
+            left_s = max(0.0, min(_CLAIM_S, until_s - time.monotonic()))
+            answer.poll(left_s * 1000)
             memory = claim.take(layout)
             if memory is None:
-                raise NotSharedError(f"no answer to the claim within {_CLAIM_S:g} s")
+                raise NotSharedError(f"no answer to the claim within {left_s:.2g} s")
         except BaseException:
             claim.close()
             raise
@@ -249,13 +226,13 @@ class BatchFetcher:
                 array.flags.writeable = False
         return slots
 
-    def _connect(self) -> None:
+    def _connect(self, address: str) -> None:
         self._socket.linger = _FAREWELL_MS
         pixel_bytes = SlotLayout.of_recipe(self._recipe, slots=1).pixel_bytes
         self._socket.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         self._socket.rcvhwm = 0  # what arrives is bounded by the window
         try:
-            dial(self._socket, self._endpoint, self._keys)
+            dial(self._socket, address, self._keys)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"endpoint {self._endpoint!r} cannot be dialled ({error}): use tcp://HOST:PORT or "
@@ -275,49 +252,94 @@ class BatchFetcher:
         self, coming: Iterator[BatchKey], count: int, release: tuple[BatchKey, ...] = ()
     ) -> None:
         more = tuple(itertools.islice(coming, count))
+        for number, key in enumerate(more):
+            if key in self._buffers or key in more[:number]:
+                raise ConfigError(
+                    f"{name_batch(key)} is asked for twice at once: ask again when it has come"
+                )
         for key in more:
             buffer = self._free.pop()
-            buffer.missing = self._recipe.batch_size
+            buffer.begin(key, count_valid(self._recipe, self.welcome.samples, key[1]))
             self._buffers[key] = buffer
         if more or release:
             self._send(Request(session=self.welcome.session, want=more, release=release))
 
-    def _await(self, buffer: _Buffer) -> None:
-        while buffer.missing:
-            self._take_chunk()
+    def _deadline_s(self) -> float:
+        return min(time.monotonic() + self._timeout_s, self._end_s)
 
-    def _take_chunk(self) -> None:
-        message, frames = self._receive()
+    def _await(self, buffer: ArrivingBatch) -> None:
+        until_s = self._deadline_s()
+        while buffer.missing:
+            message, frames = self._receive(until_s)
+            try:
+                if self._take(message, frames):
+                    until_s = self._deadline_s()
+            except ProtocolError as error:
+                raise self._broken(error) from None
+
+    def _take(self, message: NodeMessage, frames: Sequence[zmq.Frame]) -> bool:
+        """Take in what the node says; return whether rows have come."""
         match message:
             case Chunk() if message.session == self.welcome.session:
-                buffer = self._buffers.get((message.epoch, message.index))
-                if buffer is None:
-                    raise ProtocolError(f"{self._endpoint} sent a batch that nobody asked for")
-                buffer.write(message, frames)
+                if self._slots:
+                    raise ProtocolError("it sent a chunk where it lends whole batches")
+                self._find_wanted(message).write(message, frames)
+                return True
             case Lent() if message.session == self.welcome.session:
-                buffer = self._buffers.get((message.epoch, message.index))
-                if buffer is None or message.slot >= len(self._slots):
-                    raise ProtocolError(f"{self._endpoint} lent what nobody asked for")
-                buffer.view(self._slots[message.slot], message.valid)
+                self._borrow(message)
+                return True
             case Failed() if message.session == self.welcome.session:
+                if not self._find_wanted(message).missing:
+                    raise ProtocolError(
+                        f"it cannot make {name_batch((message.epoch, message.index))}, which it "
+                        "has sent"
+                    )
                 raise DatasetError(
                     f"{self._endpoint} cannot make batch {message.index} of epoch "
                     f"{message.epoch}: {message.message}"
                 )
-            case Refused():
+            case Refused() if message.session in (None, self.welcome.session):
                 self._refuse(message)
+            case Welcome() | Stats():
+                raise ProtocolError(f"it sent a {type(message).__name__} that nobody asked for")
             case _:
-                pass  # pongs, word of draining, and what belongs to older sessions
+                pass  # pongs, word of draining, and what belongs to other sessions
+        return False
 
-    def _await_welcome(self) -> Welcome:
-        watch = HandshakeWatch(self._endpoint, self._keys)
-        while await_message(self._socket, self._monitor, watch, self._timeout_s):
-            message, _ = self._receive()
-            if isinstance(message, Welcome):
-                self._end_monitor()
-                return message
+    def _find_wanted(self, message: Chunk | Lent | Failed) -> ArrivingBatch:
+        key = (message.epoch, message.index)
+        if key not in self._buffers:
+            raise ProtocolError(f"it sent {name_batch(key)}, which nobody asked for")
+        return self._buffers[key]
+
+    def _borrow(self, lent: Lent) -> None:
+        buffer = self._find_wanted(lent)
+        if lent.request != _REQUEST:
+            raise ProtocolError(f"it answered request {lent.request}, which was never made")
+        if lent.slot >= len(self._slots):
+            raise ProtocolError(f"slot {lent.slot} was lent, {len(self._slots)} are mapped here")
+        if any(other.slot == lent.slot for other in self._buffers.values()):
+            raise ProtocolError(f"slot {lent.slot} was lent while a batch in it is still read")
+        buffer.view(lent, self._slots[lent.slot])
+
+    def _await_welcome(self, hello: Hello, address: str, until_s: float) -> Welcome:
+        watch = HandshakeWatch(self._endpoint, self._keys, address=address)
+        while await_message(self._socket, self._monitor, watch, until_s - time.monotonic()):
+            message, _ = self._receive(until_s)
             if isinstance(message, Refused):
                 self._refuse(message)
+            if isinstance(message, Welcome):
+                self._end_monitor()
+                try:
+                    check_welcome(hello, message)
+                    if message.window > hello.window:
+                        raise ProtocolError(
+                            f"it grants {message.window} batches at once, {hello.window} were "
+                            "asked for"
+                        )
+                except ProtocolError as error:
+                    raise self._broken(error) from None
+                return message
         raise self._silence()
 
     def _end_monitor(self) -> None:
@@ -334,21 +356,31 @@ class BatchFetcher:
         try:
             self._socket.send(frame, zmq.DONTWAIT)
         except zmq.Again:
-            if not self._socket.poll(int(self._timeout_s * 1000), zmq.POLLOUT):
+            left_s = max(0.0, self._deadline_s() - time.monotonic())
+            if not self._socket.poll(int(left_s * 1000), zmq.POLLOUT):
                 raise self._silence() from None
             self._socket.send(frame)
 
-    def _receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
+    def _receive(self, until_s: float) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
         try:
             frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
         except zmq.Again:
-            if not self.wait(self._timeout_s):
+            if not self.wait(max(0.0, until_s - time.monotonic())):
                 raise self._silence() from None
             frames = [self._socket.recv(copy=False)]
         while frames[-1].more:
             frames.append(self._socket.recv(copy=False))
         self.received_bytes += sum(map(len, frames))
-        return decode_from_node(frames[0].buffer), frames[1:]
+        try:
+            message = decode_from_node(frames[0].buffer)
+        except ProtocolError as error:
+            raise self._broken(error) from None
+        if len(frames) > 1 and not isinstance(message, Chunk):
+            raise self._broken(f"a {type(message).__name__} came with frames it must not have")
+        return message, frames[1:]
+
+    def _broken(self, reason: ProtocolError | str) -> ProtocolError:
+        return ProtocolError(f"{self._endpoint} breaks the protocol: {reason}")
 
     def _silence(self) -> PeerError:
         return PeerError(

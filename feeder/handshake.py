@@ -27,6 +27,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import PeerError
 from feeder.keys import ClientKeys
+from feeder.name_lookup import LookupTimeout, look_up
 from feeder.zap import NO_LIST
 
 MONITORED: Final = (
@@ -76,12 +77,15 @@ def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) ->
 class HandshakeWatch:
     """Hears the monitor of one socket that is connected to one endpoint."""
 
-    def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
+    def __init__(
+        self, endpoint: str, keys: ClientKeys | None, *, address: str | None = None
+    ) -> None:
+        """``address`` is what was dialled, where the host name of ``endpoint`` was looked up."""
         self._endpoint = endpoint
         self._keys = keys if endpoint.startswith("tcp://") else None
         self._connected_s = float("-inf")
         # As it was named, until a connection shows the address: then no name is looked up again.
-        self._peer = _parse(endpoint)
+        self._peer = _parse(address or endpoint)
         self._hang_ups = 0
         self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
         self._probe_pause_s = _PROBE_PAUSE_S
@@ -190,7 +194,7 @@ def ask_mechanism(peer: Address) -> str | None:
     None where nobody answers so within 0.5 s. Only what every ZMTP peer sends first is asked for.
     """
     deadline_s = time.monotonic() + _PROBE_S
-    with contextlib.suppress(OSError, ValueError), _dial(peer) as connection:
+    with contextlib.suppress(OSError, ValueError, LookupTimeout), _dial(peer) as connection:
         connection.sendall(_GREETING_START)
         greeting = b""
         while len(greeting) < _GREETING_BYTES:
@@ -210,7 +214,8 @@ def _dial(peer: Address) -> socket.socket:
         connection.settimeout(_PROBE_S)
         connection.connect(peer)
         return connection
-    return socket.create_connection(peer, _PROBE_S)
+    host, port = peer
+    return socket.create_connection((look_up(host, _PROBE_S), port), _PROBE_S)
 
 
 def _parse(endpoint: str) -> Address:

@@ -14,6 +14,7 @@ from feeder.handshake import (
 )
 from feeder.keys import ClientKeys
 from feeder.metrics import Counters
+from feeder.name_lookup import resolve_endpoint
 from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
 
 
@@ -23,23 +24,27 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
     answers is something else, ConfigError for an endpoint that means nothing.
     """
+    deadline_s = time.monotonic() + timeout_s
+    address = resolve_endpoint(endpoint, timeout_s)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, 0)
         monitor = socket.get_monitor_socket(MONITORED)
-        watch = HandshakeWatch(endpoint, keys)
+        watch = HandshakeWatch(endpoint, keys, address=address)
         try:
-            dial(socket, endpoint, keys)
+            dial(socket, address, keys)
         except zmq.ZMQError as error:
             raise ConfigError(
                 f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
         say_first(socket, encode(StatsRequest()))
-        deadline_s = time.monotonic() + timeout_s
         while await_message(socket, monitor, watch, deadline_s - time.monotonic()):
-            answer = decode_from_node(socket.recv_multipart()[0])
+            try:
+                answer = decode_from_node(socket.recv_multipart()[0])
+            except ProtocolError as error:
+                raise ProtocolError(f"{endpoint} breaks the protocol: {error}") from None
             if isinstance(answer, Stats):
                 return answer.counters
             if isinstance(answer, Refused):

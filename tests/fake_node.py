@@ -89,6 +89,7 @@ class FakeNode:
         self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
         self.answers_pings = True
         self.heard: list[ClientMessage] = []
+        self.peers: list[bytes] = []  # identities, in the order of their first messages
         self.sessions: dict[int, Session] = {}
         self.largest_window = 0  # most batches that a client wanted without releasing
         self.problems: list[str] = []
@@ -197,6 +198,8 @@ class FakeNode:
 
     def _hear(self, peer: bytes, message: ClientMessage) -> None:
         self.heard.append(message)
+        if peer not in self.peers:
+            self.peers.append(peer)
         match message:
             case Hello():
                 self._outbox.extend((peer, reply) for reply in self._greet(peer, message))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.answer_checks import name_batch
 from feeder.errors import DatasetError
 from feeder.plan import rank_indices
 from feeder.wire import Lent
@@ -22,7 +23,7 @@ from tests.test_client_prefetch import (
     lent,
     make_prefetch,
 )
-from trainer_client._prefetch import CompleteBatch, Key, Prefetch, name_batch
+from trainer_client._prefetch import CompleteBatch, Key, Prefetch
 
 
 class Nodes:

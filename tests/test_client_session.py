@@ -556,6 +556,19 @@ def test_what_cannot_be_lent_is_a_protocol_error(message: Lent, error: str) -> N
         shell.session.take()
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_slot_that_is_lent_while_a_batch_in_it_is_read_is_a_protocol_error(
+    is_taken: bool,
+) -> None:
+    shell = share_slots()
+    shell.hear(lent(0, 0))
+    if is_taken:
+        assert shell.session.take() is not None
+    shell.hear(lent(1, 0))
+    with pytest.raises(ProtocolError, match=r"slot 0 was lent for batch 1 .* not yet released"):
+        shell.session.take()
+
+
 def test_letting_go_frees_all_slots() -> None:
     shell = share_slots()
     shell.hear(lent(0, 0))

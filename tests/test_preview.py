@@ -13,6 +13,7 @@ from feeder.dataset import Dataset
 from feeder.plan import EpochPlan
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
+from tests.fake_node import FakeNode
 from tests.synthetic_sets import pack_synthetic
 
 SAMPLES = 23
@@ -142,3 +143,19 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
     assert error.count("\n") == 1
     assert said in error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("label", [3, -100, 1 << 40])
+def test_a_label_without_a_class_is_the_nodes_fault(
+    label: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeNode() as node:
+        node.script = lambda _, chunks: [
+            [*frames[:2], np.full(len(frames[2]) // 8, label, "<i8").tobytes(), frames[3]]
+            for frames in chunks
+        ]
+        arguments = ["preview", "--from", node.endpoint, "--dataset", "set", "--batch-size", "4"]
+        assert main([*arguments, "--image-size", "8", "--out", str(tmp_path / "sheet.png")]) == 6
+    said = capsys.readouterr().err
+    assert f"{node.endpoint} breaks the protocol: it sent the label {label} of 3 classes" in said
+    assert not (tmp_path / "sheet.png").exists()

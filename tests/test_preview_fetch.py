@@ -213,7 +213,7 @@ def test_chunks_that_do_not_fit_are_refused(tmp_path: Path, fault: str) -> None:
     with (
         _playing(tmp_path, answer) as (endpoint, _),
         _open(endpoint) as fetcher,
-        pytest.raises(ProtocolError, match="sent a"),
+        pytest.raises(ProtocolError, match="/node breaks the protocol: "),
     ):
         next(fetcher.fetch([(0, 0)]))
 

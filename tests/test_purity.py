@@ -21,6 +21,7 @@ PURE = (
     "augment",
     "cache_plan",
     "agreement",
+    "answer_checks",
 )
 IMPURE = {
     "asyncio",

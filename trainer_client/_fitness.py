@@ -1,6 +1,7 @@
 """Whether a node gives the same bytes as those that serve this job already."""
 
 from feeder.agreement import Maker, find_disagreement
+from feeder.answer_checks import check_welcome
 from feeder.errors import DatasetError, FeederError, ProtocolError
 from feeder.wire import Hello, Welcome
 
@@ -13,12 +14,10 @@ def find_misfit(
     ``first`` is the welcome that all must agree with; ``is_back`` says that the endpoint served
     this job before.
     """
-    ours, theirs = hello.recipe.fingerprint(), welcome.recipe_fingerprint
-    if ours != theirs:
-        return ProtocolError(
-            f"feeder {welcome.feeder_version} there understands the recipe differently "
-            f"({theirs}, here {ours}); install the same version on both sides"
-        )
+    try:
+        check_welcome(hello, welcome)
+    except ProtocolError as error:
+        return error
     if first is None:
         return None
     if welcome.fingerprint != first.fingerprint:

@@ -45,6 +45,7 @@ import msgspec
 import torch
 import torch.distributed
 
+from feeder.answer_checks import name_batch
 from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.keys import read_client_keys
 from feeder.plan import MAX_EPOCH, rank_indices
@@ -55,7 +56,7 @@ from trainer_client._batch import Batch, BatchBuffers
 from trainer_client._defaults import resolve_device, resolve_rank
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._endpoints import Directory
-from trainer_client._prefetch import Prefetch, name_batch
+from trainer_client._prefetch import Prefetch
 from trainer_client._session import ClientSession, Job
 from trainer_client._staging import Stage, make_stage
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe

@@ -23,8 +23,8 @@ is read by nobody once it was released: a Lent counts only if it answers the lin
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from feeder.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
-from feeder.packing import pixel_layout_of
 from feeder.plan import MAX_EPOCH, rank_indices
 from feeder.recipe import Recipe
 from feeder.wire import Chunk, Lent
@@ -94,6 +94,15 @@ class Assembly:
     lender: int | None = None  # the link whose node has lent it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loan:
+    """A lent batch that the consumer has taken and not yet given back."""
+
+    link: int
+    key: Key
+    rows: HostBatch | None
+
+
 class Prefetch:
     """The batches between the nodes and the consumer. Not thread-safe."""
 
@@ -111,7 +120,7 @@ class Prefetch:
         self._course: Course | None = None
         self._position = 0  # in the course, of the next batch that gets a buffer
         self._releases: dict[int, list[Key]] = {}  # by link
-        self._borrowed: dict[int, tuple[int, Key]] = {}  # by buffer: taken, lent by this link
+        self._borrowed: dict[int, _Loan] = {}  # by buffer, of batches that were taken
 
     # --- The consumer's side ------------------------------------------------------------------
 
@@ -145,7 +154,7 @@ class Prefetch:
             self._free.append(assembly.buffer)
             raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
         for link in assembly.asks:  # of the lender, if it still has its session
-            self._borrowed[assembly.buffer] = link, key
+            self._borrowed[assembly.buffer] = _Loan(link=link, key=key, rows=assembly.lent)
         return CompleteBatch(
             key=key,
             buffer=assembly.buffer,
@@ -158,8 +167,7 @@ class Prefetch:
         """Make a taken batch's buffer free, and if the batch was lent, release it."""
         borrowed = self._borrowed.pop(buffer, None)
         if borrowed is not None:
-            link, key = borrowed
-            self._releases.setdefault(link, []).append(key)
+            self._releases.setdefault(borrowed.link, []).append(borrowed.key)
         self._free.append(buffer)
 
     def drop_held(self) -> None:
@@ -189,7 +197,7 @@ class Prefetch:
             key = self._course.key(self._position)
             if key[0] > MAX_EPOCH:
                 break
-            valid = max(0, min(self.recipe.batch_size, samples - key[1] * self.recipe.batch_size))
+            valid = count_valid(self.recipe, samples, key[1])
             # An index past the end is all padding, the same for everybody: nobody need send it.
             self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
             self._position += 1
@@ -201,7 +209,7 @@ class Prefetch:
     def load(self, link: int) -> int:
         """Return how many batches a link was asked for, or has lent, and not had back."""
         asked = sum(link in assembly.asks for assembly in self._held.values())
-        return asked + sum(lender == link for lender, _ in self._borrowed.values())
+        return asked + sum(loan.link == link for loan in self._borrowed.values())
 
     def may_ask(self, link: int, key: Key) -> bool:
         """Whether a link can be asked for an open batch: it was not, and has not failed to."""
@@ -209,7 +217,7 @@ class Prefetch:
         if link in assembly.asks or link in assembly.failures:
             return False
         # Of a course before, and still read: the node would take it for the same.
-        return (link, key) not in self._borrowed.values()
+        return all((loan.link, loan.key) != (link, key) for loan in self._borrowed.values())
 
     def ask(self, link: int, key: Key, request: int, now_s: float, chunk_images: int) -> None:
         """Note that a link is asked for an open batch; if it was already, that ask is released."""
@@ -230,7 +238,7 @@ class Prefetch:
         """Note that a link's session is lost: it is to be asked again, from the start."""
         self._releases.pop(link, None)
         # What was lent stays readable, but nobody waits for its release.
-        for buffer in [b for b, (lender, _) in self._borrowed.items() if lender == link]:
+        for buffer in [b for b, loan in self._borrowed.items() if loan.link == link]:
             del self._borrowed[buffer]
         for assembly in self._held.values():
             assembly.asks.pop(link, None)
@@ -251,7 +259,7 @@ class Prefetch:
         if assembly is None or ask is None:
             self.chunks_discarded += 1
             return None
-        self._check_chunk(chunk, sizes, chunk_images, assembly.valid)
+        check_chunk(self.recipe, chunk, sizes, chunk_images=chunk_images, valid=assembly.valid)
         if chunk.first not in ask.missing:
             self.chunks_discarded += 1
             return None
@@ -283,10 +291,11 @@ class Prefetch:
             return None  # given up meanwhile, or answered by another link, and released by that
         if assembly.settled:
             return None  # said twice
-        if message.valid != assembly.valid:
+        check_loan(key, message.valid, assembly.valid)
+        if self._is_read(link, rows):
             raise ProtocolError(
-                f"{name_batch(key)} was lent with {message.valid} real rows, it must have "
-                f"{assembly.valid}"
+                f"slot {message.slot} was lent for {name_batch(key)} while the batch in it is not "
+                "yet released"
             )
         del assembly.asks[link]
         self._release(key, assembly)
@@ -341,30 +350,14 @@ class Prefetch:
         assembly.settled = True
         assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
 
+    def _is_read(self, link: int, rows: HostBatch) -> bool:
+        """Whether a slot that a link has lent is not yet released: it holds another batch."""
+        waiting = (held for held in self._held.values() if link in held.asks)
+        return any(held.lent is rows for held in waiting) or any(
+            loan.rows is rows for loan in self._borrowed.values()
+        )
+
     def _release(self, key: Key, assembly: Assembly) -> None:
         for link in assembly.asks:
             self._releases.setdefault(link, []).append(key)
         assembly.asks.clear()
-
-    def _check_chunk(
-        self, chunk: Chunk, sizes: Sequence[int], chunk_images: int, valid: int
-    ) -> None:
-        batch_size = self.recipe.batch_size
-        what = f"a chunk of {name_batch((chunk.epoch, chunk.index))}"
-        rows = min(chunk_images, batch_size - chunk.first)
-        if chunk.first % chunk_images or rows <= 0 or chunk.images != rows:
-            raise ProtocolError(
-                f"{what} has {chunk.images} rows from {chunk.first} on, which is no chunk of "
-                f"{chunk_images} in a batch of {batch_size}"
-            )
-        if chunk.valid != valid:
-            raise ProtocolError(f"{what} says that {chunk.valid} rows are real, it must be {valid}")
-        image_bytes = pixel_layout_of(self.recipe.packing).image_bytes(self.recipe.image_size)
-        expected = (rows * image_bytes, rows * 8, rows * 8)
-        if tuple(sizes) != expected:
-            raise ProtocolError(f"{what} has frames of {tuple(sizes)} bytes, not of {expected}")
-
-
-def name_batch(key: Key) -> str:
-    """Name a batch for people."""
-    return f"batch {key[1]} of epoch {key[0]}"

@@ -1,6 +1,7 @@
 """``feeder preview``: a contact sheet of crops of a dataset, or of a batch that a daemon serves."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from feeder.recipe import Recipe
 
 _BATCH_SIZE = 256
+_DEADLINE_S = 30.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -61,6 +63,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--from", dest="endpoint", metavar="ENDPOINT", help="fetch the batch from this daemon"
     )
     parser.add_argument("--dataset", metavar="NAME", help="with --from: the dataset's name there")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_DEADLINE_S,
+        metavar="S",
+        help=f"with --from: how long all of it may take (default: {_DEADLINE_S:g})",
+    )
     add_key_options(parser)
     parser.set_defaults(run=run)
 
@@ -73,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
         if getattr(arguments, name) < least:
             raise ConfigError(f"--{name} {getattr(arguments, name)} is not {least} or more")
+    if not 0 < arguments.timeout <= 3600:
+        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
     if arguments.endpoint is None:
         if arguments.dataset_path is None:
             raise ConfigError("name a packed dataset, or --from ENDPOINT --dataset NAME")
@@ -128,14 +139,30 @@ def _preview_served(
         recipe=recipe,
         seed=arguments.seed,
         window=1,
+        total_s=arguments.timeout,
+        timeout_s=arguments.timeout,
         client="feeder preview",
         keys=read_client_keys(arguments.server_key, arguments.client_key),
     ) as fetcher:
         _check_index(arguments.index, fetcher.welcome.batches, recipe)
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
-        names = [fetcher.welcome.classes[label] for label in batch.labels[:count].tolist()]
+        names = _name_classes(fetcher.welcome.classes, batch.labels[:count].tolist(), arguments)
         return unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)), names
+
+
+def _name_classes(
+    classes: Sequence[str], labels: Sequence[int], arguments: argparse.Namespace
+) -> list[str]:
+    from feeder.errors import ProtocolError
+
+    unknown = [label for label in labels if not 0 <= label < len(classes)]
+    if unknown:
+        raise ProtocolError(
+            f"{arguments.endpoint} breaks the protocol: it sent the label {unknown[0]} of "
+            f"{len(classes)} classes"
+        )
+    return [classes[label] for label in labels]
 
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":

@@ -11,6 +11,7 @@ import pytest
 
 from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.faults.client import Client
+from tests.faults.preload import preload
 from tests.lent_client import expected
 
 EPOCH: Final = 5  # batches
@@ -22,14 +23,6 @@ WITHOUT_SHM: Final = (
     "-",
 )
 """A command in which /dev/shm has no room for a file."""
-
-
-def preload(source: str, folder: Path) -> dict[str, str]:
-    """Return an environment in which functions of libc are those of ``source``."""
-    library = folder / "preloaded.so"
-    path = Path(__file__).with_name(source)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, path, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library)}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,88 @@
+"""Whether what a node sends can answer what its client asked; both clients check it here.
+
+``wire`` bounds each message on its own; these checks know the recipe, the dataset and the request.
+What passes them can be stored as it is. Everything else raises ProtocolError, so that a node that
+breaks the protocol is named at once, and none of its rows lands where another belongs.
+"""
+
+from collections.abc import Sequence
+
+from feeder.errors import ConfigError, ProtocolError
+from feeder.packing import pixel_layout_of
+from feeder.plan import LastBatch, ShardLayout
+from feeder.recipe import Recipe
+from feeder.wire import BatchKey, Chunk, Hello, Welcome
+
+
+def name_batch(key: BatchKey) -> str:
+    """Name a batch for people."""
+    return f"batch {key[1]} of epoch {key[0]}"
+
+
+def count_valid(recipe: Recipe, samples: int, index: int) -> int:
+    """Return how many rows of a batch are real; 0 at and past the end of the epoch."""
+    return max(0, min(recipe.batch_size, samples - index * recipe.batch_size))
+
+
+def check_welcome(hello: Hello, welcome: Welcome) -> None:
+    """Raise ProtocolError where a welcome does not answer ``hello``, or contradicts itself."""
+    if welcome.dataset != hello.dataset:
+        raise ProtocolError(
+            f"it welcomes to dataset {welcome.dataset!r}, {hello.dataset!r} was asked for"
+        )
+    ours, theirs = hello.recipe.fingerprint(), welcome.recipe_fingerprint
+    if ours != theirs:
+        raise ProtocolError(
+            f"feeder {welcome.feeder_version} there understands the recipe differently "
+            f"({theirs}, here {ours}); install the same version on both sides"
+        )
+    try:
+        ShardLayout(samples=welcome.samples, shards=welcome.shards, lanes=welcome.lanes)
+    except ConfigError as error:
+        raise ProtocolError(f"it describes no possible dataset: {error}") from None
+    batch_size = hello.recipe.batch_size
+    padding = batch_size - 1 if hello.recipe.last_batch == LastBatch.PAD else 0
+    batches = (welcome.samples + padding) // batch_size
+    if welcome.batches != batches:
+        raise ProtocolError(
+            f"it counts {welcome.batches} batches of {batch_size} in {welcome.samples} samples, "
+            f"there are {batches}"
+        )
+
+
+def check_chunk(
+    recipe: Recipe, chunk: Chunk, sizes: Sequence[int], *, chunk_images: int, valid: int
+) -> None:
+    """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch.
+
+    ``chunk_images`` is what the welcome said, ``valid`` how many rows of the batch are real.
+    """
+    batch_size = recipe.batch_size
+    rows = min(chunk_images, batch_size - chunk.first)
+    if chunk.first % chunk_images or rows <= 0 or chunk.images != rows:
+        raise ProtocolError(
+            f"{_name_chunk(chunk)} has {chunk.images} rows from {chunk.first} on, which is no "
+            f"chunk of {chunk_images} in a batch of {batch_size}"
+        )
+    if chunk.valid != valid:
+        raise ProtocolError(
+            f"{_name_chunk(chunk)} says that {chunk.valid} rows are real, it must be {valid}"
+        )
+    image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
+    expected = (rows * image_bytes, rows * 8, rows * 8)
+    if tuple(sizes) != expected:
+        raise ProtocolError(
+            f"{_name_chunk(chunk)} has frames of {tuple(sizes)} bytes, not of {expected}"
+        )
+
+
+def check_loan(key: BatchKey, valid: int, expected: int) -> None:
+    """Raise ProtocolError unless a lent batch has as many real rows as it must have."""
+    if valid != expected:
+        raise ProtocolError(
+            f"{name_batch(key)} was lent with {valid} real rows, it must have {expected}"
+        )
+
+
+def _name_chunk(chunk: Chunk) -> str:
+    return f"a chunk of {name_batch((chunk.epoch, chunk.index))}"

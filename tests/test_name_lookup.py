@@ -1,0 +1,163 @@
+"""Deadlines hold, and processes exit, while a name server is silent: real commands, a real hang."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from feeder.errors import ConfigError, PeerError
+from feeder.name_lookup import LookupTimeout, look_up, resolve_endpoint
+from tests.faults.preload import preload
+from tests.sources import REPOSITORY, error_line, feeder_command
+
+SILENT_S = 150  # longer than any of these commands may take, on a busy machine too
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which no name server answers for names in .silent."""
+    environ = preload("silent_names.c", tmp_path_factory.mktemp("names"))
+    return {**os.environ, **environ, "SILENCE_S": str(SILENT_S)}
+
+
+def run_silent(silent: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, which must come while the name server is still silent."""
+    began_s = time.monotonic()
+    result = subprocess.run(
+        arguments,
+        cwd=REPOSITORY,
+        env=silent,
+        capture_output=True,
+        text=True,
+        timeout=2 * SILENT_S,
+        check=False,
+    )
+    assert time.monotonic() - began_s < SILENT_S, "it has waited for the name server"
+    return result
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "tcp://slow.silent:5555", "--timeout", "1"],
+        ["preview", "--from", "tcp://slow.silent:5555", "--dataset", "d", "--timeout", "1"],
+    ],
+)
+def test_a_command_ends_at_its_deadline_while_a_name_server_is_silent(
+    silent: dict[str, str], tmp_path: Path, arguments: list[str]
+) -> None:
+    result = run_silent(silent, *feeder_command(*arguments))
+    assert result.returncode == PeerError.exit_status
+    assert error_line(result) == (
+        "feeder: error: tcp://slow.silent:5555: no name server gave the address of slow.silent "
+        "within 1 s: try again, or give the address"
+    )
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://slow.silent:5555", "dns://slow.silent:5555"])
+def test_a_loader_gives_up_at_its_deadline_and_its_process_exits(
+    silent: dict[str, str], endpoint: str
+) -> None:
+    program = f"""
+from trainer_client import FeederLoader
+from feeder.errors import PeerError
+try:
+    FeederLoader("{endpoint}", dataset="d", batch_size=4, timeout_s=1, device="cpu")
+except PeerError as error:
+    print("gave up:", error)
+"""
+    result = run_silent(silent, sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("gave up: no welcome from"), result.stdout
+    assert "within 1 s" in result.stdout
+
+
+def test_a_fetcher_gives_up_at_its_deadline_and_its_process_exits(silent: dict[str, str]) -> None:
+    program = """
+from feeder.errors import PeerError
+from feeder.fetch import BatchFetcher
+from feeder.recipe import Recipe
+try:
+    recipe = Recipe.for_split("train", batch_size=4)
+    BatchFetcher("tcp://slow.silent:5555", dataset="d", recipe=recipe, timeout_s=1)
+except PeerError as error:
+    print("gave up:", error)
+"""
+    result = run_silent(silent, sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("gave up: tcp://slow.silent:5555: no name server")
+
+
+def test_a_hang_up_is_looked_into_without_waiting_for_a_name_server(
+    silent: dict[str, str],
+) -> None:
+    program = "from feeder.handshake import ask_mechanism; print(ask_mechanism(('a.silent', 1)))"
+    assert run_silent(silent, sys.executable, "-c", program).stdout == "None\n"
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://127.0.0.1:5555",
+        "tcp://[::1]:5555",
+        "tcp://[fe80::1%eth0]:5555",
+        "ipc:///run/feeder/node",
+        "tcp://*:5555",
+        "tcp://host",
+        "nonsense",
+        "",
+    ],
+)
+def test_what_has_no_name_stays_as_it_is(endpoint: str) -> None:
+    before = threading.active_count()
+    assert resolve_endpoint(endpoint, 0.0) == endpoint
+    assert threading.active_count() == before
+
+
+def test_a_name_becomes_its_ipv4_address() -> None:
+    assert resolve_endpoint("tcp://localhost:5555", 60.0) == "tcp://127.0.0.1:5555"
+
+
+def test_a_name_that_has_only_an_ipv6_address_becomes_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 0, 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert resolve_endpoint("tcp://six.example:5555", 60.0) == "tcp://[2001:db8::1]:5555"
+
+
+def test_a_name_without_an_address_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(PeerError, match=r"^tcp://no:1: the name no has no address \(Name or"):
+        resolve_endpoint("tcp://no:1", 600.0)
+
+
+@pytest.mark.parametrize("host", ["a..b", "ü" * 100])
+def test_what_can_be_no_name_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be dialled .* is no name"):
+        resolve_endpoint(f"tcp://{host}:1", 600.0)
+
+
+def test_a_silent_name_server_is_left_behind_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = threading.Event()
+
+    def wait(*_: object, **__: object) -> list[object]:
+        assert answer.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    try:
+        with pytest.raises(LookupTimeout, match=r"address of a within 0\.01 s"):
+            look_up("a", 0.01)
+    finally:
+        answer.set()
