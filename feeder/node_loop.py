@@ -116,6 +116,7 @@ class NodeLoop:
             self._polls,
             self._on_worker,
             None if cache is None else cache.fileno(),
+            may_give_up=not config.is_successor,
         )
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
