@@ -196,6 +196,7 @@ class NodeLoop:
             self._pool,
             len(ready.warnings),
             self._cache,
+            config.restarts,
         )
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))

@@ -91,13 +91,16 @@ class NodeService:
         pool: WorkerPool,
         placement_warnings: int,
         cache: DecodedCache | None = None,
+        restarts: int = 0,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``placement_warnings`` is how often this process did not get its place as planned.
+        ``placement_warnings`` is how often this process did not get its place as planned,
+        ``restarts`` how many before it have crashed.
         """
         self._placement_warnings = placement_warnings
         self._cache = cache
+        self._restarts = restarts
         self._router = router
         self._door = door
         self._pool = pool
@@ -246,6 +249,7 @@ class NodeService:
             **self._describe_cache(),
             "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
+            "node_restarts": self._restarts,
             "placement_warnings": self._placement_warnings,
             **flatten(groups),
         }

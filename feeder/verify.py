@@ -11,7 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from feeder.manifest import QUARANTINE_BYTES_MAX, QUARANTINE_NAME, Manifest, load_manifest
+from feeder.first_read import check_readable
+from feeder.manifest import (
+    QUARANTINE_BYTES_MAX,
+    QUARANTINE_NAME,
+    Manifest,
+    load_manifest,
+)
 from feeder.progress import ProgressLine
 from feeder.regular_file import read_regular
 from feeder.shard_format import checksum
@@ -31,6 +37,7 @@ class Verification:
     @classmethod
     def open(cls, path: Path, *, jobs: int, progress: ProgressLine) -> "Verification":
         """Load the manifest; DatasetError where even that is missing or damaged."""
+        check_readable({f"dataset {path}": path})
         return cls(path, load_manifest(path), jobs, progress)
 
     def problems(self) -> Iterator[str]:
