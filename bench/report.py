@@ -20,8 +20,12 @@ from typing import Final
 import msgspec
 
 from feeder.errors import DatasetError, ResourceError
+from feeder.regular_file import read_regular
 
 RATE: Final = "images/s"
+
+
+_BYTES_MAX: Final = 64 << 20  # what is larger is no report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class JudgedReport(Report):
 def read_report(path: Path) -> Report:
     """Return what ``write_json`` wrote; DatasetError where ``path`` holds nothing of the kind."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        return msgspec.json.decode(read_regular(path, _BYTES_MAX), type=Report)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

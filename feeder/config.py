@@ -34,6 +34,7 @@ from feeder.config_keys import (
 )
 from feeder.endpoint import check_exposure, parse_endpoint
 from feeder.errors import ConfigError
+from feeder.regular_file import read_regular
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
@@ -222,8 +223,7 @@ def _check_security(config: Config) -> None:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
+        data = read_regular(path, _FILE_BYTES_MAX + 1)
         if len(data) > _FILE_BYTES_MAX:
             raise ConfigError(
                 f"{path}: more than {_FILE_BYTES_MAX} bytes: this is no configuration"

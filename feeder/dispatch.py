@@ -5,77 +5,42 @@ each; within a session earlier batches go first. A chunk goes to the worker with
 in hand, so the chunks of one batch spread over all workers; a worker holds at most WORKER_DEPTH, so
 that it never waits for its next one and a batch never waits behind a long queue.
 
+A chunk whose worker died or was stuck is *suspect*: it goes alone to a worker that has no other in
+hand, preferably one that has filled a chunk before, so that the end of that worker is evidence
+against the chunk. It is given up after DEATHS_MAX workers died with this chunk alone in hand, or
+KILLS_MAX where SIGKILL ended them, which no damaged sample raises. ``feeder.stalls`` knows which
+datasets stall: their chunks, too, are given alone, one at a time.
+
 Invariant: a row of a batch is in the hands of at most one worker, and is filled once unless that
 worker died. Memory is bounded by the batches enqueued and WORKER_DEPTH chunks a worker.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from feeder.chunk_state import Batch, Chunk, Hands
+from feeder.stalls import UNANSWERED, Stalls
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one at hand."""
 
-DEATHS_MAX: Final = 2
-"""A chunk that was in work when this many workers died is given up: it would kill the next too."""
+DEATHS_MAX: Final = 3
+"""A chunk is given up when so many workers crashed with nothing else in hand."""
+
+KILLS_MAX: Final = 10
+"""The same for workers that SIGKILL ended: an operator's, or the kernel's for want of memory."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Batch:
-    """A batch that a client wants, and how far it is."""
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What became of the chunks that a lost worker had in hand."""
 
-    session: int
-    epoch: int
-    index: int
-    rows: int
-    """Rows in all, padding included."""
-    valid: int
-    """Rows that are real samples."""
-    chunk_images: int
-    """Most rows of a chunk."""
-    request: int = 0
-    """Number of the client's request for it."""
-    slot: int | None = None
-    unfilled: int = 0
-    """First row that was never given to a worker."""
-    returned: list["Chunk"] = field(default_factory=list)
-    """Chunks whose worker died."""
-    in_hand: int = 0
-    """Chunks that workers have in hand now."""
-    is_cancelled: bool = False
-    """Released, failed or its session ended: nothing more of it is filled or sent."""
-
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """Session, slot, epoch and index of a batch that has a slot."""
-        assert self.slot is not None, "a batch is enqueued with its slot"
-        return self.session, self.slot, self.epoch, self.index
-
-    @property
-    def has_chunks(self) -> bool:
-        """Whether there is a chunk to give to a worker."""
-        return bool(self.returned) or self.unfilled < self.rows
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Chunk:
-    """Consecutive rows of a batch, filled by one worker at a time."""
-
-    batch: Batch
-    first: int
-    count: int
-    ticket: int = 0
-    worker: int = 0
-    deaths: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Hands:
-    """What a worker has in hand, oldest first, and when it last began or finished a chunk."""
-
-    chunks: dict[int, Chunk] = field(default_factory=dict)
-    progress_s: float = 0.0
+    batches: tuple[Batch, ...] = ()
+    """The batch of each chunk."""
+    given_up: tuple[Chunk, ...] = ()
+    """The one that is not tried again, if there is one."""
 
 
 class Dispatcher:
@@ -85,10 +50,13 @@ class Dispatcher:
         self._tickets = 0
         self._queues: dict[int, deque[Batch]] = {}
         self._turns: deque[int] = deque()  # sessions that have a queue, next one first
+        self._suspects: list[Chunk] = []  # each to be given alone to a worker, first one first
         self._chunks: dict[int, Chunk] = {}  # by ticket
-        self._hands: dict[int, _Hands] = {}
-        # Workers by the number of chunks in hand; dicts as ordered sets, longest waiting first.
+        self._hands: dict[int, Hands] = {}
+        # Workers that can be given more, by the number of chunks in hand; dicts as ordered sets,
+        # longest waiting first. Workers with a suspect, and killed ones, are in none.
         self._by_load: list[dict[int, None]] = [{} for _ in range(WORKER_DEPTH + 1)]
+        self._stalls = Stalls()
 
     @property
     def workers(self) -> int:
@@ -102,39 +70,60 @@ class Dispatcher:
 
     @property
     def queued_batches(self) -> int:
-        """How many batches have chunks that no worker has in hand."""
-        return sum(map(len, self._queues.values()))
+        """How many batches have chunks that no worker has in hand; suspects count one by one."""
+        return sum(map(len, self._queues.values())) + len(self._suspects)
+
+    @property
+    def stalled_datasets(self) -> int:
+        """How many datasets stall."""
+        return len(self._stalls)
 
     def add_worker(self, worker: int) -> None:
         """Begin to give chunks to a worker."""
-        self._hands[worker] = _Hands()
+        self._hands[worker] = Hands()
         self._by_load[0][worker] = None
 
-    def remove_worker(self, worker: int) -> tuple[list[Batch], list[Chunk]]:
-        """Take a dead worker's chunks back.
+    def remove_worker(self, worker: int, was_killed: bool, is_held: bool) -> Removal:
+        """Take a lost worker's chunks back.
 
-        Returns the batches that were touched and the chunks that are given up: those that were in
-        work, so the oldest in hand, at DEATHS_MAX deaths. The others go to the head of the queue.
+        ``was_killed``: by SIGKILL. ``is_held``: the kernel still holds on to the process, which
+        waits for a read; ``release`` follows. The oldest chunk was in work: it becomes suspect, or
+        is given up. The others go to the head of the queue.
         """
         hands = self._hands.pop(worker, None)
         if hands is None:
-            return [], []
-        del self._by_load[len(hands.chunks)][worker]
+            return Removal()
+        self._by_load[len(hands.chunks)].pop(worker, None)
         chunks = list(hands.chunks.values())
-        given_up: list[Chunk] = []
-        for place, chunk in enumerate(chunks):
+        for chunk in chunks:
             del self._chunks[chunk.ticket]
             chunk.batch.in_hand -= 1
-            chunk.deaths += place == 0
-            if chunk.deaths >= DEATHS_MAX:
-                given_up.append(chunk)
+        if not chunks:
+            return Removal()
+        if is_held:
+            self._stalls.hold(chunks[0].batch.dataset, worker)
+        given_up: tuple[Chunk, ...] = ()
+        if len(chunks) == 1 and not hands.is_stuck:
+            chunks[0].kills += was_killed
+            chunks[0].deaths += not was_killed
+            if chunks[0].deaths >= DEATHS_MAX or chunks[0].kills >= KILLS_MAX:
+                given_up = (chunks[0],)
         for chunk in reversed(chunks):
-            if not chunk.batch.is_cancelled and chunk not in given_up:
+            if chunk.batch.is_cancelled or chunk in given_up:
+                continue
+            if chunk is chunks[0]:
+                self._suspect(chunk)
+            else:
                 self._return(chunk)
-        return [chunk.batch for chunk in chunks], given_up
+        return Removal(tuple(chunk.batch for chunk in chunks), given_up)
 
-    def enqueue(self, batch: Batch) -> None:
+    def release(self, worker: int) -> None:
+        """Note that the kernel let go of a lost worker: the file system has answered."""
+        self._stalls.release(worker)
+
+    def enqueue(self, batch: Batch, now_s: float) -> None:
         """Have the batch, which has a slot and no filled row, filled after the session's others."""
+        batch.enqueued_s = now_s
         queue = self._queues.get(batch.session)
         if queue is None:
             queue = self._queues[batch.session] = deque()
@@ -144,6 +133,9 @@ class Dispatcher:
     def cancel(self, batch: Batch) -> None:
         """Give out nothing more of the batch; what workers have in hand they finish."""
         batch.is_cancelled = True
+        if batch.suspects:
+            self._suspects = [chunk for chunk in self._suspects if chunk.batch is not batch]
+            batch.suspects = 0
         queue = self._queues.get(batch.session)
         if queue is not None and batch in queue:
             queue.remove(batch)
@@ -153,22 +145,24 @@ class Dispatcher:
 
     def dispatch(self, now_s: float) -> Iterator[Chunk]:
         """Yield chunks that go to ``chunk.worker`` now, until workers or chunks run out."""
-        while self._turns:
-            load = next((n for n in range(WORKER_DEPTH) if self._by_load[n]), None)
-            if load is None:
+        if self._stalls:
+            self._take_probes()
+        while self._turns or self._suspects:
+            suspect = self._next_suspect() if self._suspects else None
+            if suspect is not None:
+                worker = self._free_worker(is_idle=True, is_proven=True)
+                if worker is not None:
+                    yield self._give_alone(suspect, worker, now_s)
+                    continue
+            worker = self._free_worker(is_proven=None if suspect is None else False)
+            chunk = None if worker is None else self._take_chunk()
+            if worker is not None and chunk is not None:
+                yield self._give(chunk, worker, now_s)
+                continue
+            worker = self._free_worker(is_idle=True)
+            if suspect is None or worker is None:
                 return
-            worker = next(iter(self._by_load[load]))
-            hands = self._hands[worker]
-            chunk = self._take_chunk()
-            self._tickets += 1
-            chunk.ticket, chunk.worker = self._tickets, worker
-            chunk.batch.in_hand += 1
-            self._chunks[chunk.ticket] = hands.chunks[chunk.ticket] = chunk
-            if load == 0:
-                hands.progress_s = now_s
-            del self._by_load[load][worker]
-            self._by_load[load + 1][worker] = None
-            yield chunk
+            yield self._give_alone(suspect, worker, now_s)
 
     def finish(self, ticket: int, now_s: float) -> Chunk | None:
         """Take a chunk that its worker is done with; None if no worker has this ticket in hand."""
@@ -176,29 +170,108 @@ class Dispatcher:
         if chunk is None:
             return None
         hands = self._hands[chunk.worker]
-        del self._by_load[len(hands.chunks)][chunk.worker]
+        self._by_load[len(hands.chunks)].pop(chunk.worker, None)
         del hands.chunks[ticket]
-        hands.progress_s = now_s
-        self._by_load[len(hands.chunks)][chunk.worker] = None
+        hands.progress_s, hands.is_proven = now_s, True
+        if not hands.is_stuck:
+            self._by_load[len(hands.chunks)][chunk.worker] = None
         chunk.batch.in_hand -= 1
+        if self._stalls:
+            self._stalls.answered(chunk)
         return chunk
 
-    def find_stuck(self, since_s: float, now_s: float) -> list[int]:
-        """Return the workers without progress since ``since_s``; they count as seen to now."""
-        busy = [(worker, hands) for worker, hands in self._hands.items() if hands.chunks]
-        stuck = [(worker, hands) for worker, hands in busy if hands.progress_s <= since_s]
-        for _, hands in stuck:
+    def find_stuck(self, now_s: float, deadline_s: float) -> list[tuple[int, str]]:
+        """Return the workers to end because they are stuck, each with its dataset, each once."""
+        waiting = {queue[0].dataset for queue in self._queues.values()}
+        waiting |= {chunk.batch.dataset for chunk in self._suspects}
+        stuck = self._stalls.find_stuck(self._hands, waiting, self._tickets, now_s, deadline_s)
+        for worker, _ in stuck:
+            hands = self._hands[worker]
+            hands.is_stuck = True
+            self._by_load[len(hands.chunks)].pop(worker, None)
+        return stuck
+
+    def find_unanswered(self, now_s: float, deadline_s: float) -> list[Batch]:
+        """Return the batches that waited too long (UNANSWERED) for a dataset that stalls."""
+        return [
+            batch
+            for batch in self._unfilled_of_stalled()
+            if self._stalls.waited_s(batch, now_s) >= UNANSWERED * deadline_s
+        ]
+
+    def check_at_s(self, now_s: float, deadline_s: float) -> float:
+        """Return when to call ``find_stuck`` and ``find_unanswered`` again; infinity if idle."""
+        has_waiting = bool(self._unfilled_of_stalled())
+        return self._stalls.check_at_s(self._hands, has_waiting, now_s, deadline_s)
+
+    def _unfilled_of_stalled(self) -> list[Batch]:
+        """Return the batches of datasets that stall, in no order, each once."""
+        if not self._stalls:
+            return []
+        found = [batch for queue in self._queues.values() for batch in queue]
+        found += [chunk.batch for chunk in (*self._suspects, *self._chunks.values())]
+        return list(
+            dict.fromkeys(
+                batch for batch in found if not batch.is_cancelled and batch.dataset in self._stalls
+            )
+        )
+
+    def _free_worker(self, *, is_idle: bool = False, is_proven: bool | None = None) -> int | None:
+        """Return the worker to give the next chunk to: with few in hand, waiting longest."""
+        for workers in self._by_load[: 1 if is_idle else WORKER_DEPTH]:
+            for worker in workers:
+                if is_proven is None or self._hands[worker].is_proven == is_proven:
+                    return worker
+        return None
+
+    def _give(self, chunk: Chunk, worker: int, now_s: float) -> Chunk:
+        hands = self._hands[worker]
+        self._tickets += 1
+        chunk.ticket, chunk.worker = self._tickets, worker
+        chunk.batch.in_hand += 1
+        load = len(hands.chunks)
+        self._chunks[chunk.ticket] = hands.chunks[chunk.ticket] = chunk
+        if load == 0:
             hands.progress_s = now_s
-        return [worker for worker, _ in stuck]
+        del self._by_load[load][worker]
+        self._by_load[load + 1][worker] = None
+        return chunk
 
-    def oldest_progress_s(self) -> float:
-        """Return when the worker that is busy longest began or finished a chunk; else infinity."""
-        busy = (hands.progress_s for hands in self._hands.values() if hands.chunks)
-        return min(busy, default=float("inf"))
+    def _give_alone(self, chunk: Chunk, worker: int, now_s: float) -> Chunk:
+        self._suspects.remove(chunk)
+        chunk.batch.suspects -= 1
+        self._give(chunk, worker, now_s)
+        del self._by_load[1][worker]  # it gets no other before this one is finished
+        return chunk
 
-    def _take_chunk(self) -> Chunk:
-        """Take the next chunk of the session whose turn it is; there is one."""
-        session = self._turns.popleft()
+    def _next_suspect(self) -> Chunk | None:
+        for chunk in self._suspects:
+            if self._stalls.may_try(chunk.batch.dataset, self._chunks.values()):
+                return chunk
+        return None
+
+    def _take_probes(self) -> None:
+        """Make the next chunk of each dataset that stalls a suspect, if it has none."""
+        tried = {chunk.batch.dataset for chunk in self._suspects}
+        for session in list(self._turns):
+            dataset = self._queues[session][0].dataset
+            if dataset in self._stalls and dataset not in tried:
+                tried.add(dataset)
+                self._suspect(self._take_from(session))
+
+    def _take_chunk(self) -> Chunk | None:
+        """Take the next chunk of the session whose turn it is, None if there is none.
+
+        Datasets that stall are passed over: their chunks are given alone.
+        """
+        for session in self._turns:
+            if not self._stalls or self._queues[session][0].dataset not in self._stalls:
+                return self._take_from(session)
+        return None
+
+    def _take_from(self, session: int) -> Chunk:
+        """Take a session's next chunk; it has one. Its next turn comes after all others'."""
+        self._turns.remove(session)
         queue = self._queues[session]
         batch = queue[0]
         if batch.returned:
@@ -214,6 +287,10 @@ class Dispatcher:
         else:
             del self._queues[session]
         return chunk
+
+    def _suspect(self, chunk: Chunk) -> None:
+        chunk.batch.suspects += 1
+        self._suspects.append(chunk)
 
     def _return(self, chunk: Chunk) -> None:
         batch = chunk.batch

@@ -25,6 +25,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ConfigError
+from feeder.regular_file import open_regular_file
 
 KEY_FILE_BYTES_MAX: Final = 256 * 1024
 """A thousand client keys take half of that."""
@@ -260,11 +261,8 @@ def _is_open_to_others(mode: int, acl: bytes) -> bool:
 def _read(path: Path) -> tuple[bytes, os.stat_result, bytes]:
     """Return a file's bytes, status and ACL (b"" where it has none), all of the same open file."""
     try:
-        # Not blocking: a named pipe in its place would wait for a writer for ever.
-        with open(path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+        with open_regular_file(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"the key file {path} is no file: name one of `feeder keygen`'s")
             data = file.read(KEY_FILE_BYTES_MAX + 1)
             acl = b""
             with contextlib.suppress(OSError):  # it has none, or the file system knows of none

@@ -17,10 +17,12 @@ import msgspec
 from feeder.errors import DatasetError
 from feeder.permutation import MAX_SIZE
 from feeder.plan import MAX_SHARDS
+from feeder.regular_file import read_regular
 from feeder.shard_format import printable, shard_name
 
 MANIFEST_NAME: Final = "manifest.json"
 QUARANTINE_NAME: Final = "quarantine.jsonl"
+QUARANTINE_BYTES_MAX: Final = 1 << 30  # millions of source files; what is larger is no such list
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
 VERSION: Final = 1
@@ -108,15 +110,15 @@ def load_manifest(folder: Path) -> Manifest:
     """Return the checked manifest of the dataset in ``folder``; DatasetError says what is wrong."""
     path = folder / MANIFEST_NAME
     try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise DatasetError(f"{path} is too large for a manifest; restore it or pack again")
-        data = path.read_bytes()
+        data = read_regular(path, _BYTES_MAX + 1)
     except FileNotFoundError:
         _raise_missing(folder)
     except NotADirectoryError:
         raise DatasetError(f"{folder} is a file: a dataset is a folder (feeder pack)") from None
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > _BYTES_MAX:
+        raise DatasetError(f"{path} is too large for a manifest; restore it or pack again")
     return decode_manifest(data, str(path))
 
 

@@ -99,6 +99,12 @@ class WorkerCounters:
     """Workers that died and were replaced."""
     workers_killed: int = 0
     """Of those, the ones ended for making no progress."""
+    workers_held: int = 0
+    """Killed workers that do not end, now: the kernel holds them until their read returns."""
+    worker_starts_failed: int = 0
+    """Workers that died while starting."""
+    worker_pause_s: float = 0.0
+    """How long the last worker that died is replaced after; it doubles while they die young."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds of all workers in each stage of the way of a sample."""
     cache: dict[str, int] = field(default_factory=dict)

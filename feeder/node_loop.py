@@ -121,6 +121,7 @@ class NodeLoop:
             self._polls,
             self._on_worker,
             None if cache is None else cache.fileno(),
+            may_give_up=not config.is_successor,
         )
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
@@ -212,6 +213,7 @@ class NodeLoop:
             len(ready.warnings),
             self._cache,
             library_warnings=len(ready.library_warnings),
+            restarts=config.restarts,
         )
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))

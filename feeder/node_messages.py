@@ -19,6 +19,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
 
     is_successor: bool
     """Whether one before it has served: then it does not end for want of the list of clients."""
+    restarts: int
+    """How many before it have crashed."""
     number: int
     """0-based among the daemon's node processes."""
     name: str

@@ -62,6 +62,7 @@ class NodeProcess:
         Raises OSError where the machine has no process or descriptor left, ResourceError where the
         configuration is too long to be told.
         """
+        self.config = msgspec.structs.replace(self.config, restarts=self.policy.crashes)
         self._process, ours = start_child("feeder.node")
         self._channel = Channel(ours, NodeToSupervisor)
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # it will be read as closed

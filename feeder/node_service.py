@@ -45,6 +45,7 @@ from feeder.session_events import (
     SlotsRefused,
     WorkerJoined,
     WorkerLost,
+    WorkerReleased,
 )
 from feeder.slot_door import SlotDoor
 from feeder.slot_store import SlotStore
@@ -63,7 +64,7 @@ from feeder.wire import (
     decode_from_client,
 )
 from feeder.worker_messages import CloseSession, Fill, Filled, OpenSession
-from feeder.worker_pool import Joined, Lost, PoolEvent, WorkerPool
+from feeder.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 
 _SESSION_BITS: Final = 63
 
@@ -92,15 +93,18 @@ class NodeService:
         cache: DecodedCache | None = None,
         *,
         library_warnings: int = 0,
+        restarts: int = 0,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` is how often this process did not get its place as planned,
-        ``library_warnings`` how many things are wrong with its libraries.
+        ``library_warnings`` how many things are wrong with its libraries, ``restarts`` how many
+        processes before it have crashed.
         """
         self._placement_warnings = placement_warnings
         self._library_warnings = library_warnings
         self._cache = cache
+        self._restarts = restarts
         self._router = router
         self._door = door
         self._pool = pool
@@ -150,8 +154,10 @@ class NodeService:
                     fd = self._slots.memory(session).fileno()
                     self._pool.send(report.worker, message, fd)
                 self.apply(WorkerJoined(report.worker))
-            case Lost():
-                self.apply(WorkerLost(report.worker))
+            case Lost(worker, was_killed, is_held):
+                self.apply(WorkerLost(worker, was_killed, is_held))
+            case Released():
+                self.apply(WorkerReleased(report.worker))
             case _:
                 _log.warning("a chunk cannot be filled: %s", report.message)
                 self.apply(ChunkFailed(report.ticket, report.code, report.message))
@@ -245,7 +251,9 @@ class NodeService:
             "slots_held_bytes": self._table.held_bytes,
             "slots_budget_bytes": self._limits.slots_bytes,
             **self._describe_cache(),
+            "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
+            "node_restarts": self._restarts,
             "placement_warnings": self._placement_warnings,
             "library_warnings": self._library_warnings,
             **{f"library.{name}": text for name, text in self._identity.libraries.items()},
@@ -284,8 +292,8 @@ class NodeService:
                     self._pool.send_to_all(CloseSession(session=session))
                 _log.debug("session %x ended", session)
                 return self._slots.want_closed(session, now_s)
-            case KillWorker(worker):
-                self._pool.kill(worker)
+            case KillWorker(worker, dataset):
+                self._pool.kill(worker, f"reading dataset {dataset}")
         return None
 
     def _send_chunk(self, chunk: SendChunk) -> None:

@@ -21,6 +21,7 @@ from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.endpoint import parse_endpoint
 from feeder.errors import DatasetError, FeederError
+from feeder.first_read import check_readable
 from feeder.keys import read_secret_key
 from feeder.log_lines import start_logging
 from feeder.node_loop import NodeLoop
@@ -80,6 +81,9 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             wanted = [parse_endpoint(text) for text in config.endpoints]
             endpoints = router.bind(wanted)
             door.bind(wanted)
+            if config.is_successor:  # else the supervisor has just done so
+                folders = config.datasets.items()
+                check_readable({f"dataset {name} at {path}": Path(path) for name, path in folders})
             served, sizes = open_datasets(config.datasets)
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:

@@ -12,10 +12,17 @@ from pathlib import Path
 import msgspec
 
 from feeder.errors import DatasetError
-from feeder.manifest import MANIFEST_NAME, QUARANTINE_NAME, Manifest, ShardEntry
+from feeder.manifest import (
+    MANIFEST_NAME,
+    QUARANTINE_BYTES_MAX,
+    QUARANTINE_NAME,
+    Manifest,
+    ShardEntry,
+)
 from feeder.pack_balance import balance_parts, plan_balance
 from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, WorkState
 from feeder.progress import ProgressLine
+from feeder.regular_file import read_regular
 from feeder.shard_format import checksum, printable, shard_name
 from feeder.shard_reader import ShardReader
 from feeder.shard_writer import fsync_folder, write_atomically
@@ -120,7 +127,7 @@ def read_quarantine(dataset: Path) -> list[QuarantineEntry]:
     """Return the quarantine list of a dataset; DatasetError where it is damaged."""
     path = dataset / QUARANTINE_NAME
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_regular(path, QUARANTINE_BYTES_MAX).splitlines()
         return [msgspec.convert(json.loads(line), QuarantineEntry) for line in lines]
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}") from error

@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 from feeder.errors import ConfigError, DatasetError
 from feeder.manifest import WORK_FOLDER_NAME, canonical_json
 from feeder.pack_listing import SourceListing
+from feeder.regular_file import open_regular_file, read_regular
 from feeder.shard_writer import write_atomically
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 1
+_JSON_BYTES_MAX: Final = 256 << 20  # what is larger is none of ours
 _FILE_ENTRY: Final = struct.Struct("<IH")
 
 
@@ -107,7 +109,7 @@ class WorkFolder:
 
     def _check_state(self, path: Path, state: WorkState) -> None:
         try:
-            begun = msgspec.convert(json.loads(path.read_bytes()), WorkState)
+            begun = msgspec.convert(json.loads(read_regular(path, _JSON_BYTES_MAX)), WorkState)
         except ValueError:
             raise DatasetError(
                 f"{path} is damaged: remove {self.path.parent} to begin this packing anew"
@@ -157,7 +159,7 @@ class WorkFolder:
         """Return what came of part ``number``; None while it is not finished."""
         path = self.result_path(number)
         try:
-            return msgspec.convert(json.loads(path.read_bytes()), PartResult)
+            return msgspec.convert(json.loads(read_regular(path, _JSON_BYTES_MAX)), PartResult)
         except FileNotFoundError:
             return None
         except ValueError:
@@ -214,7 +216,7 @@ def locate_files(
 
 def read_files(path: Path, offset: int, size: int) -> list[tuple[int, bytes]]:
     """Return (label, stored name) of the files that stand at ``offset`` of the file ``files``."""
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         file.seek(offset)
         data = file.read(size)
     files, at = [], 0

@@ -1,8 +1,9 @@
 """When a node process that crashed is started again, and when that is given up: no clock, no I/O.
 
 The pause doubles with each crash in a row, from FIRST_PAUSE_S to LAST_PAUSE_S; a node process that
-has served for WINDOW_S starts over. More than CRASHES_MAX crashes within WINDOW_S end the daemon:
-whoever supervises it (systemd, a person) sees that something is wrong.
+has served for WINDOW_S starts over. One that has never served is given up after more than
+CRASHES_MAX crashes within WINDOW_S: it cannot work here. One that has served is always started
+again, as whatever ends it may pass and other clients need it then.
 """
 
 from collections import deque
@@ -20,13 +21,17 @@ class RestartPolicy:
     def __init__(self) -> None:
         self._crashes_s: deque[float] = deque(maxlen=CRASHES_MAX + 1)
         self._pause_s = FIRST_PAUSE_S
+        self.crashes = 0
+        """How many there were."""
 
-    def crashed(self, now_s: float) -> float | None:
-        """Return when to start it again, or None to give up."""
+    def crashed(self, now_s: float, *, has_served: bool) -> float | None:
+        """Return when to start it again, or None to give up; ``has_served``: it or one before."""
+        self.crashes += 1
         if self._crashes_s and now_s - self._crashes_s[-1] >= WINDOW_S:
             self._pause_s = FIRST_PAUSE_S
         self._crashes_s.append(now_s)
-        if len(self._crashes_s) > CRASHES_MAX and now_s - self._crashes_s[0] < WINDOW_S:
+        is_often = len(self._crashes_s) > CRASHES_MAX and now_s - self._crashes_s[0] < WINDOW_S
+        if is_often and not has_served:
             return None
         at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)

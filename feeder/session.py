@@ -30,7 +30,9 @@ from feeder.admission import (
     admit,
     compose_welcome,
 )
-from feeder.dispatch import DEATHS_MAX, Batch, Chunk, Dispatcher
+from feeder.blame import blame_chunk, blame_dataset
+from feeder.chunk_state import Batch
+from feeder.dispatch import Dispatcher
 from feeder.metrics import SessionCounters
 from feeder.session_book import SessionBook
 from feeder.session_events import (
@@ -59,8 +61,10 @@ from feeder.session_events import (
     SlotsRefused,
     WorkerJoined,
     WorkerLost,
+    WorkerReleased,
 )
 from feeder.session_state import Session
+from feeder.stalls import PATIENCE, UNANSWERED
 from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
@@ -112,6 +116,11 @@ class SessionTable:
         return self._book.held_bytes
 
     @property
+    def stalled_datasets(self) -> int:
+        """How many datasets give no answer."""
+        return self._dispatcher.stalled_datasets
+
+    @property
     def open_sessions(self) -> int:
         """How many sessions there are."""
         return len(self._book.open)
@@ -132,6 +141,8 @@ class SessionTable:
                 self._dispatcher.add_worker(event.worker)
             case WorkerLost():
                 self._on_worker_lost(event)
+            case WorkerReleased():
+                self._dispatcher.release(event.worker)
             case PeerGone():
                 self._on_peer_gone(event)
             case SlotsOpened():
@@ -232,16 +243,17 @@ class SessionTable:
 
     def _give_slots(self, session: Session) -> None:
         for batch in session.assign_slots():
-            self._dispatcher.enqueue(batch)
+            self._dispatcher.enqueue(batch, self._now_s)
 
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
             self._book.open[batch.session].in_hand += 1
-            self._check_by(self._now_s + self._limits.chunk_deadline_s)
             self._out.append(
                 FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
             )
+        if not self.is_idle:
+            self._check_by(self._now_s + PATIENCE * self._limits.chunk_deadline_s)
 
     def _on_chunk_filled(self, event: ChunkFilled) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
@@ -252,13 +264,12 @@ class SessionTable:
             self._counters.chunks += 1
             self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
             session = self._book.open[batch.session]
-            is_whole = not batch.has_chunks and not batch.in_hand
-            self._counters.batches += is_whole
+            self._counters.batches += batch.is_whole
             if not session.is_held:
                 self._out.append(
                     SendChunk(session.peer, *batch.place, chunk.first, chunk.count, batch.valid)
                 )
-            elif is_whole:
+            elif batch.is_whole:
                 self._lend(session, batch)
         self._settle(batch)
 
@@ -279,25 +290,19 @@ class SessionTable:
     def _on_chunk_failed(self, event: ChunkFailed) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is not None:
-            self._fail(chunk, event.code, event.message)
+            self._fail(chunk.batch, event.code, event.message)
             self._settle(chunk.batch)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
-        batches, given_up = self._dispatcher.remove_worker(event.worker)
-        self._counters.chunks_returned += len(batches) - len(given_up)
-        for chunk in given_up:
-            self._fail(
-                chunk,
-                "worker-died",
-                f"rows {chunk.first} .. {chunk.first + chunk.count - 1} ended {DEATHS_MAX} workers "
-                "one after the other: look for a damaged sample with `feeder verify`",
-            )
-        for batch in batches:
+        removal = self._dispatcher.remove_worker(event.worker, event.was_killed, event.is_held)
+        self._counters.chunks_returned += len(removal.batches) - len(removal.given_up)
+        for chunk in removal.given_up:
+            self._fail(chunk.batch, "worker-died", blame_chunk(chunk))
+        for batch in removal.batches:
             self._settle(batch)
 
-    def _fail(self, chunk: Chunk, code: str, message: str) -> None:
+    def _fail(self, batch: Batch, code: str, message: str) -> None:
         """Tell the client that the batch cannot be had; it is still the client's to release."""
-        batch = chunk.batch
         if batch.is_cancelled:
             return
         self._dispatcher.cancel(batch)
@@ -417,10 +422,12 @@ class SessionTable:
                 self._end(session)
             else:
                 self._check_by(over_at_s)
-        deadline_s = self._limits.chunk_deadline_s
-        stuck = self._dispatcher.find_stuck(self._now_s - deadline_s, self._now_s)
-        self._out += [KillWorker(worker) for worker in stuck]
-        self._check_by(self._dispatcher.oldest_progress_s() + deadline_s)
+        dispatcher, deadline_s = self._dispatcher, self._limits.chunk_deadline_s
+        stuck = dispatcher.find_stuck(self._now_s, deadline_s)
+        self._out += [KillWorker(*each) for each in stuck]
+        for batch in dispatcher.find_unanswered(self._now_s, deadline_s):
+            self._fail(batch, "dataset", blame_dataset(batch.dataset, UNANSWERED * deadline_s))
+        self._check_by(dispatcher.check_at_s(self._now_s, deadline_s))
 
     def _end(self, session: Session) -> None:
         self._book.end(session)

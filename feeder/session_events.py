@@ -91,7 +91,19 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker has died; whatever it wrote before is complete, what it was writing is not."""
+    """A worker has died, or was ended and never runs again; whatever it wrote before is complete,
+    what it was writing is not."""
+
+    worker: int
+    was_killed: bool = False
+    """By SIGKILL."""
+    is_held: bool = False
+    """The kernel holds on to the process, which waits for a read: WorkerReleased follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReleased:
+    """The kernel has let go of a lost worker that it held."""
 
     worker: int
 
@@ -133,6 +145,7 @@ Event = (
     | HolderGone
     | WorkerJoined
     | WorkerLost
+    | WorkerReleased
     | ChunkFilled
     | ChunkFailed
     | DrainAsked
@@ -226,6 +239,8 @@ class KillWorker:
     """The worker has made no progress for too long: end it; WorkerLost follows."""
 
     worker: int
+    dataset: str
+    """What it was reading."""
 
 
 Instruction = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from feeder.admission import Refusal
-from feeder.dispatch import Batch
+from feeder.chunk_state import Batch
 from feeder.plan import EpochPlan
 from feeder.slot_layout import SlotLayout
 from feeder.wire import Hello
@@ -84,6 +84,7 @@ class Session:
         epoch, index = key
         batch = Batch(
             session=self.number,
+            dataset=self.hello.dataset,
             epoch=epoch,
             index=index,
             rows=self.layout.batch_size,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import DatasetError, ResourceError
+from feeder.regular_file import open_regular
 from feeder.shard_format import (
     HEADER_BYTES,
     RECORD,
@@ -28,7 +29,7 @@ class ShardReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = open_regular(path)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ResourceError(

@@ -14,7 +14,6 @@ import errno
 import functools
 import io
 import os
-import stat
 import struct
 import warnings
 import zlib
@@ -30,6 +29,7 @@ from feeder.errors import DatasetError
 from feeder.exif import UPRIGHT, read_orientation
 from feeder.installed_pillow import missing_libraries, remedy_for
 from feeder.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.regular_file import open_regular, read_descriptor
 from feeder.shard_format import Oddity
 
 FILE_BYTES_MAX: Final = 1 << 30
@@ -39,7 +39,6 @@ SNIFF_BYTES: Final = 16
 _JPEG: Final = "JPEG"
 
 # O_NONBLOCK: opening a named pipe must not wait for a writer
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _FLAGS = {
     "PNG": Oddity.PNG,
     "WEBP": Oddity.WEBP,
@@ -127,12 +126,12 @@ def sniff_format(start: bytes) -> str | None:
 def sniff_file(path: bytes) -> str | None:
     """Return the format of the file at ``path`` as ``sniff_format`` does; None if unreadable."""
     try:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = open_regular(path)
     except OSError:
         return None
     try:
         return sniff_format(os.read(descriptor, SNIFF_BYTES))
-    except OSError:  # a folder, a pipe
+    except OSError:
         return None
     finally:
         os.close(descriptor)
@@ -141,7 +140,7 @@ def sniff_file(path: bytes) -> str | None:
 def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     """Return the content of a regular file; SourceError (unreadable, empty, too-large) if none."""
     try:
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = open_regular(path)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -149,12 +148,9 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
         raise SourceError("unreadable", reason) from None
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise SourceError("unreadable", "not a regular file")
         if status.st_size > bytes_max:
             raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
-        with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            data = file.read(bytes_max)
+        data = read_descriptor(descriptor, bytes_max)
     except OSError as error:
         raise SourceError("unreadable", _words(error)) from None
     finally:
@@ -165,7 +161,8 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
 
 
 def _words(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
+    words = error.strerror or type(error).__name__
+    return words[0].lower() + words[1:]
 
 
 def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSample:

@@ -3,7 +3,8 @@
     plan      datasets, topology, placement ─► one NodeConfig for each node process
     start     all node processes at once ─► all ready ─► told of each other ─► placement checked
               and shown ─► ready
-    crash     restarted after a growing pause; too many crashes end the daemon
+    crash     restarted after a growing pause; too many crashes before it has ever served end the
+              daemon
     SIGTERM   every node process drains ─► all gone within HARD_END_S, killed if need be ─► status 0
 
 It serves nothing itself and holds no state that a restart would lose. However it ends, its node
@@ -25,6 +26,7 @@ from feeder.config import Config
 from feeder.dataset import Dataset
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
+from feeder.first_read import check_readable
 from feeder.limit_remedies import explain_start
 from feeder.memory_budget import (
     CACHE_SHARE,
@@ -99,7 +101,8 @@ class Supervisor:
     def run(self) -> None:
         """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup); end within HARD_END_S of it.
 
-        Raises FeederError when a node process cannot start, or crashes again and again.
+        Raises FeederError when a node process cannot start, or crashes again and again while
+        starting.
         """
         try:
             for node in self._nodes:
@@ -133,10 +136,16 @@ class Supervisor:
                 continue
             if not node.is_running:
                 self._start(node)
+            elif node.config.is_successor:
+                name = f"node process {node.config.number}"
+                _log.warning("%s was not ready again after %.0f s", name, START_DEADLINE_S)
+                node.kill()
+                self._bury(node)
             else:
                 raise ResourceError(
                     f"node process {node.config.number} was not ready after "
-                    f"{START_DEADLINE_S:.0f} s: is the disk of its datasets slow or dead?"
+                    f"{START_DEADLINE_S:.0f} s: see its messages above; is the disk of its "
+                    "datasets slow or dead?"
                 )
 
     def _on_signals(self) -> None:
@@ -185,13 +194,15 @@ class Supervisor:
         if self._end_by_s is not None:
             return
         number = node.config.number
-        at_s = node.policy.crashed(time.monotonic())
+        at_s = node.policy.crashed(time.monotonic(), has_served=node.config.is_successor)
         if at_s is None:
             raise ResourceError(
                 f"node process {number} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; "
                 f"the last one {ending}: see its messages above"
             )
-        _log.warning("node process %d (pid %d) %s: restarted", number, pid or 0, ending)
+        pause_s = at_s - time.monotonic()
+        text = "node process %d (pid %d) %s: restarted in %.1f s"
+        _log.warning(text, number, pid or 0, ending, pause_s)
         node.due_s = at_s
 
     def _start(self, node: NodeProcess) -> None:
@@ -247,6 +258,7 @@ def summarise_datasets(folders: Mapping[str, Path]) -> str:
     """Open each dataset and return a summary; FeederError when there is none or one is damaged."""
     if not folders:
         raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
+    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
     parts: list[str] = []
     for name, folder in sorted(folders.items()):
         with Dataset.open(folder) as dataset:
@@ -268,6 +280,7 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
     return [
         NodeConfig(
             is_successor=False,
+            restarts=0,
             number=number,
             name=f"{socket.gethostname()}/{number}",
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),

@@ -37,6 +37,7 @@ Report = Callable[[Message], None]
 _MESSAGE_BYTES_MAX: Final = 1 << 16
 _SILENCE_MAX_S: Final = 600.0  # one file, or one fsync of a shard on a slow disk
 _EXIT_MAX_S: Final = 10.0
+_KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096
 _ERRORS: Final = {kind.__name__: kind for kind in (ConfigError, DatasetError, ResourceError)}
 
@@ -161,12 +162,11 @@ class TaskPool:
             if worker.task >= 0:
                 worker.process.kill()
             worker.socket.close()
+        _reap([worker for worker in self._workers if worker.task < 0], _EXIT_MAX_S)
         for worker in self._workers:
-            try:
-                worker.process.wait(timeout=_EXIT_MAX_S)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait(timeout=_EXIT_MAX_S)
+            worker.process.kill()
+        # One that does not end even so waits for a read that does not return: it is the kernel's.
+        _reap(self._workers, _KILLED_EXIT_MAX_S)
         self._workers.clear()
         self._selector.close()
 
@@ -180,6 +180,14 @@ class TaskPool:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _reap(workers: Iterable[_Worker], limit_s: float) -> None:
+    """Wait for the end of all of these, ``limit_s`` at most."""
+    by_s = time.monotonic() + limit_s
+    for worker in workers:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(max(0.0, by_s - time.monotonic()))
 
 
 def choose_jobs(asked: int | None) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.regular_file import read_regular
 
 _CPULIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _CPU_MAX = 65_535  # Linux is built for 8192 at most
@@ -237,8 +238,7 @@ def _entries(folder: Path) -> list[Path]:
 def _read(path: Path) -> str:
     """Return a small kernel file's text, or "" where it is absent or hidden from us."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX)
+        data = read_regular(path, _FILE_BYTES_MAX)
     except (OSError, ValueError):  # a ValueError: the path holds a zero byte
         return ""
     return data.decode("utf-8", "surrogateescape").strip()

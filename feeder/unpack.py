@@ -16,6 +16,7 @@ import msgspec
 
 from feeder.disk_errors import explain_disk_errors, is_inside
 from feeder.errors import ConfigError
+from feeder.first_read import check_readable
 from feeder.manifest import Manifest, load_manifest
 from feeder.path_text import path_to_text
 from feeder.progress import ProgressLine
@@ -45,6 +46,7 @@ def unpack_dataset(
     ``force`` allows an ``out`` that is not empty, and replaces files of the same names. Raises
     DatasetError, ConfigError and ResourceError.
     """
+    check_readable({f"dataset {path}": path})
     manifest = load_manifest(path)
     if is_inside(out, path):
         raise ConfigError(f"{out} is inside the dataset {path}: give a folder outside")

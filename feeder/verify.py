@@ -11,8 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from feeder.manifest import QUARANTINE_NAME, Manifest, load_manifest
+from feeder.first_read import check_readable
+from feeder.manifest import (
+    QUARANTINE_BYTES_MAX,
+    QUARANTINE_NAME,
+    Manifest,
+    load_manifest,
+)
 from feeder.progress import ProgressLine
+from feeder.regular_file import read_regular
 from feeder.shard_format import checksum
 from feeder.task_pool import TaskPool
 from feeder.verify_shard import VerifySetup, VerifyTask
@@ -30,6 +37,7 @@ class Verification:
     @classmethod
     def open(cls, path: Path, *, jobs: int, progress: ProgressLine) -> "Verification":
         """Load the manifest; DatasetError where even that is missing or damaged."""
+        check_readable({f"dataset {path}": path})
         return cls(path, load_manifest(path), jobs, progress)
 
     def problems(self) -> Iterator[str]:
@@ -68,7 +76,7 @@ class Verification:
     def _check_quarantine(self) -> Iterator[str]:
         path = self.path / QUARANTINE_NAME
         try:
-            data = path.read_bytes()
+            data = read_regular(path, QUARANTINE_BYTES_MAX)
         except OSError as error:
             yield f"{QUARANTINE_NAME}: it cannot be read ({error.strerror})"
             return

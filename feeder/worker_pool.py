@@ -1,15 +1,18 @@
 """The workers of a node process: started, watched and replaced.
 
-A worker that dies is replaced at once if it had worked for a while, else after a growing pause.
-One that says why it cannot start, or START_TRIES in a row that die while starting, end the node
-process with that one line, not with a loop. So does one that would make other bytes than the first,
-as libraries can be replaced under a daemon that runs. The pool never waits for a worker: what it
-reads comes through the poll set, and ``tend`` does what is due at ``deadline_s``.
+A worker that dies is replaced at once if it had worked for a while, else after a pause that doubles
+(exponential backoff) up to a cap. A worker that reports why it cannot start ends the node process
+with that one line. So does one that would make other bytes than the first, as libraries can be
+replaced under a daemon that runs, and so do START_TRIES in a row that crash while starting before
+any worker has come up: waiting does not help there. The pool never waits for a worker: what it
+reads comes through the poll set, and ``tend`` does what is due at ``deadline_s``. A killed worker
+that does not end, as its read does not return, is left to the kernel and replaced.
 """
 
 import contextlib
 import functools
 import logging
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +42,9 @@ _START_DEADLINE_S: Final = 60.0  # a cold page cache and a slow disk; usually 0.
 _YOUNG_S: Final = 1.0  # who dies before that age may do so again and again
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 5.0
+_DOUBLINGS_MAX: Final = 6
+_KILL_GRACE_S: Final = 1.0  # from SIGKILL to the end; later it is in an uninterruptible sleep
+_REAP_INTERVAL_S: Final = 1.0
 _EXIT_GRACE_S: Final = 0.2  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
 
@@ -62,7 +68,7 @@ class _Worker:
     channel: Channel[NodeToWorker, WorkerToNode]
     start_by_s: float  # infinite once it has started
     started_s: float = 0.0
-    is_killed: bool = False
+    killed_s: float = float("inf")  # when it was killed as stuck
     libraries: dict[str, str] = field(default_factory=dict)  # known once it has started
 
 
@@ -75,12 +81,23 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker that had come up has died; what it has in hand will never be filled."""
+    """A worker that had come up is gone; what it has in hand will never be filled."""
+
+    worker: int
+    was_killed: bool = False
+    """By SIGKILL."""
+    is_held: bool = False
+    """The kernel holds on to its process, which never runs again; Released follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The kernel has let go of a lost worker's process."""
 
     worker: int
 
 
-PoolEvent = Joined | Lost | Filled | FillFailed
+PoolEvent = Joined | Lost | Released | Filled | FillFailed
 
 
 class WorkerPool:
@@ -93,9 +110,12 @@ class WorkerPool:
         poll_set: PollSet,
         report: Callable[[PoolEvent], None],
         cache_fd: int | None = None,
+        *,
+        may_give_up: bool = True,
     ) -> None:
         """Remember what to start and to whom to report; nothing runs before ``start``.
 
+        ``may_give_up``: raise ResourceError where workers crash before the first one has come up.
         ``cache_fd`` is the decoded cache that ``configure`` speaks of; it stays the caller's.
         """
         self.counters = WorkerCounters()
@@ -109,8 +129,10 @@ class WorkerPool:
         self._stages: tuple[str, ...] = ()
         self._cache_counts: tuple[str, ...] = ()
         self._next_number = 0
-        self._failed_starts = 0
+        self._may_give_up = may_give_up
+        self._crashed_starts = 0
         self._young_deaths = 0
+        self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, and the kernel holds them
         self._missing_from_s: list[float] = []  # when the workers that are missing are started
         self.deadline_s = float("inf")
         """When ``tend`` is due."""
@@ -157,7 +179,15 @@ class WorkerPool:
         for worker in list(self._workers.values()):
             if worker.start_by_s <= now_s:
                 _log.warning("worker %d did not start in %.0f s", worker.number, _START_DEADLINE_S)
+                worker.process.kill()
                 self._bury(worker)
+            elif worker.killed_s + _KILL_GRACE_S <= now_s:
+                self._bury(worker, grace_s=0.0)
+        for number, process in list(self._held.items()):
+            if process.poll() is not None:
+                del self._held[number]
+                self.counters.workers_held = len(self._held)
+                self._report(Released(number))
         due = [at_s for at_s in self._missing_from_s if at_s <= now_s]
         self._missing_from_s = [at_s for at_s in self._missing_from_s if at_s > now_s]
         for started in range(len(due)):
@@ -180,7 +210,7 @@ class WorkerPool:
         try:
             worker.channel.send(message, fd)
         except ChannelFullError:
-            self.kill(number)
+            self.kill(number, "it does not read its channel")
         except ChannelClosedError:
             pass  # its end is about to be read
 
@@ -190,14 +220,16 @@ class WorkerPool:
             if worker.libraries:
                 self.send(worker.number, message, fd)
 
-    def kill(self, number: int) -> None:
-        """End a worker that makes no progress; that it is lost is read from its channel."""
+    def kill(self, number: int, reason: str) -> None:
+        """End a worker that makes no progress; Lost follows soon, whether or not it can end."""
         worker = self._workers.get(number)
-        if worker is not None and not worker.is_killed:
-            worker.is_killed = True
-            _log.warning("worker %d (pid %d) is stuck: ended", number, worker.process.pid)
+        if worker is not None and worker.killed_s == float("inf"):
+            worker.killed_s = time.monotonic()
+            pid = worker.process.pid
+            _log.warning("worker %d (pid %d) is stuck, %s: ended", number, pid, reason)
             self.counters.workers_killed += 1
             worker.process.kill()
+            self._set_deadline()
 
     def close(self) -> None:
         """End all workers: they leave when their channel does, and are killed to be sure."""
@@ -205,7 +237,7 @@ class WorkerPool:
         self._missing_from_s.clear()
         for worker in workers:
             self._forget(worker)
-        _end([worker.process for worker in workers], grace_s=0.0)
+        _end([*(worker.process for worker in workers), *self._held.values()])
 
     def _spawn(self, *, self_test: bool) -> None:
         process, ours = start_child("feeder.worker")
@@ -245,7 +277,7 @@ class WorkerPool:
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Maker(name, message.self_test, message.libraries))
-                self._failed_starts = 0
+                self._crashed_starts, self._may_give_up = 0, False
                 self._stages, self._cache_counts = message.stages, message.cache_counts
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")
                 worker.started_s = time.monotonic()
@@ -254,34 +286,54 @@ class WorkerPool:
             case CannotStart():
                 raise message.as_error()
 
-    def _bury(self, worker: _Worker) -> None:
-        """Reap a worker and plan its successor; ResourceError when successors keep dying."""
+    def _bury(self, worker: _Worker, grace_s: float = _EXIT_GRACE_S) -> None:
+        """Reap a worker or leave it to the kernel, and plan its successor.
+
+        ResourceError when none has ever come up and they keep crashing.
+        """
         self._forget(worker)
-        _end([worker.process], _EXIT_GRACE_S)
-        ending = _describe_ending(worker.process.returncode)
+        status = _reap(worker.process, grace_s)
+        if status is None:
+            worker.process.kill()
+            self._held[worker.number] = worker.process
+        ending = _describe_ending(status)
+        was_killed = status in (None, -signal.SIGKILL)
         self.counters.worker_restarts += 1
-        now_s = time.monotonic()
-        is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
-        self._young_deaths = self._young_deaths + 1 if is_young else 0
-        pause_s = min(_FIRST_PAUSE_S * 2**self._young_deaths, _LAST_PAUSE_S) if is_young else 0.0
-        self._missing_from_s.append(now_s + pause_s)
-        self._set_deadline()
+        self.counters.workers_held = len(self._held)
+        self._plan_successor(worker, ending)
         if worker.libraries:
             _log.warning(
                 "worker %d (pid %d) %s: replaced", worker.number, worker.process.pid, ending
             )
-            self._report(Lost(worker.number))
+            self._report(Lost(worker.number, was_killed, is_held=status is None))
             return
-        self._failed_starts += 1
-        if self._failed_starts >= START_TRIES:
+        self.counters.worker_starts_failed += 1
+        self._crashed_starts += not was_killed
+        if self._may_give_up and self._crashed_starts >= START_TRIES:
             raise ResourceError(
                 f"{START_TRIES} workers in a row ended while starting, the last one {ending}: "
                 "see their messages above"
             )
 
+    def _plan_successor(self, worker: _Worker, ending: str) -> None:
+        """Start one at once, or after a pause that doubles while workers die young."""
+        now_s = time.monotonic()
+        is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
+        self._young_deaths = min(self._young_deaths + 1, _DOUBLINGS_MAX) if is_young else 0
+        pause_s = min(_FIRST_PAUSE_S * 2**self._young_deaths, _LAST_PAUSE_S) if is_young else 0.0
+        if pause_s > self.counters.worker_pause_s and not worker.libraries:
+            text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
+            _log.warning(text, worker.number, worker.process.pid, ending, pause_s)
+        self.counters.worker_pause_s = pause_s
+        self._missing_from_s.append(now_s + pause_s)
+        self._set_deadline()
+
     def _set_deadline(self) -> None:
-        starting = [worker.start_by_s for worker in self._workers.values()]
-        self.deadline_s = min(self._missing_from_s + starting, default=float("inf"))
+        workers = self._workers.values()
+        due = [min(each.start_by_s, each.killed_s + _KILL_GRACE_S) for each in workers]
+        if self._held:
+            due.append(time.monotonic() + _REAP_INTERVAL_S)
+        self.deadline_s = min(self._missing_from_s + due, default=float("inf"))
 
     def _forget(self, worker: _Worker) -> None:
         del self._workers[worker.number]
@@ -289,22 +341,24 @@ class WorkerPool:
         worker.channel.close()
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float) -> None:
-    """Reap processes, which have ``grace_s`` to end by themselves: then they say how they ended.
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill processes and reap them; one that the kernel holds, for a read, is left to it."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    by_s = time.monotonic() + _REAP_DEADLINE_S
+    for process in processes:
+        _reap(process, max(0.0, by_s - time.monotonic()))
 
-    One that the kernel holds on to (for a disk) is left to it, and ends with this process.
-    """
-    for wait_s in (grace_s, _REAP_DEADLINE_S):
-        by_s = time.monotonic() + wait_s
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, by_s - time.monotonic()))
-        for process in processes:
-            if process.returncode is None:
-                process.kill()
+
+def _reap(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
+    """Return the exit status of a process, None if it does not end in time."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(wait_s)
+    return process.returncode
 
 
 def _describe_ending(status: int | None) -> str:
     if status is None:
-        return "does not end"
+        return "was killed and does not end, as it waits for a read"
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

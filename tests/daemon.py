@@ -355,6 +355,16 @@ def check_batch(
     assert np.array_equal(arrived.pixels, pixels)
 
 
+def node_processes(supervisor: psutil.Process) -> list[psutil.Process]:
+    """Return a supervisor's node processes, without what it runs to look at datasets."""
+    found = []
+    for child in supervisor.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "feeder.node" in child.cmdline():
+                found.append(child)
+    return found
+
+
 def open_fds(process: psutil.Process) -> int:
     """Return how many descriptors a process has open."""
     return int(process.num_fds())

@@ -30,6 +30,7 @@ from feeder.session_events import (
     SlotsOpened,
     WorkerJoined,
     WorkerLost,
+    WorkerReleased,
 )
 from feeder.slot_layout import SlotLayout
 from feeder.wire import (
@@ -95,12 +96,15 @@ class ClientView:
 class Shell:
     """Carries instructions out like a node process would, as late as the test wants, and checks."""
 
-    def __init__(self, table_limits: SessionLimits | None = None) -> None:
+    def __init__(
+        self, table_limits: SessionLimits | None = None, datasets: tuple[str, ...] = ("d",)
+    ) -> None:
         self.limits = table_limits or limits()
         self.counters = SessionCounters()
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
+        served = ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)
         self.table = SessionTable(
-            {"d": ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)},
+            dict.fromkeys(datasets, served),
             self.limits,
             NodeIdentity(
                 node="host/1 ipc:///n.1",
@@ -207,11 +211,15 @@ class Shell:
         self.apply(WorkerJoined(worker))
         return worker
 
-    def lose(self, worker: int) -> None:
-        """A worker dies."""
+    def lose(self, worker: int, *, was_killed: bool = False, is_held: bool = False) -> None:
+        """A worker dies, or the kernel holds it for good."""
         for ticket in self.workers.pop(worker):
             del self.fills[ticket]
-        self.apply(WorkerLost(worker))
+        self.apply(WorkerLost(worker, was_killed, is_held))
+
+    def release(self, worker: int) -> None:
+        """The kernel lets go of a lost worker."""
+        self.apply(WorkerReleased(worker))
 
     def fill(self, worker: int) -> FillChunk:
         """A worker finishes the oldest chunk that it has in hand."""
@@ -370,3 +378,13 @@ class Shell:
         assert self.table.held_bytes == held
         for view in self.clients.values():
             assert len(view.wanted) <= max(view.window, 0) or self.refusals()
+
+
+def alone_with(shell: Shell, first: int) -> int:
+    """Return the worker that has the chunk from row ``first`` alone; others are filled before."""
+    while True:
+        firsts = {w: [shell.fills[t].first for t in held] for w, held in shell.workers.items()}
+        alone = [worker for worker, rows in firsts.items() if rows == [first]]
+        if alone:
+            return alone[0]
+        shell.fill(next(worker for worker, rows in firsts.items() if rows and rows[0] != first))

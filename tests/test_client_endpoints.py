@@ -267,7 +267,7 @@ def test_a_file_that_is_no_list_at_the_start_is_an_error(
 def test_what_would_be_waited_for_is_no_file(tmp_path: Path) -> None:
     """A named pipe has no end before somebody writes to it."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"endpoint .*/pipe: is no file"):
+    with pytest.raises(ConfigError, match=r"endpoint .*/pipe: it is a named pipe"):
         Directory(tmp_path / "pipe").read()
 
 

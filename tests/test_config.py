@@ -193,7 +193,7 @@ def test_file_that_is_not_text_is_named(file: Path) -> None:
 
 
 def test_file_that_never_ends_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^/dev/zero: more than 1048576 bytes"):
+    with pytest.raises(ConfigError, match=r"/dev/zero cannot be read: it is a character device"):
         load_config(Path("/dev/zero"), {})
 
 

@@ -178,7 +178,10 @@ def test_what_is_no_acl_of_linux_hides_no_open_file(
 
 def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path, message in ((tmp_path / "fifo", "is no file"), (tmp_path / "none", "cannot be read")):
+    for path, message in (
+        (tmp_path / "fifo", "it is a named pipe"),
+        (tmp_path / "none", "cannot be read"),
+    ):
         with pytest.raises(ConfigError, match=message):
             read_secret_key(path)
 

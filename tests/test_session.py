@@ -1,5 +1,6 @@
 """What a client meets at the session state machine: answers, refusals, leases, turns, drains."""
 
+from feeder.dispatch import DEATHS_MAX
 from feeder.session_events import (
     ClockAdvanced,
     DrainAsked,
@@ -8,7 +9,16 @@ from feeder.session_events import (
     SlotsRefused,
 )
 from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
-from tests.session_shell import BATCH, CHUNK, ROWS, SLOT_BYTES, Shell, limits, recipe
+from tests.session_shell import (
+    BATCH,
+    CHUNK,
+    ROWS,
+    SLOT_BYTES,
+    Shell,
+    alone_with,
+    limits,
+    recipe,
+)
 
 A, B = b"a", b"b"
 
@@ -297,14 +307,15 @@ def test_dead_workers_chunks_go_to_another_one() -> None:
     assert shell.counters.chunks_returned == 2
 
 
-def test_a_chunk_that_ends_two_workers_fails_its_batch_once() -> None:
+def test_a_chunk_that_ends_workers_which_hold_no_other_fails_its_batch_once() -> None:
     shell = Shell()
     shell.hello(A)
-    for _ in range(2):
-        worker = shell.join()
-        if not shell.clients[A].wanted:
-            shell.request(A, [(0, 0)], [])
-        shell.lose(worker)
+    shell.request(A, [(0, 0)], [])
+    shell.lose(shell.join())  # it held another chunk behind this one
+    for _ in range(DEATHS_MAX):
+        assert shell.counters.batches_failed == 0
+        shell.join()
+        shell.lose(alone_with(shell, 0))
     message = _last(shell)
     assert isinstance(message, Failed)
     assert (message.code, message.epoch, message.index) == ("worker-died", 0, 0)

@@ -17,11 +17,14 @@ class Interleavings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shell = Shell()
+        self.shell = Shell(datasets=("d", "e"))
+        self.held: list[int] = []
 
-    @rule(peer=st.sampled_from(_PEERS), window=st.integers(1, 6))
-    def hello(self, peer: bytes, window: int) -> None:
-        self.shell.hello(peer, window=window)
+    @rule(
+        peer=st.sampled_from(_PEERS), window=st.integers(1, 6), dataset=st.sampled_from(["d", "e"])
+    )
+    def hello(self, peer: bytes, window: int, dataset: str) -> None:
+        self.shell.hello(peer, window=window, dataset=dataset)
 
     @precondition(lambda self: self.shell.clients)
     @rule(pick=_SAMPLED, want=st.lists(_KEYS, max_size=5), releases=st.integers(0, 4))
@@ -83,10 +86,31 @@ class Interleavings(RuleBasedStateMachine):
         self.shell.join()
 
     @precondition(lambda self: self.shell.workers)
-    @rule(pick=_SAMPLED)
-    def lose(self, pick: int) -> None:
+    @rule(pick=_SAMPLED, was_killed=st.booleans())
+    def lose(self, pick: int, was_killed: bool) -> None:
         workers = list(self.shell.workers)
-        self.shell.lose(workers[pick % len(workers)])
+        self.shell.lose(workers[pick % len(workers)], was_killed=was_killed)
+
+    @precondition(lambda self: set(self.shell.killed) & set(self.shell.workers))
+    @rule(is_held=st.booleans())
+    def lose_a_stuck_worker(self, is_held: bool) -> None:
+        worker = next(worker for worker in self.shell.killed if worker in self.shell.workers)
+        self.shell.lose(worker, was_killed=True, is_held=is_held)
+        if is_held:
+            self.held.append(worker)
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def release(self) -> None:
+        self.shell.release(self.held.pop())
+
+    @precondition(lambda self: self.shell.workers)
+    @rule(seconds=st.sampled_from([5.0, 30.0, 45.0]))
+    def nobody_makes_progress(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            for peer in self.shell.clients:
+                self.shell.ping(peer)
+            self.shell.advance(1.0)
 
     @precondition(lambda self: self.shell.fills)
     @rule(pick=_SAMPLED, fails=st.booleans())
@@ -125,6 +149,8 @@ class Interleavings(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever happened: with a worker that lives, everything wanted is answered in the end."""
+        while self.held:
+            self.release()
         self.shell.join()
         self.shell.finish()
         assert self.shell.table.is_idle

@@ -332,8 +332,9 @@ def test_unreadable_files_have_reasons(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "dangling") == ("unreadable", "a dangling link")
     assert refusal(tmp_path / "missing") == ("unreadable", "no such file or directory")
-    assert refusal(tmp_path) == ("unreadable", "not a regular file")
-    assert refusal(tmp_path / "pipe") == ("unreadable", "not a regular file")
+    assert refusal(tmp_path) == ("unreadable", "is a directory")
+    pipe = "it is a named pipe (FIFO), not a regular file"
+    assert refusal(tmp_path / "pipe") == ("unreadable", pipe)
     assert refusal(tmp_path / "empty") == ("empty", "the file has no bytes")
     assert refusal(tmp_path / "large") == ("too-large", "1001 bytes, more than 1000")
     assert read_source(os.fsencode(tmp_path / "fine")) == b"x"

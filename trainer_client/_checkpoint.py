@@ -16,6 +16,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.regular_file import open_regular_file
 
 CHECKPOINT_VERSION: Final = 1  # raise it when entries change their meaning
 
@@ -52,7 +53,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     Raises ConfigError when it is no checkpoint of this job, ResourceError when it cannot be read.
     """
     try:
-        file = path.open("rb")
+        file = open_regular_file(path)
     except OSError as error:
         raise ResourceError(
             f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or begin "

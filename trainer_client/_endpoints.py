@@ -16,13 +16,13 @@ import os
 import queue
 import re
 import socket
-import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from feeder.errors import ConfigError
+from feeder.regular_file import IrregularFileError, read_regular
 
 FILE_BYTES_MAX: Final = 1 << 20
 ENDPOINTS_MAX: Final = 256  # each takes some four descriptors, of which there often are 1024
@@ -63,11 +63,13 @@ class _File:
             raise ConfigError(f"endpoint file://{path}: write file:// and an absolute path")
 
     def read(self) -> tuple[str, ...]:
-        # Not blocking: a named pipe in its place would wait for a writer for ever.
-        with open(self._path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{self._path}: is no file: write one endpoint a line into one")
-            return parse_list(file.read(FILE_BYTES_MAX + 1), str(self._path))
+        try:
+            content = read_regular(self._path, FILE_BYTES_MAX + 1)
+        except IrregularFileError as error:
+            raise ConfigError(
+                f"{self._path}: {error.strerror}: write one endpoint a line into a file"
+            ) from None
+        return parse_list(content, str(self._path))
 
 
 class _Name:

@@ -15,6 +15,7 @@ from tests.daemon import (
     RawClient,
     check_batch,
     client_process,
+    node_processes,
     pack_small,
     small_recipe,
     wait_until,
@@ -193,8 +194,8 @@ def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
 def test_a_terminals_interrupt_ends_no_process_that_has_only_just_begun(packed: Path) -> None:
     with Daemon("--data", f"d={packed}", "--workers", "3", is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
-        wait_until(supervisor.children, "a node process has begun")
-        (node,) = supervisor.children()
+        wait_until(lambda: node_processes(supervisor), "a node process has begun")
+        (node,) = node_processes(supervisor)
         node.send_signal(signal.SIGINT)
         wait_until(lambda: len(node.children()) == 3, "the workers have begun")
         for worker in node.children():

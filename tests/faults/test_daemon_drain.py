@@ -17,6 +17,7 @@ from tests.daemon import (
     check_batch,
     client_process,
     happens_within,
+    node_processes,
     pack_small,
     small_recipe,
     wait_until,
@@ -156,9 +157,9 @@ def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path) -> None:
     """Where it was held up, and the node process has become ready meanwhile."""
     with Daemon("--data", f"d={packed}", "--workers", "1", is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
-        wait_until(supervisor.children, "a node process has begun")
+        wait_until(lambda: node_processes(supervisor), "a node process has begun")
         supervisor.suspend()
-        (node,) = supervisor.children()
+        (node,) = node_processes(supervisor)
         wait_until(lambda: node.children(), "its worker has begun")
         spent: list[tuple[object, ...]] = [()]
 

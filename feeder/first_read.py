@@ -1,0 +1,94 @@
+"""Whether datasets can be read at all, found out by a process that can be left behind.
+
+    python -m feeder.first_read PARENT_PID MANIFEST…
+
+A read from a dead file system never returns, and no signal ends the process that waits for it. So
+before one of ours reads a dataset for the first time, a child does: of each dataset the manifest
+and the ends of the first shards. It writes a byte for each dataset that has answered, be it with an
+error, which is for the caller to find. A child that falls silent is left to the kernel.
+
+The child imports the standard library only, so that it costs little.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from feeder.errors import DatasetError, ResourceError
+from feeder.parent_death import die_with_parent
+from feeder.regular_file import open_regular, read_regular
+
+ANSWER_DEADLINE_S: Final = 30.0
+"""For each dataset; an automounter or a cold NFS mount takes seconds."""
+
+_SHARDS_MAX: Final = 16
+_MANIFEST_BYTES_MAX: Final = 256 << 20
+_END_BYTES: Final = 4096
+
+
+def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADLINE_S) -> None:
+    """Return once each dataset has answered; DatasetError names the first one that does not.
+
+    ``folders`` has the folder of each dataset by what the dataset is called in messages.
+    """
+    from feeder.manifest import MANIFEST_NAME  # not at module level: the child is cheap without
+
+    command = [sys.executable, "-m", "feeder.first_read", str(os.getpid())]
+    manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
+    try:
+        process = subprocess.Popen(
+            [*command, *manifests],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # whoever reads ours to its end must not wait for the child
+            process_group=0,  # the terminal's Ctrl-C is for the parent
+        )
+    except OSError as error:
+        raise ResourceError(f"no process can be started ({error.strerror})") from error
+    assert process.stdout is not None
+    try:
+        with process.stdout as answers:
+            for name in folders:
+                if not select.select([answers], [], [], deadline_s)[0]:
+                    raise DatasetError(
+                        f"{name} cannot be read: no answer in {deadline_s:.0f} s, is its file "
+                        "system alive?"
+                    )
+                if not os.read(answers.fileno(), 1):
+                    return  # the child has died: the caller sees for itself
+    finally:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the beginning of each dataset."""
+    die_with_parent(int(arguments[0]))
+    for manifest in arguments[1:]:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            _read_ends(Path(manifest))
+        os.write(sys.stdout.fileno(), b".")
+    return 0
+
+
+def _read_ends(manifest: Path) -> None:
+    shards = json.loads(read_regular(manifest, _MANIFEST_BYTES_MAX))["shards"]
+    for shard in shards[:_SHARDS_MAX]:
+        descriptor = open_regular(manifest.parent / shard["name"])
+        try:
+            end = max(0, os.fstat(descriptor).st_size - _END_BYTES)
+            os.pread(descriptor, _END_BYTES, 0)
+            os.pread(descriptor, _END_BYTES, end)
+        finally:
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""Which datasets stall: a worker that reads from them gets no answer, as from a dead NFS server.
+
+A worker without progress for the deadline is stuck, and is ended. So that one dataset blocks one
+worker at most, the surplus is ended after PATIENCE of that deadline already where other datasets
+wait for workers: all but one of the workers that are silent in the same dataset, and any that holds
+a chunk of another dataset behind its own.
+
+The dataset of a stuck worker *stalls* until a chunk of it that was tried after that, or one that
+was silent then, is finished. Until then one worker at a time tries one of its chunks, and none does
+while the kernel holds a worker that was ended: such a process cannot die before its read returns,
+so another would only join it. Pure: the caller brings the clock.
+
+Invariant: a dataset that stalls is tried by one worker at a time, and leaves no more processes to
+the kernel than read from it when it began to stall, and one for each try.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from feeder.chunk_state import Batch, Chunk, Hands
+
+PATIENCE: Final = 1 / 6
+"""5 of 30 s: a chunk takes some 30 ms, a second from a busy hard disk."""
+
+UNANSWERED: Final = 1.5
+"""A batch waits so many deadlines for a dataset that stalls: that of the first stuck worker, and
+half of one for the next try."""
+
+_RECHECK_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Stall:
+    since_s: float
+    """When the first stuck worker last made progress."""
+    after_ticket: int
+    """Later chunks prove that the dataset answers."""
+    held: set[int] = field(default_factory=set)
+    """Ended workers that the kernel holds."""
+
+
+class Stalls:
+    """The datasets that stall."""
+
+    def __init__(self) -> None:
+        self._stalls: dict[str, _Stall] = {}
+
+    def __len__(self) -> int:
+        return len(self._stalls)
+
+    def __contains__(self, dataset: str) -> bool:
+        return dataset in self._stalls
+
+    def hold(self, dataset: str, worker: int) -> None:
+        """Note that the kernel holds an ended worker that was reading this dataset."""
+        stall = self._stalls.get(dataset)
+        if stall is not None:
+            stall.held.add(worker)
+
+    def release(self, worker: int) -> None:
+        """Note that the kernel let go of it."""
+        for stall in self._stalls.values():
+            stall.held.discard(worker)
+
+    def may_try(self, dataset: str, in_hand: Iterable[Chunk]) -> bool:
+        """Whether a worker may try a chunk of this dataset now."""
+        stall = self._stalls.get(dataset)
+        if stall is None:
+            return True
+        return not stall.held and all(chunk.batch.dataset != dataset for chunk in in_hand)
+
+    def answered(self, chunk: Chunk) -> None:
+        """Take note of a chunk that is finished: its dataset may stall no more."""
+        stall = self._stalls.get(chunk.batch.dataset)
+        if stall is not None and (chunk.is_stalled or chunk.ticket > stall.after_ticket):
+            del self._stalls[chunk.batch.dataset]
+
+    def waited_s(self, batch: Batch, now_s: float) -> float:
+        """Return for how long a batch has waited for its dataset, which stalls."""
+        return now_s - max(batch.enqueued_s, self._stalls[batch.dataset].since_s)
+
+    def find_stuck(
+        self,
+        hands: Mapping[int, Hands],
+        waiting: Collection[str],
+        last_ticket: int,
+        now_s: float,
+        deadline_s: float,
+    ) -> list[tuple[int, str]]:
+        """Return the workers to end, with their datasets, which stall from now on.
+
+        ``waiting`` are the datasets that have chunks which no worker has in hand.
+        """
+        stuck: list[tuple[int, str]] = []
+        spared: dict[str, int] = {}
+        for worker, held in hands.items():
+            if not held.chunks or held.is_stuck:
+                continue
+            silent_s = now_s - held.progress_s
+            if silent_s < PATIENCE * deadline_s:
+                continue
+            oldest, *behind = held.chunks.values()
+            dataset = oldest.batch.dataset
+            has_others_behind = any(chunk.batch.dataset != dataset for chunk in behind)
+            is_surplus = dataset in spared and any(other != dataset for other in waiting)
+            if silent_s >= deadline_s or has_others_behind or is_surplus:
+                oldest.is_stalled = True
+                stuck.append((worker, dataset))
+                stall = self._stalls.setdefault(dataset, _Stall(held.progress_s, last_ticket))
+                stall.since_s = min(stall.since_s, held.progress_s)
+                stall.after_ticket = max(stall.after_ticket, last_ticket)
+            else:
+                spared[dataset] = worker
+        for dataset, worker in spared.items():
+            next(iter(hands[worker].chunks.values())).is_stalled |= dataset in self._stalls
+        return stuck
+
+    def check_at_s(
+        self, hands: Mapping[int, Hands], has_waiting: bool, now_s: float, deadline_s: float
+    ) -> float:
+        """Return when a worker may be stuck, at the earliest; infinity where none is busy.
+
+        ``has_waiting``: batches wait for datasets that stall, so it is time again soon.
+        """
+        busy = [held for held in hands.values() if held.chunks and not held.is_stuck]
+        oldest_s = min((held.progress_s for held in busy), default=float("inf"))
+        at_s = oldest_s + PATIENCE * deadline_s
+        if at_s <= now_s:  # it is silent, and stuck as soon as others wait for it
+            at_s = min(now_s + _RECHECK_S, oldest_s + deadline_s)
+        return min(at_s, now_s + _RECHECK_S) if has_waiting else at_s

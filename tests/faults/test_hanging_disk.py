@@ -1,0 +1,152 @@
+"""File systems that give no answer: one dataset's, while others are served; and commands'."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.dataset import Dataset
+from feeder.wire import Failed, NodeMessage
+from tests.daemon import (
+    DEADLINE_S,
+    SAMPLES,
+    Daemon,
+    RawClient,
+    check_batch,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.hanging_fs import HangingFolder, hanging_folder
+from tests.sources import REPOSITORY, feeder_command, make_source, pack
+
+SHARDS = tuple(f"shard-{number:05d}.fds" for number in range(20))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("healthy"))
+
+
+@pytest.fixture(scope="module")
+def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More shards than are looked at before a command begins."""
+    folder = tmp_path_factory.mktemp("many")
+    source = make_source(folder / "source", SAMPLES, side=72)
+    pack(source, folder / "dataset", shards=len(SHARDS), lanes=2)
+    return folder / "dataset"
+
+
+@pytest.fixture
+def disk(many_shards: Path, tmp_path: Path) -> Iterator[HangingFolder]:
+    with hanging_folder(many_shards, tmp_path / "disk") as folder:
+        yield folder
+
+
+def next_failure(client: RawClient) -> Failed:
+    message: NodeMessage = client.receive()
+    while not isinstance(message, Failed):
+        message = client.receive()
+    return message
+
+
+def test_a_dataset_without_answer_stops_no_other_and_is_served_again(
+    packed: Path, many_shards: Path, disk: HangingFolder
+) -> None:
+    options = ("--workers", "2", "--chunk-images", "4", "--decoded-bytes", "0", "--lease-s", "600")
+    data = ("--data", f"d={disk.path}", "--data", f"e={packed}")
+    recipe = small_recipe()
+    with (
+        Daemon(*data, "--bind", "tcp://127.0.0.1:0", *options) as daemon,
+        RawClient(daemon.endpoint) as stalled,
+        RawClient(daemon.endpoint) as healthy,
+        Dataset.open(packed) as dataset,
+        Dataset.open(many_shards) as mirrored,
+    ):
+        try:
+            stalled.hello(recipe, dataset="d")
+            healthy.hello(recipe, dataset="e")
+            stalled.want((0, 0))
+            check_batch(mirrored, recipe, (0, 0), stalled.take((0, 0)))
+            workers = daemon.workers()
+            disk.hang(SHARDS)
+            stalled.want((0, 1), (0, 2), release=((0, 0),))
+            wait_until(
+                lambda: all(each.status() == psutil.STATUS_DISK_SLEEP for each in workers),
+                "all workers wait for the disk",
+            )
+            for epoch in range(8):  # though both workers are caught, these come
+                healthy.want((epoch, 0))
+                check_batch(dataset, recipe, (epoch, 0), healthy.take((epoch, 0)))
+                healthy.want(release=((epoch, 0),))
+                assert not stalled.socket.poll(0), "the others need not wait for an error"
+            counters = daemon.counters()
+            assert counters["datasets_stalled"] == 1
+            assert counters["workers_held"] >= 1, "one that cannot die was replaced all the same"
+            assert [process.is_running() for process in workers] == [True, True]
+            daemon.wait_line("stuck, reading dataset d: ended")
+            failed = next_failure(stalled)
+            assert failed.code == "dataset"
+            assert "dataset d cannot be read: no answer in 45 s" in failed.message
+            healthy.want((9, 0))
+            check_batch(dataset, recipe, (9, 0), healthy.take((9, 0)))
+            disk.answer()
+            wait_until(lambda: daemon.counters()["workers_held"] == 0, "they could end")
+            stalled.hello(recipe, dataset="d")
+            stalled.want((1, 0))
+            check_batch(mirrored, recipe, (1, 0), stalled.take((1, 0)))
+            wait_until(lambda: daemon.counters()["datasets_stalled"] == 0, "it is whole again")
+        finally:
+            disk.answer()
+
+
+def test_commands_name_a_dataset_that_gives_no_answer(disk: HangingFolder, tmp_path: Path) -> None:
+    disk.hang(["manifest.json"])
+    commands = {
+        "verify": ("verify", disk.path),
+        "unpack": ("unpack", disk.path, tmp_path / "out"),
+        "serve": ("serve", "--data", f"d={disk.path}", "--bind", f"ipc://{tmp_path}/s"),
+    }
+    started = {
+        name: subprocess.Popen(
+            feeder_command(*arguments), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
+        )
+        for name, arguments in commands.items()
+    }
+    for name, process in started.items():
+        _, printed = process.communicate(timeout=2 * DEADLINE_S)
+        lines = [line for line in printed.splitlines() if line.startswith("feeder: error: ")]
+        assert len(lines) == 1, (name, printed)
+        assert str(disk.path) in lines[0]
+        assert "cannot be read: no answer in 30 s, is its file system alive?" in lines[0]
+        assert process.returncode == 3
+
+
+@pytest.mark.parametrize("command", ["verify", "unpack"])
+def test_an_interrupt_ends_a_command_whose_workers_get_no_answer(
+    disk: HangingFolder, tmp_path: Path, command: str
+) -> None:
+    disk.hang(SHARDS[-2:])
+    out = [tmp_path / "out"] if command == "unpack" else []
+    with subprocess.Popen(
+        feeder_command(command, disk.path, *out, "--jobs", "2"),
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        parent = psutil.Process(process.pid)
+
+        def waits() -> bool:
+            return any(
+                child.status() == psutil.STATUS_DISK_SLEEP
+                for child in parent.children()
+                if "feeder.task_pool" in child.cmdline()
+            )
+
+        wait_until(waits, "a worker process waits for the disk")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGINT
+        disk.answer()

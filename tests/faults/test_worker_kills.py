@@ -1,0 +1,125 @@
+"""Workers killed at random, with no sample blamed for it; and a sample that kills each of them."""
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.dataset import Dataset
+from feeder.wire import Failed
+from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
+
+KILLS = 20
+OPTIONS = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--chunk-images", "2")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("kills"))
+
+
+@pytest.fixture(scope="module")
+def dataset(packed: Path) -> Iterator[Dataset]:
+    with Dataset.open(packed) as opened:
+        yield opened
+
+
+def test_workers_killed_at_random_cost_no_batch_and_no_blame(
+    packed: Path, dataset: Dataset
+) -> None:
+    """Each as soon as there is another one to kill, be it up or still starting."""
+    recipe, rng = small_recipe(), random.Random(11)
+    options = (*OPTIONS, "--lease-s", "600", "--decoded-bytes", "0")
+    with Daemon("--data", f"d={packed}", *options) as daemon, RawClient(daemon.endpoint) as client:
+        client.hello(recipe)
+        killed: set[psutil.Process] = set()
+        epoch = 0
+        while len(killed) < KILLS:
+            keys = tuple((epoch, index) for index in range(4))
+            client.want(*keys)
+            wait_until(lambda: set(daemon.workers()) - killed, "there is a worker to kill")
+            victim = rng.choice(sorted(set(daemon.workers()) - killed, key=lambda each: each.pid))
+            victim.kill()
+            killed.add(victim)
+            for key in keys:
+                check_batch(dataset, recipe, key, client.take(key))
+            client.want(release=keys)
+            epoch += 1
+        client.want((epoch, 0))
+        check_batch(dataset, recipe, (epoch, 0), client.take((epoch, 0)))
+        counters = daemon.counters()
+        assert counters["batches_failed"] == 0
+        assert counters["worker_restarts"] == KILLS
+        assert counters["node_restarts"] == 0
+        assert not any("damaged sample" in line for line in daemon.lines)
+
+
+def test_workers_killed_while_they_start_do_not_end_the_daemon(
+    packed: Path, dataset: Dataset
+) -> None:
+    recipe = small_recipe()
+    with Daemon("--data", f"d={packed}", *OPTIONS) as daemon:
+        for killed in range(1, 7):  # 3 in a row used to end it
+            wait_until(daemon.workers, "a worker is starting")
+            for worker in daemon.workers():
+                worker.kill()
+            wait_until(lambda n=killed: daemon.counters()["worker_restarts"] > n, "it is replaced")  # type: ignore[misc]
+        assert daemon.counters()["worker_starts_failed"] > 0
+        assert daemon.counters()["worker_pause_s"] > 0
+        with RawClient(daemon.endpoint) as client:
+            client.hello(recipe)
+            client.want((0, 0))
+            check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            signal.SIGSEGV,
+            "ended 3 workers that had nothing else in hand",
+        ),
+        (signal.SIGKILL, "10 workers that had nothing but rows"),
+    ],
+)
+def test_a_sample_that_ends_its_worker_each_time_is_blamed(
+    packed: Path, dataset: Dataset, tmp_path: Path, number: signal.Signals, words: str
+) -> None:
+    recipe = small_recipe("val")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'feeder.worker' in sys.orig_argv:\n"
+        "    from feeder.dataset import Dataset\n"
+        "    read = Dataset.read_blob\n"
+        "    def read_blob(self, place, into):\n"
+        "        if place.sample_id == 17:\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "        return read(self, place, into)\n"
+        "    Dataset.read_blob = read_blob\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path)}
+    options = (*OPTIONS, "--lease-s", "600", "--decoded-bytes", "0")
+    plan = recipe.plan_epoch(dataset.layout, seed=3, epoch=0)
+    batch, row = next(
+        (index, list(plan.samples(index)).index(17))
+        for index in range(plan.batches)
+        if 17 in plan.samples(index)
+    )
+    other = (batch + 1) % plan.batches
+    with (
+        Daemon("--data", f"d={packed}", *options, environ=environ) as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
+        client.hello(recipe)
+        client.want((0, batch), (0, other))
+        check_batch(dataset, recipe, (0, other), client.take((0, other)))
+        message = client.others[-1] if client.others else None
+        while not isinstance(message, Failed):
+            message = client.receive()
+        first = row // 2 * 2
+        assert (message.code, message.index) == ("worker-died", batch)
+        assert f"rows {first} .. {first + 1}" in message.message
+        assert words in message.message

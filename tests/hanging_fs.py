@@ -1,0 +1,204 @@
+"""A file system that falls silent: a FUSE mirror of a folder whose reads can be made to hang.
+
+    python -m tests.hanging_fs SOURCE MOUNT SILENCE
+
+While the file SILENCE exists, requests that concern the files whose names it lists (one a line;
+none listed: all files) get no answer. A process that made one waits in an uninterruptible sleep,
+which no signal ends, as with a dead NFS server. Needs root and /dev/fuse; speaks the kernel's
+protocol itself (linux/fuse.h), read-only, one folder deep.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import stat
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import wait_until
+from tests.sources import REPOSITORY
+
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _STATFS, _RELEASE, _FLUSH = 1, 2, 3, 14, 15, 17, 18, 25
+_INIT, _OPENDIR, _READDIR, _RELEASEDIR, _ACCESS, _INTERRUPT, _DESTROY = 26, 27, 28, 29, 34, 36, 38
+_BATCH_FORGET = 42
+_HEADER = struct.Struct("<IIQQIIII")  # length, opcode, unique, node, uid, gid, pid, padding
+_ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
+_DIRECT_IO = 1  # every read is a request: nothing comes from the page cache
+_ROOT = 1
+_MNT_DETACH = 2
+_POLL_S = 0.02
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Mirror:
+    def __init__(self, source: Path, silence: Path) -> None:
+        self._source = source
+        self._silence = silence
+        self._names = sorted(os.listdir(source))
+        self._held: list[bytes] = []
+
+    def serve(self, fuse: int) -> None:
+        """Answer until the file system is unmounted."""
+        while True:
+            held, self._held = self._held, []
+            for request in held:
+                self._handle(fuse, request)
+            if not select.select([fuse], [], [], _POLL_S)[0]:
+                continue
+            try:
+                request = os.read(fuse, 1 << 20)
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return
+                continue
+            self._handle(fuse, request)
+
+    def _handle(self, fuse: int, request: bytes) -> None:
+        _, opcode, unique, node, *_ = _HEADER.unpack_from(request)
+        body = request[_HEADER.size :]
+        if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT):
+            return
+        if self._is_silent(opcode, node, body):
+            self._held.append(request)
+            return
+        try:
+            error, answer = 0, self._answer(opcode, node, body)
+        except OSError as raised:
+            error, answer = raised.errno or errno.EIO, b""
+        with contextlib.suppress(OSError):  # the caller has gone
+            os.write(fuse, struct.pack("<IiQ", 16 + len(answer), -error, unique) + answer)
+
+    def _is_silent(self, opcode: int, node: int, body: bytes) -> bool:
+        if opcode not in (_LOOKUP, _GETATTR, _OPEN, _READ):
+            return False
+        try:
+            listed = self._silence.read_text().split()
+        except FileNotFoundError:
+            return False
+        name = body.rstrip(b"\0").decode() if opcode == _LOOKUP else self._name(node)
+        return bool(name) and (not listed or name in listed)
+
+    def _name(self, node: int) -> str:
+        return "" if node == _ROOT else self._names[node - _ROOT - 1]
+
+    def _answer(self, opcode: int, node: int, body: bytes) -> bytes:
+        path = self._source / self._name(node)
+        match opcode:
+            case x if x == _INIT:
+                # Version 7.31; no flags; background requests 12 and 9; writes of 4 KiB.
+                return struct.pack("<IIIIHHII", 7, 31, 1 << 17, 0, 12, 9, 4096, 1) + bytes(36)
+            case x if x == _LOOKUP:
+                name = body.rstrip(b"\0").decode()
+                if name not in self._names:
+                    raise FileNotFoundError(errno.ENOENT, "")
+                found = _ROOT + 1 + self._names.index(name)
+                return struct.pack("<QQQQII", found, 0, 0, 0, 0, 0) + self._attributes(found)
+            case x if x == _GETATTR:
+                return struct.pack("<QII", 0, 0, 0) + self._attributes(node)
+            case x if x in (_OPEN, _OPENDIR):
+                return struct.pack("<QII", node, _DIRECT_IO, 0)
+            case x if x == _READ:
+                _, offset, size = struct.unpack_from("<QQI", body)
+                with path.open("rb") as file:
+                    return os.pread(file.fileno(), size, offset)
+            case x if x == _READDIR:
+                _, offset, size = struct.unpack_from("<QQI", body)
+                return self._entries(offset, size)
+            case x if x == _STATFS:
+                return bytes(80)
+            case x if x in (_RELEASE, _RELEASEDIR, _FLUSH, _ACCESS, _DESTROY):
+                return b""
+            case _:
+                raise OSError(errno.ENOSYS, "")
+
+    def _attributes(self, node: int) -> bytes:
+        status = (self._source / self._name(node)).stat()
+        times = (int(status.st_atime), int(status.st_mtime), int(status.st_ctime), 0, 0, 0)
+        blocks = (status.st_size + 511) // 512
+        rest = (status.st_mode, 1, status.st_uid, status.st_gid, 0, 4096, 0)
+        return _ATTRIBUTES.pack(node, status.st_size, blocks, *times, *rest)
+
+    def _entries(self, offset: int, size: int) -> bytes:
+        entries = b""
+        for number, name in list(enumerate(self._names, 1))[offset:]:
+            encoded = name.encode()
+            entry = struct.pack("<QQII", _ROOT + number, number, len(encoded), stat.S_IFREG >> 12)
+            entry += encoded
+            entry += bytes(-len(entry) % 8)
+            if len(entries) + len(entry) > size:
+                break
+            entries += entry
+        return entries
+
+
+def main(source: str, mount: str, silence: str) -> int:
+    """Mount the mirror and serve it."""
+    fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if _libc.mount(b"hanging", os.fsencode(mount), b"fuse", 0, options) != 0:
+        raise OSError(ctypes.get_errno(), "mount")
+    _Mirror(Path(source), Path(silence)).serve(fuse)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class HangingFolder:
+    """A mirror of a folder."""
+
+    path: Path
+    _silence: Path
+
+    def hang(self, names: Sequence[str] = ()) -> None:
+        """Give no more answers about these files, or about any."""
+        unfinished = self._silence.with_suffix(".new")
+        unfinished.write_text("\n".join(names))
+        unfinished.replace(self._silence)
+
+    def answer(self) -> None:
+        """Answer everything again, what was asked meanwhile included."""
+        self._silence.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
+    """Mirror ``source`` below ``work``; skips the test where file systems cannot be mounted."""
+    mount, silence = work / "mount", work / "silence"
+    mount.mkdir(parents=True)
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        pytest.skip(f"a file system that hangs needs /dev/fuse: {error.strerror}")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.hanging_fs", str(source), str(mount), str(silence)],
+        cwd=REPOSITORY,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: os.path.ismount(mount) or server.poll() is not None, "it is mounted")
+        if server.poll() is not None:
+            assert server.stderr is not None
+            pytest.skip(
+                f"no file system can be mounted here: {server.stderr.read().strip()[-200:]}"
+            )
+        yield HangingFolder(mount, silence)
+    finally:
+        silence.unlink(missing_ok=True)
+        server.kill()  # ends every request with an error
+        server.wait()
+        _libc.umount2(os.fsencode(mount), _MNT_DETACH)
+        assert server.stderr is not None
+        server.stderr.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""Datasets whose file systems give no answer, and workers that die: who is blamed, who goes on."""
+
+import pytest
+
+from feeder.dispatch import DEATHS_MAX, KILLS_MAX
+from feeder.session_events import ClockAdvanced
+from feeder.stalls import PATIENCE, UNANSWERED
+from feeder.wire import Failed
+from tests.session_shell import ROWS, Shell, alone_with, limits
+
+A, B, C = b"a", b"b", b"c"
+DEADLINE_S = 30.0
+PATIENCE_S = PATIENCE * DEADLINE_S
+UNANSWERED_S = UNANSWERED * DEADLINE_S
+
+
+def patient_shell(workers: int = 2) -> Shell:
+    """Return a shell whose clients never expire, with workers 1, 2 and so on."""
+    shell = Shell(limits(lease_s=10_000.0), ("d", "e"))
+    for _ in range(workers):
+        shell.join()
+    return shell
+
+
+def want(shell: Shell, peer: bytes, dataset: str, batches: int = 2) -> None:
+    shell.hello(peer, dataset=dataset)
+    shell.request(peer, [(0, index) for index in range(batches)], [])
+
+
+def datasets_in_hand(shell: Shell) -> dict[int, list[str]]:
+    """The datasets of the chunks that each worker has in hand, oldest first."""
+    return {
+        worker: [shell.open[shell.fills[ticket].session].dataset for ticket in tickets]
+        for worker, tickets in shell.workers.items()
+    }
+
+
+def failures(shell: Shell, peer: bytes) -> list[Failed]:
+    return [m for p, m in shell.inbox if p == peer and isinstance(m, Failed)]
+
+
+def fill_all_but(shell: Shell, dataset: str) -> None:
+    """Let workers finish what they have in hand of other datasets, until none has any."""
+    while True:
+        hands = datasets_in_hand(shell)
+        ready = [worker for worker, names in hands.items() if names and names[0] != dataset]
+        while shell.returning:
+            shell.return_slot()
+        if not ready:
+            return
+        shell.fill(ready[0])
+
+
+def test_a_dataset_without_answer_keeps_one_worker_where_others_wait() -> None:
+    shell = patient_shell()
+    want(shell, A, "d")  # both workers are reading it, with one chunk behind
+    want(shell, B, "e")
+    shell.advance(PATIENCE_S - 0.1)
+    assert not shell.killed
+    shell.advance(0.2)
+    (ended,) = shell.killed
+    shell.lose(ended)
+    shell.join()
+    fill_all_but(shell, "d")
+    assert all(wanted.sent == ROWS for wanted in shell.clients[B].wanted.values())
+    assert sum(bool(names) for names in datasets_in_hand(shell).values()) == 1
+    assert not failures(shell, A)
+
+
+def test_nobody_is_ended_early_where_no_other_dataset_waits() -> None:
+    shell = patient_shell()
+    want(shell, A, "d")
+    shell.advance(DEADLINE_S - 0.1)
+    assert not shell.killed
+    shell.advance(0.2)
+    assert sorted(shell.killed) == [1, 2]
+
+
+def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behind_it() -> None:
+    shell = patient_shell(workers=1)
+    want(shell, A, "d", batches=1)
+    want(shell, B, "e", batches=1)
+    assert datasets_in_hand(shell) == {1: ["d", "d"]}
+    shell.advance(PATIENCE_S + 1)
+    assert not shell.killed
+    shell.fill(1)
+    shell.fill(1)
+    assert "e" in datasets_in_hand(shell)[1]
+    while datasets_in_hand(shell)[1] != ["d", "e"] and datasets_in_hand(shell)[1]:
+        if datasets_in_hand(shell)[1][0] == "d":
+            break
+        shell.fill(1)
+    if datasets_in_hand(shell)[1][:1] == ["d"] and "e" in datasets_in_hand(shell)[1]:
+        shell.advance(PATIENCE_S + 1)
+        assert shell.killed == [1]
+
+
+def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
+    shell = patient_shell()
+    want(shell, A, "d")
+    shell.advance(DEADLINE_S)
+    for worker in list(shell.killed):
+        shell.lose(worker)
+    assert shell.table.stalled_datasets == 1
+    first, second = shell.join(), shell.join()
+    assert datasets_in_hand(shell) == {first: ["d"], second: []}
+    shell.fill(first)
+    assert shell.table.stalled_datasets == 0
+    shell.finish()
+    assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
+
+
+def test_an_error_is_an_answer() -> None:
+    shell = patient_shell(workers=1)
+    want(shell, A, "d")
+    shell.advance(DEADLINE_S)
+    shell.lose(shell.killed.pop())
+    shell.fail(shell.join())
+    assert shell.table.stalled_datasets == 0
+
+
+def test_nothing_is_given_to_a_worker_that_is_being_ended() -> None:
+    shell = patient_shell(workers=1)
+    want(shell, A, "d", batches=1)
+    shell.advance(DEADLINE_S)
+    assert shell.killed == [1]
+    shell.fill(1)  # it was about to answer
+    assert len(shell.workers[1]) == 1
+    shell.lose(1)
+    shell.join()
+    shell.finish()
+    assert shell.clients[A].wanted[0, 0].sent == ROWS
+
+
+def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_with_a_name() -> None:
+    shell = patient_shell()
+    want(shell, A, "d")
+    want(shell, B, "e")
+    shell.advance(DEADLINE_S)
+    for worker in list(shell.killed):
+        shell.lose(worker, was_killed=True, is_held=True)
+    held = list(shell.killed)
+    while len(shell.workers) < 2:
+        shell.join()
+    fill_all_but(shell, "d")
+    assert all(wanted.sent == ROWS for wanted in shell.clients[B].wanted.values())
+    assert not any(datasets_in_hand(shell).values())
+    while shell.now_s < UNANSWERED_S - 1:
+        shell.advance(1)
+    assert not failures(shell, A)
+    shell.advance(1)
+    lines = [failed.message for failed in failures(shell, A)]
+    assert lines == [
+        "dataset d cannot be read: no answer in 45 s, is its file system alive?",
+    ] * len(shell.clients[A].wanted)
+    assert {failed.code for failed in failures(shell, A)} == {"dataset"}
+    shell.request(A, [(1, 0)], [(0, 0), (0, 1)])
+    fill_all_but(shell, "e")
+    assert not any(datasets_in_hand(shell).values())
+    for worker in held:
+        shell.release(worker)
+    shell.finish()
+    assert shell.clients[A].wanted[1, 0].sent == ROWS
+    assert shell.table.stalled_datasets == 0
+
+
+def test_a_batch_asked_for_later_waits_as_long_and_no_longer() -> None:
+    shell = patient_shell(workers=1)
+    want(shell, A, "d", batches=1)
+    shell.advance(DEADLINE_S)
+    shell.lose(1, is_held=True)
+    shell.join()
+    while len(failures(shell, A)) < 1:
+        shell.advance(1)
+    shell.advance(100)
+    want(shell, C, "d", batches=1)
+    asked_s = shell.now_s
+    while not failures(shell, C):
+        assert shell.table.check_at_s <= shell.now_s + PATIENCE_S
+        shell.advance(1)
+    assert shell.now_s - asked_s == UNANSWERED_S
+
+
+def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
+    shell = patient_shell(workers=1)
+    want(shell, A, "d", batches=1)
+    shell.advance(DEADLINE_S)
+    shell.lose(1, is_held=True)
+    shell.bye(A)
+    shell.apply(ClockAdvanced())
+    assert shell.table.check_at_s == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("was_killed", "tries", "words"),
+    [(False, DEATHS_MAX, "look for a damaged sample"), (True, KILLS_MAX, "is the memory")],
+)
+def test_a_chunk_is_blamed_by_what_ended_its_workers(
+    was_killed: bool, tries: int, words: str
+) -> None:
+    shell = patient_shell()
+    want(shell, A, "d", batches=1)
+    shell.lose(1)  # it held another chunk behind this one
+    shell.join()
+    for death in range(tries):
+        assert not failures(shell, A), f"after {death} deaths"
+        shell.lose(alone_with(shell, 0), was_killed=was_killed)
+        shell.join()
+    (failed,) = failures(shell, A)
+    assert failed.code == "worker-died"
+    assert "rows 0 .. 2" in failed.message
+    assert words in failed.message
+
+
+def test_a_suspect_chunk_goes_to_a_worker_that_has_filled_another_one() -> None:
+    shell = patient_shell(workers=0)
+    want(shell, A, "d", batches=2)
+    shell.lose(shell.join())
+    fresh = shell.join()
+    assert 0 not in [shell.fills[t].first for t in shell.workers[fresh]][:1]
+    shell.fill(fresh)
+    while shell.fills[shell.workers[fresh][0]].first != 0:
+        shell.fill(fresh)
+    assert len(shell.workers[fresh]) == 1, "alone"
+    shell.finish()
+    assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
