@@ -1,4 +1,4 @@
-"""Workers that are killed at random, which no sample is blamed for, and a sample that kills each."""
+"""Workers killed at random, which no sample is blamed for; and a sample that ends each worker."""
 
 import random
 import signal
