@@ -90,8 +90,9 @@ def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behin
     assert shell.killed == [1]
     shell.lose(1)
     shell.join()
-    fill_all_but(shell, "d")
-    assert shell.clients[B].wanted[0, 0].sent == ROWS
+    shell.finish()
+    for peer in (A, B):
+        assert shell.clients[peer].wanted[0, 0].sent == ROWS
 
 
 def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
