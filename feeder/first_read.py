@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import ResourceError
 from feeder.parent_death import die_with_parent
 from feeder.regular_file import open_regular, read_regular
 
@@ -33,7 +33,7 @@ _END_BYTES: Final = 4096
 
 
 def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADLINE_S) -> None:
-    """Return once each dataset has answered; DatasetError names the first one that does not.
+    """Return once each dataset has answered; ResourceError names the first one that does not.
 
     ``folders`` has the folder of each dataset by what the dataset is called in messages.
     """
@@ -56,7 +56,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
         with process.stdout as answers:
             for name in folders:
                 if not select.select([answers], [], [], deadline_s)[0]:
-                    raise DatasetError(
+                    raise ResourceError(
                         f"{name} cannot be read: no answer in {deadline_s:.0f} s, is its file "
                         "system alive?"
                     )

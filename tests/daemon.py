@@ -124,11 +124,11 @@ class Daemon:
     @property
     def node(self) -> psutil.Process:
         """The first node process."""
-        return psutil.Process(self.process.pid).children()[0]
+        return node_processes(psutil.Process(self.process.pid))[0]
 
     def workers(self) -> list[psutil.Process]:
         """The workers of the first node process."""
-        return self.node.children()
+        return [child for child in self.node.children() if not runs(child, "feeder.first_read")]
 
     def family(self) -> set[psutil.Process]:
         """All processes that the daemon has now, and those that were seen before."""
@@ -357,12 +357,15 @@ def check_batch(
 
 def node_processes(supervisor: psutil.Process) -> list[psutil.Process]:
     """Return a supervisor's node processes, without what it runs to look at datasets."""
-    found = []
-    for child in supervisor.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "feeder.node" in child.cmdline():
-                found.append(child)
-    return found
+    return [child for child in supervisor.children() if runs(child, "feeder.node")]
+
+
+def runs(process: psutil.Process, module: str) -> bool:
+    """Whether a process lives and runs a module of ours."""
+    try:
+        return module in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def open_fds(process: psutil.Process) -> int:

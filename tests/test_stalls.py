@@ -85,14 +85,14 @@ def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behin
     assert not shell.killed
     shell.fill(1)
     shell.fill(1)
-    assert "e" in datasets_in_hand(shell)[1]
-    while datasets_in_hand(shell)[1] != ["d", "e"] and datasets_in_hand(shell)[1]:
-        if datasets_in_hand(shell)[1][0] == "d":
-            break
-        shell.fill(1)
-    if datasets_in_hand(shell)[1][:1] == ["d"] and "e" in datasets_in_hand(shell)[1]:
-        shell.advance(PATIENCE_S + 1)
-        assert shell.killed == [1]
+    assert datasets_in_hand(shell) == {1: ["d", "e"]}
+    shell.advance(PATIENCE_S + 1)
+    assert shell.killed == [1]
+    shell.lose(1)
+    shell.join()
+    shell.finish()
+    for peer in (A, B):
+        assert shell.clients[peer].wanted[0, 0].sent == ROWS
 
 
 def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from bench.footprint import mapped_slot_memories
 from feeder.stats_request import request_counters
-from tests.daemon import Daemon, pack_small, wait_until
+from tests.daemon import Daemon, pack_small, runs, wait_until
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
 from tests.lent_client import expected
@@ -193,7 +193,7 @@ def enter(phase: str, service: Service, trainee: Trainee) -> psutil.Process | No
 
 
 def _has_worker(daemon: Daemon) -> bool:
-    return any("feeder.worker" in process.cmdline() for process in daemon.family())
+    return any(runs(process, "feeder.worker") for process in daemon.family())
 
 
 def find(victim: str, service: Service) -> psutil.Process:

@@ -122,7 +122,7 @@ def test_commands_name_a_dataset_that_gives_no_answer(disk: HangingFolder, tmp_p
         assert len(lines) == 1, (name, printed)
         assert str(disk.path) in lines[0]
         assert "cannot be read: no answer in 30 s, is its file system alive?" in lines[0]
-        assert process.returncode == 3
+        assert process.returncode == 4, "it may answer later: systemd tries again"
 
 
 @pytest.mark.parametrize("command", ["verify", "unpack"])
