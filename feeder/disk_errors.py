@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from feeder.errors import ResourceError
+from feeder.path_text import path_to_text
+from feeder.shard_format import printable
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -29,6 +31,6 @@ def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             cause, mend = f"not writable ({error.strerror})", "change that"
         else:
-            at = f" at {error.filename}" if error.filename else ""
+            at = f" at {printable(path_to_text(error.filename))}" if error.filename else ""
             cause, mend = f"{error.strerror}{at}", "mend that"
         raise ResourceError(f"{doing} {folder} failed: {cause}; {mend}, then {remedy}") from error

@@ -1,29 +1,46 @@
 """Unpacks a dataset into a folder of classes: OUT/class/name.jpg.
 
 Pixels equal those of the source files (of samples that were converted: those of the conversion).
-A name keeps its suffix where that is one of JPEGs, else it gets .jpg. Each file appears whole or
-not at all.
+A name keeps its suffix where that is one of JPEGs, else it gets .jpg; one that the file system of
+OUT does not take is shortened (``unpack_names``) and listed in OUT/.shortened-names.jsonl. Each
+file appears whole or not at all.
 """
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from feeder.disk_errors import explain_disk_errors, is_inside
 from feeder.errors import ConfigError
 from feeder.manifest import Manifest, load_manifest
+from feeder.path_text import path_to_text
 from feeder.progress import ProgressLine
 from feeder.task_pool import TaskPool
-from feeder.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished
+from feeder.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished, shortened_path
 
-_AGAIN = "run the same command again with --force"
+SHORTENED_NAME: Final = ".shortened-names.jsonl"
+"""Packing leaves names out that begin with a dot: OUT can be packed again as it is."""
+
+_AGAIN: Final = "run the same command again with --force"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackSummary:
+    """What an unpacking came to."""
+
+    manifest: Manifest
+    shortened: int
+    """Names that the file system of OUT does not take; SHORTENED_NAME lists them."""
 
 
 def unpack_dataset(
     path: Path, out: Path, *, jobs: int, force: bool, progress: ProgressLine
-) -> Manifest:
-    """Unpack the dataset at ``path`` into ``out``; return its manifest.
+) -> UnpackSummary:
+    """Unpack the dataset at ``path`` into ``out``.
 
     ``force`` allows an ``out`` that is not empty, and replaces files of the same names. Raises
     DatasetError, ConfigError and ResourceError.
@@ -31,6 +48,7 @@ def unpack_dataset(
     manifest = load_manifest(path)
     if is_inside(out, path):
         raise ConfigError(f"{out} is inside the dataset {path}: give a folder outside")
+    shortened = 0
     with explain_disk_errors("unpacking into", out, _AGAIN):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file where the folder to unpack into should be")
@@ -40,16 +58,33 @@ def unpack_dataset(
                 f"{out} is not empty: give an empty or a new folder, or --force to replace files "
                 "of the same names"
             )
-        setup = UnpackSetup(path=str(path.absolute()), out=str(out.absolute()))
+        setup = UnpackSetup(path=path_to_text(path.absolute()), out=path_to_text(out.absolute()))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
             with TaskPool("feeder.unpack_shard", msgspec.to_builtins(setup), jobs=jobs) as pool:
                 for _, _, news in pool.run(_tasks(manifest)):
                     progress.add(news["samples"], news["bytes"])
+                    shortened += news["shortened"]
+            if shortened:
+                _list_shortened(out, len(manifest.shards))
         finally:
             progress.end()
-            remove_unfinished(out)
-    return manifest
+            remove_unfinished(os.fsencode(out))
+    return UnpackSummary(manifest=manifest, shortened=shortened)
+
+
+def _list_shortened(out: Path, shards: int) -> None:
+    """Join the lists of all shards, in their order, into one that is whole when it is there."""
+    folder = os.fsencode(out)
+    whole = shortened_path(folder, shards)  # the name of none of them, and removed as theirs are
+    with open(whole, "wb") as file:
+        for number in range(shards):
+            try:
+                with open(shortened_path(folder, number), "rb") as part:
+                    file.write(part.read())
+            except FileNotFoundError:  # none of its names was too long
+                continue
+    os.replace(whole, out / SHORTENED_NAME)
 
 
 def _tasks(manifest: Manifest) -> Iterator[dict[str, object]]:

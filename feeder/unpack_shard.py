@@ -1,26 +1,34 @@
-"""Turns one shard back into ordinary JPEG files: the work of an unpacking's worker process."""
+"""Turns one shard back into ordinary JPEG files: the work of an unpacking's worker process.
 
+Names are bytes here, as the file system has them, whatever the locale.
+"""
+
+import errno
+import json
 import os
-from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from feeder.dataset import open_shard
-from feeder.errors import DatasetError
+from feeder.errors import DatasetError, ResourceError
 from feeder.manifest import ShardEntry
-from feeder.pack_listing import unpacked_name
-from feeder.shard_format import checksum, decode_name, printable, record_is_intact
+from feeder.path_text import path_from_text
+from feeder.shard_format import checksum, decode_name, encode_name, printable, record_is_intact
 from feeder.shard_reader import ShardReader
 from feeder.task_pool import Report
 from feeder.tiles import layout_of, whole_jpeg
+from feeder.unpack_names import NameLimits, choose_name
 
 _REPORT_EVERY: Final = 32  # samples
+_TEMPORARY: Final = b".unpacking-"
+_REFUSED: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""What file systems answer to names that they do not take, if they do not take every byte."""
 
 
 class UnpackSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all shards of an unpacking have in common."""
+    """What all shards of an unpacking have in common; paths as ``path_to_text`` writes them."""
 
     path: str
     out: str
@@ -34,28 +42,49 @@ class UnpackTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Unpack the shard; reports and answers {"samples", "bytes"} that were added since the last."""
+    """Unpack the shard.
+
+    Reports and answers {"samples", "bytes", "shortened"} that were added since the last; the names
+    that were shortened stand in the file ``shortened_path``, if there are any.
+    """
     settings, shard = msgspec.convert(setup, UnpackSetup), msgspec.convert(task, UnpackTask)
-    reader = open_shard(Path(settings.path), shard.entry, shard.number)
-    out = Path(settings.out)
-    temporary = out / f".unpacking-{shard.number:05d}.tmp"
-    samples = size_bytes = 0
+    reader = open_shard(path_from_text(settings.path), shard.entry, shard.number)
+    out = encode_name(settings.out)
+    temporary = os.path.join(out, _TEMPORARY + b"%05d.tmp" % shard.number)
+    limits = NameLimits.of_folder(out)
+    shortened: list[str] = []
+    samples = size_bytes = listed = 0
     try:
         records, names, _ = reader.read_index()
         for row, record in enumerate(records):
             start = int(record["name_offset"])
-            name = decode_name(names[start : start + int(record["name_bytes"])])
-            jpeg = _read_jpeg(reader, record, f"{printable(name) or f'row {row}'} in {reader.path}")
-            _place(jpeg, temporary, out / safe_name(name, str(reader.path)))
+            stored = bytes(names[start : start + int(record["name_bytes"])])
+            shown = printable(decode_name(stored)) or f"row {row}"
+            jpeg = _read_jpeg(reader, record, f"{shown} in {reader.path}")
+            chosen = choose_name(stored, limits, str(reader.path))
+            _place(jpeg, temporary, os.path.join(out, chosen.path), shown)
+            if chosen.is_shortened:
+                entry = {"name": decode_name(stored), "path": decode_name(chosen.path)}
+                shortened.append(json.dumps(entry) + "\n")
             samples += 1
             size_bytes += len(jpeg)
             if samples == _REPORT_EVERY:
-                report({"samples": samples, "bytes": size_bytes})
+                new = len(shortened) - listed
+                report({"samples": samples, "bytes": size_bytes, "shortened": new})
                 samples = size_bytes = 0
+                listed = len(shortened)
+        if shortened:
+            with open(shortened_path(out, shard.number), "w", encoding="ascii") as file:
+                file.writelines(shortened)
     finally:
         reader.close()
-        temporary.unlink(missing_ok=True)
-    return {"samples": samples, "bytes": size_bytes}
+        _remove(temporary)
+    return {"samples": samples, "bytes": size_bytes, "shortened": len(shortened) - listed}
+
+
+def shortened_path(out: bytes, number: int) -> bytes:
+    """Return the file in which the shortened names of a shard stand until all are unpacked."""
+    return os.path.join(out, _TEMPORARY + b"%05d.names" % number)
 
 
 def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
@@ -75,26 +104,37 @@ def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
         raise DatasetError(f"{where} is damaged ({error}): run feeder verify") from None
 
 
-def _place(jpeg: bytes, temporary: Path, path: Path) -> None:
-    """Write ``path`` so that it is whole whenever it is there."""
-    temporary.write_bytes(jpeg)
+def _place(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
+    """Write ``path`` so that it is whole whenever it is there; errors are about the sample's."""
     try:
-        temporary.replace(path)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.replace(path)
+        with open(temporary, "wb") as file:
+            file.write(jpeg)
+        try:
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            raise ResourceError(
+                f"{name} cannot be unpacked: the file system does not take the name "
+                f"{printable(decode_name(path))} ({error.strerror}): unpack into a folder with a "
+                "shorter path, or of another file system"
+            ) from None
+        raise OSError(error.errno, error.strerror, path) from None
 
 
-def safe_name(name: str, where: str) -> PurePosixPath:
-    """Return the path below OUT for the sample ``name``; DatasetError where it would lead out."""
-    path = PurePosixPath(unpacked_name(name))
-    parts = name.split("/")
-    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in name:
-        raise DatasetError(f"{where} holds a sample of the impossible name {name!r}: not unpacked")
-    return path
-
-
-def remove_unfinished(out: Path) -> None:
-    """Remove what was being written when an unpacking died."""
-    for path in out.glob(".unpacking-*.tmp"):
+def _remove(path: bytes) -> None:
+    try:
         os.unlink(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # else it cannot be there
+            raise
+
+
+def remove_unfinished(out: bytes) -> None:
+    """Remove what was being written when an unpacking died."""
+    with os.scandir(out) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(_TEMPORARY)]
+    for path in found:
+        _remove(path)

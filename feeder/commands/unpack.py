@@ -12,7 +12,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "unpack",
         help="turn a dataset back into ordinary JPEGs",
         description="Write the samples of the dataset DST to OUT/class/name as ordinary JPEGs "
-        "whose pixels equal the originals'.",
+        "whose pixels equal the originals'. Names that the file system of OUT does not take are "
+        "shortened, and listed in OUT/.shortened-names.jsonl.",
     )
     parser.add_argument("dataset", type=Path, metavar="DST")
     parser.add_argument("out", type=Path, metavar="OUT")
@@ -28,11 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.progress import ProgressLine
     from feeder.stop_signals import StopSignals
     from feeder.task_pool import choose_jobs
-    from feeder.unpack import unpack_dataset
+    from feeder.unpack import SHORTENED_NAME, unpack_dataset
 
     with StopSignals() as signals:
         try:
-            manifest = unpack_dataset(
+            summary = unpack_dataset(
                 arguments.dataset,
                 arguments.out,
                 jobs=choose_jobs(arguments.jobs),
@@ -45,5 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
                 "--force\n"
             )
             return signals.exit_status
-    print(f"unpacked {manifest.samples:,} images into {arguments.out}")
+    print(f"unpacked {summary.manifest.samples:,} images into {arguments.out}")
+    if summary.shortened:
+        print(
+            f"{summary.shortened:,} names are shortened, as the file system does not take them: "
+            f"{arguments.out / SHORTENED_NAME} lists them"
+        )
     return 0

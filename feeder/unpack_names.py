@@ -1,0 +1,105 @@
+"""Where each sample of a dataset is unpacked to: its name below OUT, shortened where it must be.
+
+A name that the file system takes as it is stays as it is, but for its suffix. Others are shortened:
+
+    a component longer than NAME_MAX     its beginning ~ hash of the component . suffix
+    a path longer than PATH_MAX          its class folder / beginning of the rest ~ hash . suffix
+    a component that looks shortened     as one that is too long
+
+The last rule makes the mapping one-to-one but for collisions of 128-bit hashes: no component that
+stays as it is can be what another one is shortened to. So each worker process names its own samples
+alone, and every run gives the same names on file systems of the same limits.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.errors import DatasetError
+from feeder.pack_listing import unpacked_name
+from feeder.shard_format import decode_name, encode_name
+
+_HASH_BYTES: Final = 16
+_MARK: Final = b"~"
+_SHORTENED: Final = re.compile(rb"~[0-9a-f]{32}(\.[^./]*)?\Z")
+_SUFFIX_BYTES_MAX: Final = 16  # what is longer behind the last dot is no suffix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameLimits:
+    """What the file system of a folder takes."""
+
+    name_bytes_max: int
+    """Of a file or folder."""
+    path_bytes_max: int
+    """Of a path below the folder, relative to it."""
+
+    @classmethod
+    def of_folder(cls, folder: bytes) -> "NameLimits":
+        """Ask the system about an absolute folder that is there; OSError where that fails."""
+        path_bytes = os.pathconf(folder, "PC_PATH_MAX") - 1  # its last zero byte
+        return cls(
+            name_bytes_max=os.pathconf(folder, "PC_NAME_MAX"),
+            path_bytes_max=path_bytes - len(folder) - 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackedName:
+    """Where a sample goes."""
+
+    path: bytes
+    """Relative to OUT."""
+    is_shortened: bool
+
+
+def choose_name(stored: bytes, limits: NameLimits, where: str) -> UnpackedName:
+    """Return the path below OUT of the sample that is stored as ``stored``.
+
+    DatasetError, which names ``where``, if that would lead out of its class folder.
+    """
+    name = decode_name(stored)
+    parts = name.split("/")
+    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in name:
+        raise DatasetError(f"{where} holds a sample of the impossible name {name!r}: not unpacked")
+    wanted = encode_name(unpacked_name(name))
+    folder, *rest = components = wanted.split(b"/")
+    fitting = [_fit(component, limits.name_bytes_max) for component in components]
+    if len(b"/".join(fitting)) > limits.path_bytes_max:
+        fitting = [_fit(folder, limits.name_bytes_max), _shorten(rest, limits)]
+    path = b"/".join(fitting)
+    return UnpackedName(path=path, is_shortened=path != wanted)
+
+
+def _fit(component: bytes, bytes_max: int) -> bytes:
+    if len(component) <= bytes_max and not _SHORTENED.search(component):
+        return component
+    return _cut(component, component, bytes_max)
+
+
+def _shorten(components: Sequence[bytes], limits: NameLimits) -> bytes:
+    """Return one component for a path of some, which say where it would have been."""
+    return _cut(b" ".join(components), b"/".join(components), limits.name_bytes_max)
+
+
+def _cut(text: bytes, hashed: bytes, bytes_max: int) -> bytes:
+    """Return as much of ``text`` as there is room for, the hash of ``hashed``, and the suffix."""
+    stem, suffix = os.path.splitext(text)
+    if len(suffix) > _SUFFIX_BYTES_MAX:
+        stem, suffix = text, b""
+    digest = hashlib.blake2b(hashed, digest_size=_HASH_BYTES).hexdigest().encode()
+    end = _MARK + digest + suffix
+    return _beginning(stem, max(0, bytes_max - len(end))) + end
+
+
+def _beginning(text: bytes, bytes_max: int) -> bytes:
+    """Return the first bytes of ``text``, whole characters where it is UTF-8."""
+    beginning = text[:bytes_max]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return beginning
+    return beginning.decode(errors="ignore").encode()
