@@ -10,7 +10,6 @@ is missing is reported in a line.
 import gc
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from feeder.channel import Channel, ChannelClosedError
@@ -43,6 +42,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     check_libraries()
     from feeder.chunk_filler import STAGES, ChunkFiller
     from feeder.decoded_cache import DecodedCache
+    from feeder.path_text import path_from_bytes
     from feeder.sample_cache import COUNTS
     from feeder.self_test import compute_self_test
 
@@ -52,7 +52,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
         cache = DecodedCache(cache_fd, configure.cache)
     filler = ChunkFiller(
         {
-            name: Dataset.open(Path(path), open_shards=configure.open_shards)
+            name: Dataset.open(path_from_bytes(path), open_shards=configure.open_shards)
             for name, path in configure.datasets.items()
         },
         cache,

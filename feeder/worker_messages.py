@@ -25,8 +25,8 @@ def printable(text: str) -> str:
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """The first message: what will be served. The decoded cache, if there is one, comes as fd."""
 
-    datasets: dict[str, str]
-    """Folder of each dataset by its name."""
+    datasets: dict[str, bytes]
+    """Path of each dataset's folder by its name."""
     open_shards: int
     """Most shards of a dataset that the worker holds open."""
     self_test: bool

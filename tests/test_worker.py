@@ -79,7 +79,7 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
     recipe, memory = small_recipe(), SlotMemory.create(_layout())
     with WorkerProcess() as worker, Dataset.open(packed) as dataset:
         channel = worker.channel
-        channel.send(Configure(datasets={"d": str(packed)}, open_shards=8, self_test=True))
+        channel.send(Configure(datasets={"d": bytes(packed)}, open_shards=8, self_test=True))
         started = channel.receive()
         assert isinstance(started, Started)
         assert started.stages == STAGES
@@ -112,7 +112,9 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
 def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     with WorkerProcess() as worker:
         folder = str(tmp_path / "gone")
-        worker.channel.send(Configure(datasets={"d": folder}, open_shards=8, self_test=False))
+        worker.channel.send(
+            Configure(datasets={"d": folder.encode()}, open_shards=8, self_test=False)
+        )
         message = worker.channel.receive()
         assert isinstance(message, CannotStart)
         assert isinstance(message.as_error(), DatasetError)
@@ -135,7 +137,7 @@ def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -
     recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
     with WorkerProcess() as worker:
         channel = worker.channel
-        channel.send(Configure(datasets={"d": str(tmp_path)}, open_shards=8, self_test=False))
+        channel.send(Configure(datasets={"d": bytes(tmp_path)}, open_shards=8, self_test=False))
         assert isinstance(channel.receive(), Started)
         channel.send(
             OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
@@ -214,7 +216,7 @@ def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
     near.set_timeout(0)
     assert near.receive() is None
     with pytest.raises(ResourceError, match="does not fit"):
-        near.send(Configure(datasets={"d": "x" * 200_000}, open_shards=1, self_test=False))
+        near.send(Configure(datasets={"d": b"x" * 200_000}, open_shards=1, self_test=False))
     with pytest.raises(ChannelFullError):
         _send_for_ever(near)
     theirs.close()
