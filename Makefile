@@ -86,8 +86,8 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/native/*) $(VENV)/.pillow-sim
 	@$(BIN)/python -c 'from feeder import runtime; runtime.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in runtime.library_versions().items()))'
 	@touch $@
 
-# The pictures of the bench are drawn in tests, too.
+# The pictures of the bench are drawn in tests, too; `locales` is for names in other encodings.
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
-	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd
+	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
 	@$(PIP) --quiet install --editable '.[plots]'
 	@touch $@

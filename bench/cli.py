@@ -10,6 +10,7 @@ from bench.compare import Comparison
 from bench.report import JudgedReport, Report
 from feeder.errors import FeederError
 from feeder.stop_signals import StopSignals
+from feeder.text_streams import escape_unencodable
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -151,6 +152,7 @@ def _time(text: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one bench and return the exit status (as ``feeder`` has them)."""
+    escape_unencodable()
     arguments = build_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
     with StopSignals() as signals:

@@ -45,7 +45,8 @@ class WorkerMemory:
     def of_process(cls, pid: int) -> Self:
         """Read it from /proc/PID/status, which keeps shared memory apart."""
         fields = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            line.split(":", 1)
+            for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
         )
         anonymous, file, shared = (
             int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile", "RssShmem")
@@ -201,4 +202,4 @@ def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log:
 
 
 def _last_line(log: Path) -> str:
-    return (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+    return (log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]

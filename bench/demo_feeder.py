@@ -128,4 +128,4 @@ def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log:
 
 
 def _last_line(log: Path) -> str:
-    return (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+    return (log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]

@@ -46,7 +46,9 @@ class ProcessFootprint:
             name: int(rest.split()[0]) * 1024
             for name, _, rest in (
                 line.partition(":")
-                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+                for line in Path(f"/proc/{pid}/smaps_rollup")
+                .read_text("utf-8", "replace")
+                .splitlines()[1:]
             )
         }
         folder = f"/proc/{pid}/fd"
@@ -102,7 +104,7 @@ class Footprint:
 
 def mapped_slot_memories(pid: int) -> int:
     """Return how many sessions' slots a process maps."""
-    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
     return len({line.split()[4] for line in lines if f"{_ANONYMOUS}feeder-slots" in line})
 
 

@@ -73,7 +73,7 @@ def pinned_to(cores: frozenset[int]) -> Iterator[None]:
 
 def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
     except OSError:
         lines = []
     for line in lines:

@@ -74,7 +74,9 @@ def default_folder() -> Path:
 
 
 _TORCH: Final = "torch==2.13.0"  # as in the Makefile; where only its DataLoader is used
-_SIMD_FLAG = "-mavx2" if "avx2" in Path("/proc/cpuinfo").read_text().split() else ""
+_SIMD_FLAG = (
+    "-mavx2" if "avx2" in Path("/proc/cpuinfo").read_text("utf-8", "replace").split() else ""
+)
 
 ENVIRONMENTS: Final = {
     environment.name: environment

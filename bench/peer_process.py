@@ -218,7 +218,7 @@ class PeerProcess:
         return PeerFailure(f"ended with {status}{self._last_words()}")
 
     def _last_words(self) -> str:
-        return last_line(self._log.read_text(errors="replace"), before=": ")
+        return last_line(self._log.read_text("utf-8", "replace"), before=": ")
 
 
 def last_line(text: str, *, before: str = "") -> str:

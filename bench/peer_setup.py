@@ -60,9 +60,11 @@ def make_environment(environment: Environment, folder: Path) -> str | None:
         if status:
             reason = _reason(said) or f"status {status}"
             shown = " ".join(command[1:])
-            (place / FAILURE).write_text(f"$ python {shown}\n{said}\n\n{reason}\n")
+            (place / FAILURE).write_text(
+                f"$ python {shown}\n{said}\n\n{reason}\n", "utf-8", "backslashreplace"
+            )
             return reason
-    (place / MARK).write_text("made by make peers\n")
+    (place / MARK).write_text("made by make peers\n", "utf-8")
     return None
 
 
@@ -73,7 +75,7 @@ def why_missing(name: str, folder: Path) -> str | None:
         return None
     failure = place / FAILURE
     if failure.exists():
-        return f"cannot be installed: {last_line(failure.read_text(errors='replace'))}"
+        return f"cannot be installed: {last_line(failure.read_text('utf-8', 'replace'))}"
     return "not installed: run `make peers`"
 
 

@@ -172,8 +172,8 @@ def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:
         SecretKey(name, zmq.curve_keypair()[1].decode()) for name in ("server", "client")
     )
     (folder / "server").touch(0o600)
-    (folder / "server").write_text(format_secret_key(server))
-    (folder / "allowed").write_text(format_public_key(client.public()))
+    (folder / "server").write_text(format_secret_key(server), "ascii")
+    (folder / "allowed").write_text(format_public_key(client.public()), "ascii")
     return server, client
 
 
@@ -182,7 +182,7 @@ def crypto_library() -> tuple[str, Path | None]:
 
     What the process has mapped cannot be wrong; a library within libzmq shows by its symbols.
     """
-    maps = Path("/proc/self/maps").read_text().splitlines()
+    maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     mapped = {line.split(maxsplit=5)[-1] for line in maps if "/" in line}
     paths = [Path(text.strip()) for text in mapped]
     for path in paths:

@@ -8,7 +8,6 @@ whose files are missing, changed or on a file system that hangs keeps no worker 
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.packing import pixel_layout_of
+from feeder.path_text import path_from_bytes
 from feeder.plan import EpochPlan, ShardLayout
 from feeder.recipe import Recipe
 from feeder.sample import STAGES as SAMPLE_STAGES
@@ -155,7 +155,9 @@ class ChunkFiller:
         if dataset is None:
             source = self._sources[name]
             dataset = Dataset.open(
-                Path(source.folder), open_shards=self._open_shards, fingerprint=source.fingerprint
+                path_from_bytes(source.folder),
+                open_shards=self._open_shards,
+                fingerprint=source.fingerprint,
             )
             self._datasets[name] = dataset
         return dataset

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from feeder import __version__
 from feeder.commands import keygen, pack, preview, serve, status, unpack, verify
 from feeder.errors import FeederError
+from feeder.text_streams import escape_unencodable
 
 _COMMANDS = (pack, verify, unpack, serve, preview, status, keygen)
 
@@ -27,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (0 success, 2 usage, else see feeder.errors)."""
+    escape_unencodable()
     arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)

@@ -15,6 +15,7 @@ reads a configuration file.
 import dataclasses
 import difflib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -34,7 +35,9 @@ from feeder.config_keys import (
 )
 from feeder.endpoint import check_exposure, parse_endpoint
 from feeder.errors import ConfigError
+from feeder.path_text import path_to_text
 from feeder.regular_file import read_regular
+from feeder.shard_format import encode_name
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
@@ -151,6 +154,8 @@ def load_config(
     provenance: dict[str, str] = {}
     if path is not None:
         for key, value in _flatten(_read_toml(path), str(path)):
+            if isinstance(value, str) and _is_path(key):
+                value = _decode_path(value)
             values[key] = _parse(key, value, str(path), path.resolve().parent)
             provenance[key] = str(path)
     for key, value in _flatten_overrides(overrides):
@@ -184,7 +189,9 @@ def format_effective(config: Config) -> str:
             (field.name, getattr(holder, field.name), f"{table}.{field.name}")
             for field in dataclasses.fields(holder)
         ]
-    lines += [(_quote_key(name), str(path), f"data.{name}") for name, path in config.data.items()]
+    lines += [
+        (_quote_key(name), path_to_text(path), f"data.{name}") for name, path in config.data.items()
+    ]
     texts = [f"{name} = {_toml_value(value)}" for name, value, _ in lines]
     width = max(map(len, texts))
     shown = [
@@ -304,6 +311,18 @@ def _parse_dataset(key: str, value: object, where: str, base: Path) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is the path of a folder")
     return base / value
+
+
+def _is_path(key: str) -> bool:
+    return key.startswith("data.") or isinstance(_KINDS.get(key), FilePath)
+
+
+def _decode_path(text: str) -> str:
+    """Return the path that the file, which is UTF-8, writes as ``text``; Python uses the locale."""
+    try:
+        return os.fsdecode(encode_name(text))
+    except UnicodeEncodeError:  # a lone half of a surrogate pair, which no path has
+        return text
 
 
 def _nearest(key: str) -> str:

@@ -286,7 +286,7 @@ def _name_of(address: object) -> str:
 def own_bytes(statm: Path = Path("/proc/self/statm")) -> int | None:
     """Return this process's resident memory that it shares with nobody; None where unknown."""
     try:
-        _, resident, shared, *_ = statm.read_text().split()
+        _, resident, shared, *_ = statm.read_text("ascii").split()
     except OSError:
         return None
     return (int(resident) - int(shared)) * _PAGE_BYTES

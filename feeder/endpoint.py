@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.shard_format import printable
 from feeder.slot_claim import DOOR_SUFFIX
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -179,7 +180,11 @@ def clear_stale_socket(path: Path) -> None:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    if not path.startswith("/") or "\0" in path or not _is_file_name(path):
+    if path.startswith("/") and "\0" not in path and not _is_file_name(path):
+        raise ConfigError(
+            f"bind: the path of {printable(text)} is no UTF-8 in this locale: choose one of ASCII"
+        )
+    if not path.startswith("/") or "\0" in path:
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
     if len(path.encode("utf-8", "surrogatepass")) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
@@ -190,8 +195,12 @@ def _parse_ipc(text: str) -> Endpoint:
 
 
 def _is_file_name(path: str) -> bool:
+    """Return whether libzmq, which is given UTF-8, and the system mean the same file by ``path``.
+
+    They do not where ``path`` has bytes that are no UTF-8, or other than ASCII in a locale that is
+    not of UTF-8.
+    """
     try:
-        os.fsencode(path)
-    except UnicodeEncodeError:  # a lone half of a surrogate pair
+        return os.fsencode(path) == path.encode()
+    except UnicodeEncodeError:
         return False
-    return True

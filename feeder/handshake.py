@@ -17,6 +17,7 @@ Both clients use this module: ``trainer_client`` and ``feeder.fetch``.
 """
 
 import contextlib
+import errno
 import os
 import socket
 import time
@@ -71,6 +72,10 @@ def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) ->
         dealer.set(zmq.CURVE_SERVERKEY, keys.server.text.encode())
         dealer.set(zmq.CURVE_PUBLICKEY, keys.own.public().text.encode())
         dealer.set(zmq.CURVE_SECRETKEY, keys.own.text.encode())
+    try:
+        endpoint.encode()
+    except UnicodeEncodeError:  # of a path that is no UTF-8
+        raise zmq.ZMQError(errno.EINVAL) from None
     dealer.connect(endpoint)
 
 

@@ -7,6 +7,7 @@ pressure. (This is how Kubernetes computes a working set.)
 """
 
 import errno
+import os
 import sys
 from pathlib import Path
 from typing import Final, Literal
@@ -79,12 +80,12 @@ def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available:
 def _cgroup_folders(root: Path) -> list[Path]:
     """Return the folders that limit this process's memory, from its own cgroup up to the root."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_bytes().splitlines()
     except OSError:
         return []
     folders: list[Path] = []
     for line in lines:
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = os.fsdecode(line).split(":", 2)
         if controllers == "":
             base = root / "sys/fs/cgroup"
         elif "memory" in controllers.split(","):
@@ -110,7 +111,7 @@ def _read_limit(folder: Path) -> tuple[int | None, int | None]:
 
 def _read_number(path: Path) -> int | None:
     try:
-        text = path.read_text().strip()
+        text = path.read_text("ascii", "replace").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None  # cgroup v2 writes "max" for no limit
@@ -118,7 +119,7 @@ def _read_number(path: Path) -> int | None:
 
 def _inactive_file(folder: Path) -> int:
     try:
-        lines = (folder / "memory.stat").read_text().splitlines()
+        lines = (folder / "memory.stat").read_text("ascii", "replace").splitlines()
     except OSError:
         return 0
     figures = dict(line.split(" ", 1) for line in lines if " " in line)

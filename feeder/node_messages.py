@@ -27,7 +27,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """Host name and number; clients are told the first endpoint as bound with it."""
     endpoints: tuple[str, ...]
     workers: int
-    datasets: dict[str, str]
+    datasets: dict[str, bytes]
     """Folder of each dataset by its name."""
     window_max: int
     chunk_images: int
@@ -37,9 +37,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     nodes: int
     """How many node processes the daemon has."""
     clients_max: int
-    secret_key: str
+    secret_key: bytes
     """File of the key for tcp; empty where tcp is plain."""
-    client_keys: str
+    client_keys: bytes
     socket_mode: int
     client_sessions_max: int
     client_slots_bytes: int

@@ -9,7 +9,6 @@ import resource
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from feeder.keys import read_secret_key
 from feeder.log_lines import start_logging
 from feeder.node_loop import NodeLoop
 from feeder.node_messages import NodeConfig, NodeToSupervisor, SupervisorToNode
+from feeder.path_text import path_from_bytes
 from feeder.placement import NodePlacement, restore_affinity
 from feeder.router import Router, ServerKeys
 from feeder.runtime import library_warnings
@@ -82,8 +82,10 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             endpoints = router.bind(wanted)
             door.bind(wanted)
             if config.is_successor:  # else the supervisor has just done so
-                folders = config.datasets.items()
-                check_readable({f"dataset {name} at {path}": Path(path) for name, path in folders})
+                folders = {name: path_from_bytes(path) for name, path in config.datasets.items()}
+                check_readable(
+                    {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
+                )
             served, sizes = open_datasets(config.datasets)
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
@@ -104,14 +106,14 @@ def read_keys(config: NodeConfig) -> ServerKeys | None:
     """Return the keys for tcp, None where it is plain; ConfigError where a file is not right."""
     if not config.secret_key:
         return None
-    clients = KeyList(Path(config.client_keys), may_wait=config.is_successor)
+    clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
     if not clients:
         _log.warning("%s lets nobody in yet: put a client's public key there", clients.path)
-    return ServerKeys(read_secret_key(Path(config.secret_key)), clients)
+    return ServerKeys(read_secret_key(path_from_bytes(config.secret_key)), clients)
 
 
 def open_datasets(
-    folders: Mapping[str, str],
+    folders: Mapping[str, bytes],
 ) -> tuple[dict[str, ServedDataset], dict[str, DecodedSize]]:
     """Return what sessions need to know of each dataset, and how large it is when decoded.
 
@@ -119,10 +121,11 @@ def open_datasets(
     """
     served: dict[str, ServedDataset] = {}
     sizes: dict[str, DecodedSize] = {}
-    for name, folder in folders.items():
-        with Dataset.open(Path(folder)) as dataset:
+    for name, path in folders.items():
+        folder = path_from_bytes(path)
+        with Dataset.open(folder) as dataset:
             classes = tuple(map(printable, dataset.classes))
-            check_classes(classes, folder)
+            check_classes(classes, str(folder))
             served[name] = ServedDataset(
                 fingerprint=dataset.fingerprint,
                 classes=classes,

@@ -37,11 +37,12 @@ from feeder.pack_work import (
     WorkState,
     locate_files,
 )
+from feeder.path_text import path_to_text
 from feeder.plan import MAX_SEED, MAX_SHARDS
 from feeder.progress import ProgressLine
 from feeder.recode import TILE_WIDTHS_PX
 from feeder.runtime import library_warnings
-from feeder.shard_format import shard_name
+from feeder.shard_format import printable, shard_name
 from feeder.task_pool import TaskPool
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
@@ -177,8 +178,9 @@ def _check_folders(source: Path, destination: Path) -> None:
         )
     names -= {WORK_FOLDER_NAME}
     if names:
+        shown = printable(path_to_text(min(names)))
         raise ConfigError(
-            f"{destination} is not empty (it holds {min(names)}): give an empty or a new folder"
+            f"{destination} is not empty (it holds {shown}): give an empty or a new folder"
         )
 
 
@@ -236,8 +238,8 @@ class _Packing:
         work.write_files(self._listing, order)
         places = locate_files(self._listing, order, sizes)
         setup = PartSetup(
-            source=os.path.abspath(self._source),
-            destination=os.path.abspath(self._destination),
+            source=path_to_text(os.path.abspath(self._source)),
+            destination=path_to_text(os.path.abspath(self._destination)),
             tile_width_px=self._options.tile_width_px,
             apply_exif=self._options.apply_exif,
             quality=self._options.quality,

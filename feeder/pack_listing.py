@@ -4,6 +4,9 @@
 
 Every file counts, whatever its suffix; names that begin with a dot are left out and counted. The
 listing is a few arrays and one string of bytes, not an object for each file.
+
+Names are the bytes that the file system has, decoded as UTF-8 whatever the locale: the same source
+gives the same dataset everywhere.
 """
 
 import hashlib
@@ -87,32 +90,34 @@ def list_source(source: Path) -> SourceListing:
     Raises DatasetError for a missing or empty source, a file beside the class folders or a class
     without images; ConfigError for two images that would unpack to one name.
     """
+    root = os.fsencode(source)
     hidden = 0
     classes: list[str] = []
     names, ends, labels = bytearray(), array("q"), array("q")
     sizes, mtimes = array("q"), array("q")
-    for entry in _scan(source, "source folder"):
-        if entry.name.startswith("."):
+    for entry in _scan(root, "source folder"):
+        name = decode_name(entry.name)
+        if name.startswith("."):
             hidden += 1
             continue
         if not _is_folder(entry):
             raise DatasetError(
-                f"{entry.path} is a file where a class folder should be: move it into a class "
-                "folder or out of the source"
+                f"{_show(entry.path)} is a file where a class folder should be: move it into a "
+                "class folder or out of the source"
             )
         files: list[_File] = []
         folders: set[str] = set()
-        hidden += _walk(Path(entry.path), entry.name, files, folders, ())
+        hidden += _walk(entry.path, name, files, folders, ())
         files.sort(key=lambda file: file.name)
-        _check_names(source, files, folders)
-        _check_images(source, entry.name, files)
+        _check_names(root, files, folders)
+        _check_images(root, name, files)
         for file in files:
             names += encode_name(file.name)
             ends.append(len(names))
             labels.append(len(classes))
             sizes.append(file.size_bytes)
             mtimes.append(file.mtime_ns)
-        classes.append(entry.name)
+        classes.append(name)
     if not classes:
         raise DatasetError(f"{source} holds no class folders: put images into a folder per class")
     return SourceListing(
@@ -126,21 +131,25 @@ def list_source(source: Path) -> SourceListing:
     )
 
 
-def _scan(folder: Path, what: str) -> list[os.DirEntry[str]]:
+def _scan(folder: bytes, what: str) -> list[os.DirEntry[bytes]]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            return sorted(entries, key=lambda entry: decode_name(entry.name))
     except FileNotFoundError:
-        raise DatasetError(f"{what} {folder} does not exist") from None
+        raise DatasetError(f"{what} {_show(folder)} does not exist") from None
     except NotADirectoryError:
         raise DatasetError(
-            f"{what} {folder} is a file: give a folder that holds a folder per class"
+            f"{what} {_show(folder)} is a file: give a folder that holds a folder per class"
         ) from None
     except OSError as error:
-        raise DatasetError(f"{what} {folder} cannot be listed: {error.strerror}") from error
+        raise DatasetError(f"{what} {_show(folder)} cannot be listed: {error.strerror}") from error
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _show(path: bytes) -> str:
+    return printable(decode_name(path))
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link to itself, and the like: the packer will say that it is unreadable
@@ -148,7 +157,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _walk(
-    folder: Path,
+    folder: bytes,
     name: str,
     files: list[_File],
     folders: set[str],
@@ -156,20 +165,20 @@ def _walk(
 ) -> int:
     """Add what is below ``folder`` (called ``name``); return how many hidden entries were met."""
     try:
-        status = folder.stat()
+        status = os.stat(folder)
     except OSError as error:
-        raise DatasetError(f"folder {folder} cannot be listed: {error.strerror}") from error
+        raise DatasetError(f"folder {_show(folder)} cannot be listed: {error.strerror}") from error
     identity = (status.st_dev, status.st_ino)
     if identity in above or len(above) >= _DEPTH_MAX:
-        raise DatasetError(f"{folder} links to a folder above it: remove the link")
+        raise DatasetError(f"{_show(folder)} links to a folder above it: remove the link")
     hidden = 0
     for entry in _scan(folder, "folder"):
-        entry_name = f"{name}/{entry.name}"
-        if entry.name.startswith("."):
+        entry_name = f"{name}/{decode_name(entry.name)}"
+        if entry.name.startswith(b"."):
             hidden += 1
         elif _is_folder(entry):
             folders.add(entry_name)
-            hidden += _walk(Path(entry.path), entry_name, files, folders, (*above, identity))
+            hidden += _walk(entry.path, entry_name, files, folders, (*above, identity))
         else:
             try:
                 found = entry.stat()
@@ -185,7 +194,7 @@ def unpacked_name(name: str) -> str:
     return name if suffix.lower() in JPEG_SUFFIXES else f"{stem}.jpg"
 
 
-def _check_names(source: Path, files: Iterable[_File], folders: set[str]) -> None:
+def _check_names(source: bytes, files: Iterable[_File], folders: set[str]) -> None:
     """Raise ConfigError where two images of a class would have one name but for the suffix."""
     seen: dict[str, str] = {}
     for file in files:
@@ -193,35 +202,33 @@ def _check_names(source: Path, files: Iterable[_File], folders: set[str]) -> Non
         other = seen.setdefault(stem, file.name)
         if other != file.name and _is_image(source, other) and _is_image(source, file.name):
             raise ConfigError(
-                f"{printable(other)} and {printable(file.name)} in {source} are two images of one "
-                "name: rename one, "
-                "they could not be told apart after unpacking"
+                f"{printable(other)} and {printable(file.name)} in {_show(source)} are two images "
+                "of one name: rename one, they could not be told apart after unpacking"
             )
         if other != file.name and not _is_image(source, other):
             seen[stem] = file.name
         if unpacked_name(file.name) in folders and _is_image(source, file.name):
             raise ConfigError(
-                f"{printable(file.name)} in {source} has the name of the folder "
+                f"{printable(file.name)} in {_show(source)} has the name of the folder "
                 f"{printable(unpacked_name(file.name))} after unpacking: rename one"
             )
 
 
-def _check_images(source: Path, class_name: str, files: list[_File]) -> None:
+def _check_images(source: bytes, class_name: str, files: list[_File]) -> None:
+    folder = _show(stored_path(source, encode_name(class_name)))
     if not files:
-        raise DatasetError(
-            f"class folder {source / class_name} holds no images: add some or remove the folder"
-        )
+        raise DatasetError(f"class folder {folder} holds no images: add some or remove the folder")
     if not any(_is_image(source, file.name) for file in files):
         raise DatasetError(
-            f"class folder {source / class_name} holds no images: none of its {len(files)} files "
-            "is one; add some or remove the folder"
+            f"class folder {folder} holds no images: none of its {len(files)} files is one; add "
+            "some or remove the folder"
         )
 
 
-def _is_image(source: Path, name: str) -> bool:
-    return sniff_file(os.fsencode(source / name)) is not None
+def _is_image(source: bytes, name: str) -> bool:
+    return sniff_file(stored_path(source, encode_name(name))) is not None
 
 
 def stored_path(source: bytes, stored_name: bytes) -> bytes:
     """Return the path of the file that is stored as ``stored_name``."""
-    return os.path.join(source, os.fsencode(decode_name(stored_name)))
+    return os.path.join(source, stored_name)

@@ -4,10 +4,8 @@ A part is a whole shard as long as nothing was quarantined. Its file and its res
 list of files and on the options only, so it makes no difference which process packs it, or when.
 """
 
-import os
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +13,8 @@ import msgspec
 from feeder.errors import DatasetError
 from feeder.pack_listing import stored_path
 from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, read_files
-from feeder.shard_format import decode_name, printable
+from feeder.path_text import path_from_text
+from feeder.shard_format import decode_name, encode_name, printable
 from feeder.shard_writer import ShardWriter
 from feeder.sources import SourceError, SourceOptions, prepare_sample, read_source
 from feeder.task_pool import Report
@@ -24,7 +23,7 @@ _REPORT_EVERY_S: Final = 0.25
 
 
 class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts of a packing have in common."""
+    """What all parts of a packing have in common; paths as ``path_to_text`` writes them."""
 
     source: str
     destination: str
@@ -48,12 +47,12 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
 
 
 def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, Any]:
-    work = WorkFolder(Path(setup.destination))
+    work = WorkFolder(path_from_text(setup.destination))
     options = SourceOptions(
         tile_width_px=setup.tile_width_px, apply_exif=setup.apply_exif, quality=setup.quality
     )
     files = read_files(work.path / "files", task.offset, task.bytes)
-    source = os.fsencode(setup.source)
+    source = encode_name(setup.source)
     odd: Counter[str] = Counter()
     subsampling: Counter[str] = Counter()
     quarantine: list[QuarantineEntry] = []

@@ -55,7 +55,7 @@ def check_placement(
         return None
     cpus_ok = not placement.pinned or all(mask <= placement.cpus for mask in masks)
     try:
-        text, readable = (process / "numa_maps").read_text(), True
+        text, readable = (process / "numa_maps").read_text("utf-8", "replace"), True
     except OSError:  # a kernel without NUMA, a process of somebody else, or one that just ended
         text, readable = "", False
     own, files = count_pages(text)
@@ -146,7 +146,9 @@ def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, .
 
 def _allowed_cpus(status: Path) -> frozenset[int]:
     try:
-        match = re.search(r"^Cpus_allowed_list:\s*(\S*)$", status.read_text(), re.MULTILINE)
+        match = re.search(
+            r"^Cpus_allowed_list:\s*(\S*)$", status.read_text("utf-8", "replace"), re.MULTILINE
+        )
     except (FileNotFoundError, ProcessLookupError):
         return frozenset()  # that thread just ended
     return parse_cpulist(match[1]) if match else frozenset()

@@ -104,7 +104,7 @@ def pillow_has_avx2() -> bool:
 def cpu_has_avx2(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Tell whether this machine's CPU has AVX2 (x86 only; False elsewhere)."""
     try:
-        return " avx2" in cpuinfo.read_text()
+        return " avx2" in cpuinfo.read_text("utf-8", "replace")
     except OSError:
         return False
 

@@ -12,6 +12,7 @@ processes end with it.
 """
 
 import logging
+import os
 import select
 import signal
 import socket
@@ -285,15 +286,15 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
             name=f"{socket.gethostname()}/{number}",
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
             workers=placement.workers,
-            datasets={name: str(folder) for name, folder in config.data.items()},
+            datasets={name: os.fsencode(folder) for name, folder in config.data.items()},
             window_max=serve.window_max,
             chunk_images=serve.chunk_images,
             slots_bytes=budget,
             decoded_bytes=decoded_bytes,
             nodes=nodes,
             clients_max=serve.clients_max,
-            secret_key=serve.secret_key,
-            client_keys=serve.client_keys,
+            secret_key=os.fsencode(serve.secret_key),
+            client_keys=os.fsencode(serve.client_keys),
             socket_mode=int(serve.socket_mode, 8),
             client_sessions_max=serve.client_sessions_max,
             client_slots_bytes=client_slots_budget(serve.client_slots_bytes, budget),

@@ -129,8 +129,9 @@ def _place(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
 def _remove(path: bytes) -> None:
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        return
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # else it cannot be there
+            raise
 
 
 def remove_unfinished(out: bytes) -> None:

@@ -18,6 +18,7 @@ from feeder.manifest import (
     Manifest,
     load_manifest,
 )
+from feeder.path_text import path_to_text
 from feeder.progress import ProgressLine
 from feeder.regular_file import read_regular
 from feeder.shard_format import checksum
@@ -44,7 +45,7 @@ class Verification:
         """Check everything; yield each problem as one line that names the file or the sample."""
         yield from self._check_quarantine()
         setup = VerifySetup(
-            path=str(self.path.absolute()),
+            path=path_to_text(self.path.absolute()),
             classes=len(self.manifest.classes),
             tile_width_px=self.manifest.tile_width_px,
         )

@@ -8,7 +8,6 @@ prediction where its tables say, and the whole JPEG decodes without a complaint.
 
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ import turbojpeg
 
 from feeder.errors import DatasetError
 from feeder.manifest import ShardEntry
+from feeder.path_text import path_from_text
 from feeder.recode import PIXELS_MAX, Subsampling
 from feeder.record_checks import MCU_PX
 from feeder.shard_format import (
@@ -42,6 +42,7 @@ class VerifySetup(msgspec.Struct, frozen=True, kw_only=True):
     """What all shards of a dataset have in common."""
 
     path: str
+    """As ``path_to_text`` writes it."""
     classes: int
     tile_width_px: int
 
@@ -82,7 +83,7 @@ class _ShardCheck:
     def run(self) -> None:
         entry = self._task.entry
         try:
-            reader = ShardReader(Path(self._setup.path) / entry.name)
+            reader = ShardReader(path_from_text(self._setup.path) / entry.name)
         except DatasetError as error:
             self._report({"problem": str(error)})
             return

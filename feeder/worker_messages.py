@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Where a served dataset lies, and which one must lie there."""
 
-    folder: str
+    folder: bytes
     fingerprint: str
 
 

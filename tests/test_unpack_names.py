@@ -84,13 +84,17 @@ def test_paths_below_a_deep_folder_are_shortened(tmp_path: Path) -> None:
     assert len(list((out / "class0").iterdir())) == 2, "no folder is left between"
 
 
+@pytest.mark.parametrize("left", [3, 15])
 def test_a_folder_whose_path_leaves_no_room_at_all_is_an_error_that_names_the_sample(
-    tmp_path: Path,
+    tmp_path: Path, left: int
 ) -> None:
     pack(make_source(tmp_path / "source", 3), tmp_path / "packed")
-    room = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(tmp_path)) - 30
-    parts = ["o" * 200] * (room // 201) + ["p" * (room % 201 or 1)]
+    room = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(tmp_path)) - left
+    whole, rest = divmod(room, 201)
+    half = (201 + rest) // 2
+    parts = ["o" * 200] * (whole - 1) + ["p" * (half - 1), "q" * (201 + rest - half - 1)]
     out = tmp_path.joinpath(*parts)
+    assert len(os.fsencode(out)) == os.pathconf("/", "PC_PATH_MAX") - 1 - left
     result = run_feeder("unpack", tmp_path / "packed", out)
     assert result.returncode == ResourceError.exit_status
     line = error_line(result)

@@ -72,7 +72,7 @@ class WorkerProcess:
 def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
     """Return the source that means a dataset, which is in ``folder`` if given."""
     with Dataset.open(packed) as dataset:
-        return DatasetSource(folder=str(folder or packed), fingerprint=dataset.fingerprint)
+        return DatasetSource(folder=bytes(folder or packed), fingerprint=dataset.fingerprint)
 
 
 def _layout(slots: int = 2) -> SlotLayout:
@@ -120,7 +120,7 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
 
 def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
     with WorkerProcess() as worker:
-        gone = DatasetSource(folder=str(tmp_path / "gone"), fingerprint="0" * 32)
+        gone = DatasetSource(folder=bytes(tmp_path / "gone"), fingerprint="0" * 32)
         worker.channel.send(Configure(datasets={"d": gone}, open_shards=8, self_test=True))
         message = worker.channel.receive()
         assert isinstance(message, CannotStart)
@@ -268,7 +268,7 @@ def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
     with pytest.raises(ResourceError, match="does not fit"):
         near.send(
             Configure(
-                datasets={"d": DatasetSource(folder="x" * 200_000, fingerprint="")},
+                datasets={"d": DatasetSource(folder=b"x" * 200_000, fingerprint="")},
                 open_shards=1,
                 self_test=False,
             )

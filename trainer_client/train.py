@@ -33,6 +33,7 @@ import torch.distributed as dist
 
 from feeder.errors import ConfigError, FeederError, ResourceError
 from feeder.recipe import parse_field
+from feeder.text_streams import escape_unencodable
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client._saver import Saver
@@ -259,6 +260,7 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job from the command line; returns the exit status."""
+    escape_unencodable()
     try:
         options, json_path = _parse_options(arguments)
         result = train(options, report=_print_line)

@@ -1,0 +1,210 @@
+"""Names of files are bytes: the same source gives the same dataset, and names, in every locale.
+
+Real commands, in processes of each locale. One of ISO-8859-1 is made here, from Debian's package
+`locales`; where that is missing these tests are skipped.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from feeder.manifest import load_manifest
+from tests.sources import REPOSITORY, encoded, feeder_command, image
+
+LATIN1 = "en_US.ISO-8859-1"
+LOCALES = ("utf-8", "ascii", "latin-1")
+CLASSES = (b"\xfc", "ü".encode(), b"a class", b"two\nlines", "猫".encode())
+NAMES = (b"one.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"a b\nc.jpg")
+
+
+@pytest.fixture(scope="module")
+def latin1(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Return what selects a locale of ISO-8859-1."""
+    folder = tmp_path_factory.mktemp("locales")
+    if shutil.which("localedef") is None or not Path("/usr/share/i18n/charmaps").is_dir():
+        pytest.skip("the sources of locales are missing: apt-get install locales")
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(folder / LATIN1)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    return {"LC_ALL": LATIN1, "LOCPATH": str(folder)}
+
+
+@pytest.fixture(params=LOCALES)
+def environ(request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """Return the whole environment of a process of a locale, after a look that it has effect."""
+    encodings = {"utf-8": "utf-8", "ascii": "ascii", "latin-1": "iso8859-1"}
+    settings: Mapping[str, str] = {"LC_ALL": "C.UTF-8"}
+    if request.param == "ascii":
+        settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    elif request.param == "latin-1":
+        settings = request.getfixturevalue("latin1")
+    whole = {**os.environ, **settings}
+    program = "import codecs, sys; print(codecs.lookup(sys.getfilesystemencoding()).name)"
+    seen = subprocess.run(
+        [sys.executable, "-c", program], env=whole, capture_output=True, check=True
+    )
+    assert seen.stdout.decode().strip() == encodings[request.param]
+    return whole
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return a source, and a path to it, whose names no single encoding has."""
+    root = os.fsencode(tmp_path_factory.mktemp("names")) + "/Fü\n".encode() + b"\xe4"
+    number = 0
+    for folder in CLASSES:
+        os.makedirs(os.path.join(root, folder))
+        for name in NAMES:
+            number += 1
+            with open(os.path.join(root, folder, name), "wb") as file:
+                file.write(encoded(image(seed=number)))
+    with open(os.path.join(root, CLASSES[0], b"no image \xfd.jpg"), "wb") as file:
+        file.write(b"no image")
+    return root
+
+
+def run(
+    environ: Mapping[str, str], *arguments: str | bytes, status: int = 0
+) -> "subprocess.CompletedProcess[bytes]":
+    result = subprocess.run(
+        [*map(os.fsencode, feeder_command()), *map(os.fsencode, arguments)],
+        cwd=REPOSITORY,
+        env=environ,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    said = result.stdout + result.stderr
+    assert result.returncode == status, said.decode(errors="replace")
+    assert b"Traceback" not in said
+    return result
+
+
+def names_below(root: bytes) -> set[bytes]:
+    return {
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, _, files in os.walk(root)
+        for name in files
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(source: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
+    """Return the fingerprint of the source, and the bytes of its list of bad files."""
+    packed = tmp_path_factory.mktemp("expected") / "packed"
+    run({**os.environ, "LC_ALL": "C.UTF-8"}, "pack", source, bytes(packed))
+    manifest = load_manifest(packed)
+    stored = sorted(folder.decode("utf-8", "surrogateescape") for folder in CLASSES)
+    assert list(manifest.classes) == stored
+    return manifest.fingerprint, (packed / "quarantine.jsonl").read_bytes()
+
+
+def test_every_locale_packs_verifies_unpacks_and_previews_the_same(
+    environ: Mapping[str, str], source: bytes, expected: tuple[str, bytes], tmp_path: Path
+) -> None:
+    folder = os.fsencode(tmp_path) + "/gepäckt".encode() + b"\xe4\n"
+    os.mkdir(folder)
+    packed, out = folder + b"/packed", folder + b"/out"
+    run(environ, "pack", source, packed, "--shards", "1", "--jobs", "2", status=0)
+    shutil.rmtree(packed)
+    run(environ, "pack", source, packed)
+    with open(packed + b"/manifest.json", "rb") as file:
+        assert json.loads(file.read())["fingerprint"] == expected[0]
+    with open(packed + b"/quarantine.jsonl", "rb") as file:
+        assert file.read() == expected[1]
+    run(environ, "verify", packed)
+    run(environ, "unpack", packed, out)
+    assert names_below(out) == {os.path.join(below, name) for below in CLASSES for name in NAMES}
+    sheet = folder + b"/sheet.png"
+    run(environ, "preview", packed, "--out", sheet, "--batch-size", "4", "--image-size", "32")
+    assert os.path.getsize(sheet) > 0
+
+
+def test_errors_of_every_locale_are_one_line_that_names_the_file(
+    environ: Mapping[str, str], source: bytes, tmp_path: Path
+) -> None:
+    missing = os.fsencode(tmp_path) + "/fehlt-ü".encode() + b"\xfc\n"
+    for command in (["pack", missing, bytes(tmp_path / "x")], ["verify", missing]):
+        said = run(environ, *command, status=3).stderr
+        assert b"fehlt-" in said
+    said = run(environ, "pack", source, bytes(tmp_path / "y"), "--strict", status=3).stderr
+    assert said.count(b"feeder: error: ") == 1
+    assert rb"no image \udcfd.jpg is not-image" in said
+
+
+def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
+    environ: Mapping[str, str], source: bytes, expected: tuple[str, bytes], tmp_path: Path
+) -> None:
+    folder = os.fsencode(tmp_path) + "/Daten-ü".encode()
+    run(environ, "pack", source, folder + b"-\xfc")
+    config = tmp_path / "feeder.toml"
+    os.rename(folder + b"-\xfc", folder)
+    config.write_text('[data]\nfile = "Daten-ü"\n', "utf-8")
+    os.symlink(folder, folder + b"\xfc")
+    command = feeder_command("serve", "--config", str(config), "--workers", "1")
+    daemon = subprocess.Popen(
+        [
+            *map(os.fsencode, command),
+            *(
+                b"--data",
+                b"line=" + folder + b"\xfc",
+                b"--bind",
+                b"ipc://" + bytes(tmp_path) + b"/n",
+            ),
+        ],
+        cwd=REPOSITORY,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        assert daemon.stdout is not None
+        lines = []
+        while b"ready" not in (line := daemon.stdout.readline()):
+            lines.append(line)
+            assert line, b"".join(lines).decode(errors="replace")
+        for name in ("file", "line"):
+            sheet = bytes(tmp_path / f"{name}.png")
+            run(
+                environ,
+                *("preview", "--from", f"ipc://{tmp_path}/n", "--dataset", name, "--out", sheet),
+                *("--batch-size", "4", "--image-size", "32"),
+            )
+            assert os.path.getsize(sheet) > 0
+        run(environ, "status", f"ipc://{tmp_path}/n")
+    finally:
+        daemon.terminate()
+        daemon.communicate()
+    assert daemon.returncode == 0
+
+
+def test_an_ipc_path_that_libzmq_would_read_otherwise_is_refused(
+    environ: Mapping[str, str], source: bytes, tmp_path: Path
+) -> None:
+    run(environ, "pack", source, bytes(tmp_path / "packed"))
+    data = b"d=" + bytes(tmp_path / "packed")
+    said = run(environ, "serve", "--data", data, "--bind", b"ipc:///run/\xfc", status=2).stderr
+    assert b"is no UTF-8 in this locale" in said
+    run(
+        environ,
+        "status",
+        b"ipc:///run/\xfc",
+        "--timeout",
+        "1",
+        status=2 if is_strict(environ) else 5,
+    )
+
+
+def is_strict(environ: Mapping[str, str]) -> bool:
+    """Whether the byte FC is no character of the locale."""
+    return "ISO" not in environ["LC_ALL"]
