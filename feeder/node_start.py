@@ -58,7 +58,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
     try:
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
-        start_logging(config.log_level, f"node {config.number}: ")
+        log = start_logging(config.log_level, f"node {config.number}: ")
         descriptors_max = _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
@@ -83,7 +83,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
                 cache = DecodedCache.create(plan)
-            loop = NodeLoop(config, served, router, door, control, wakeup, cache)
+            loop = NodeLoop(config, served, router, door, control, wakeup, log, cache)
             loop.run(endpoints, tuple(line for line in warnings if line))
         finally:
             router.close()

@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from feeder.dataset import Dataset
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
 from feeder.limit_remedies import explain_start
+from feeder.log_lines import REPORT_PAUSE_S, LineStream
 from feeder.memory_budget import (
     CACHE_SHARE,
     available_bytes,
@@ -61,14 +62,14 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """One daemon. ``run`` returns when it has ended."""
 
-    def __init__(self, config: Config, notifier: Notifier, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, notifier: Notifier, log: LineStream) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
-        ``say`` shows a line to people. Raises FeederError for what cannot work.
+        ``log`` takes lines for people. Raises FeederError for what cannot work.
         """
         serve = config.serve
         self._notifier = notifier
-        self._say = say
+        self._log = log
         self._summary = summarise_datasets(config.data)
         root = Path(serve.topology_root)
         self._usable = usable_cpus(root)
@@ -111,6 +112,7 @@ class Supervisor:
                     break
                 self._notifier.watchdog()
                 self._tend(now_s)
+                self._log.report_dropped()
                 ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
                 if any(fd == self._wakeup.fileno() for fd, _ in ready):
                     self._on_signals()
@@ -123,6 +125,8 @@ class Supervisor:
 
     def _next_deadline_s(self) -> float:
         pause_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
+        if self._log.has_dropped:
+            pause_s = min(pause_s, REPORT_PAUSE_S)
         deadlines = [time.monotonic() + pause_s, *(node.due_s for node in self._nodes)]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
@@ -238,6 +242,9 @@ class Supervisor:
         text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
         self._say(f"ready, {text}")
         self._notifier.ready(text)
+
+    def _say(self, line: str) -> None:
+        self._log.write(f"feeder: {line}\n")
 
 
 def summarise_datasets(folders: Mapping[str, Path]) -> str:
