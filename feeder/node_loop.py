@@ -106,6 +106,7 @@ class NodeLoop:
         self._polls = _PollSet()
         self._polls.add(wakeup.fileno(), self._on_signal)
         self._polls.add(control.fileno(), self._on_control)
+        self._polls.add(router.monitor, self._on_monitor)  # no other connection comes in before
         if router.zap is not None:  # clients wait in their handshakes while workers start
             self._polls.add(router.zap.socket, router.zap.answer)
         self._pool = WorkerPool(
@@ -179,6 +180,7 @@ class NodeLoop:
                 slots_bytes=config.slots_bytes,
                 lease_s=config.lease_s,
                 chunk_deadline_s=CHUNK_DEADLINE_S,
+                memories_max=config.memories_max,
                 recipes_max=config.recipes_max,
                 client_sessions_max=config.client_sessions_max,
                 client_slots_bytes=config.client_slots_bytes,
@@ -205,7 +207,6 @@ class NodeLoop:
         gc.collect()
         gc.freeze()  # what is here stays: no collection need look at it again
         self._polls.add(self._router.socket, self._on_clients)
-        self._polls.add(self._router.monitor, self._on_monitor)
         self._door.attend(self._polls, self._service, time.monotonic)
 
     def _next_deadline_s(self) -> float:

@@ -5,7 +5,6 @@ What can go wrong before the first client is a FeederError here, which the super
 
 import contextlib
 import logging
-import resource
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -38,13 +37,6 @@ _log = logging.getLogger(__name__)
 _MEASURED_RECORDS: Final = 512
 """Their mean is within 3 % of all pictures': ImageNet's sizes vary by half of it."""
 
-_CONNECTIONS_A_CLIENT: Final = 4
-_CONNECTIONS_SPARE: Final = 64
-"""For clients that reconnect before their old connection is found dead, and for `feeder status`."""
-
-_CONNECTIONS_SHARE: Final = 0.5
-"""Of the files that the process may open: the rest is for slots, their holders and workers."""
-
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
 
@@ -59,20 +51,12 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
         log = start_logging(config.log_level, f"node {config.number}: ")
-        descriptors_max = _allow_descriptors()
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
         router, door = (
-            Router(
-                read_keys(config),
-                socket_mode=mode,
-                connections_max=min(
-                    _CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
-                    int(_CONNECTIONS_SHARE * descriptors_max),
-                ),
-            ),
-            SlotDoor(socket_mode=mode),
+            Router(read_keys(config), socket_mode=mode, connections_max=config.connections_max),
+            SlotDoor(socket_mode=mode, callers_max=config.callers_max),
         )
         cache: DecodedCache | None = None
         try:
@@ -155,13 +139,6 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
             sizes_bytes.append(place_bytes(4 * int(record["width"]) * int(record["height"])))
     mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
-
-
-def _allow_descriptors() -> int:
-    """Raise the soft limit to the hard one, and return it: sessions and connections take some."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def report_failure(end: socket.socket, error: FeederError) -> None:

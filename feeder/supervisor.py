@@ -23,6 +23,7 @@ from feeder.agreement import Agreement, Maker
 from feeder.channel import ChannelClosedError
 from feeder.config import Config
 from feeder.dataset import Dataset
+from feeder.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
 from feeder.limit_remedies import explain_start
@@ -68,6 +69,7 @@ class Supervisor:
         ``log`` takes lines for people. Raises FeederError for what cannot work.
         """
         serve = config.serve
+        files_max = raise_file_limit()
         self._notifier = notifier
         self._log = log
         self._summary = summarise_datasets(config.data)
@@ -82,9 +84,12 @@ class Supervisor:
         self._nodes = [
             NodeProcess(node_config, placement)
             for node_config, placement in zip(
-                plan_nodes(config, placements), placements, strict=True
+                plan_nodes(config, placements, files_max), placements, strict=True
             )
         ]
+        shortage = describe_shortage(files_max, self._nodes[0].config)
+        if shortage:
+            _log.warning("%s", shortage)
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._security_line = describe_security(config)
         # A terminal that closes ends us, unless nohup has us ignore its signal.
@@ -262,12 +267,25 @@ def summarise_datasets(folders: Mapping[str, Path]) -> str:
     return "; ".join(parts)
 
 
-def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[NodeConfig]:
-    """Return what each node process is told, the first one binding the endpoints as configured."""
+def plan_nodes(
+    config: Config, placements: Sequence[NodePlacement], files_max: int
+) -> list[NodeConfig]:
+    """Return what each node process is told, the first one binding the endpoints as configured.
+
+    Each process may open ``files_max`` files; ResourceError where these are too few.
+    """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
     nodes, available = len(placements), available_bytes(Path(serve.topology_root))
     budget = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
+    files = plan_descriptors(
+        files_max,
+        endpoints=len(base),
+        workers=max(placement.workers for placement in placements),
+        datasets=len(config.data),
+        clients_max=serve.clients_max,
+        open_shards=serve.open_shards,
+    )
     decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
     return [
         NodeConfig(
@@ -292,7 +310,10 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
             client_recipes_max=serve.client_recipes_max,
             lease_s=serve.lease_s,
             drain_s=serve.drain_s,
-            open_shards=serve.open_shards,
+            connections_max=files.connections_max,
+            memories_max=files.memories_max,
+            callers_max=files.callers_max,
+            open_shards=files.open_shards,
             log_level=config.log_level,
         )
         for number, placement in enumerate(placements)
