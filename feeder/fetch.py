@@ -17,6 +17,7 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
+from feeder.client_context import open_context
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
 from feeder.handshake import (
     MONITORED,
@@ -147,7 +148,7 @@ class BatchFetcher:
         self._timeout_s = timeout_s
         self._keys = keys
         self.received_bytes = 0
-        self._context = zmq.Context()
+        self._context = open_context(endpoint)
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from feeder.dataset import Dataset
 from feeder.descriptor_budget import _NODE_FILES, _WORKER_FILES, plan_descriptors
 from feeder.errors import ResourceError
 from feeder.fetch import BatchFetcher
+from feeder.stats_request import request_counters
 from feeder.wire import Pong
 from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
 from tests.misuse import dial, dial_zmtp
@@ -246,3 +247,22 @@ def test_files_are_divided() -> None:
         assert shards >= 1
     with pytest.raises(ResourceError, match="needs 60 for one session"):
         plan(59)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 3, 5, 9, 11])
+@pytest.mark.parametrize("ask", [lend, lambda endpoint: request_counters(endpoint, 1.0)])
+def test_a_client_without_files_is_told_so_and_lives(
+    ask: Callable[[str], object], spare: int, tmp_path: Path
+) -> None:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    limit = max(numbers) + 1 + spare
+    with contextlib.ExitStack() as filling:
+        for _ in range(limit - spare - len(numbers) + 1):  # the gaps
+            filling.callback(os.close, os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
+        try:
+            with pytest.raises(ResourceError, match=r"no room for a connection: .*\(ulimit -n\)"):
+                ask(f"ipc://{tmp_path}/nobody")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, former)
