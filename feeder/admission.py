@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.limit_remedies import more_memory
+from feeder.limit_remedies import more_files, more_memory
 from feeder.plan import EpochPlan, LastBatch, ShardLayout
 from feeder.recipe import Recipe
 from feeder.slot_layout import SlotLayout
@@ -49,6 +49,8 @@ class SessionLimits:
     """A session whose client is silent for so long ends."""
     chunk_deadline_s: float
     """A worker without progress for so long is ended and replaced."""
+    memories_max: int = sys.maxsize
+    """Sessions with slots for which there are descriptors, ended ones included."""
     recipes_max: int = sys.maxsize
     """Different recipes at a time."""
     client_sessions_max: int = sys.maxsize
@@ -62,6 +64,8 @@ class Usage:
     """What is in use when a Hello arrives, by everybody or by one client."""
 
     sessions: int = 0
+    memories: int = 0
+    """Sessions that have slots, ended ones whose slots are still lent included."""
     slots_bytes: int = 0
     """Memory of ended sessions that is still lent included."""
     recipes: frozenset[tuple[str, Recipe]] = frozenset()
@@ -124,6 +128,12 @@ def admit(
     if used.sessions >= limits.sessions_max:
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
+    if used.memories >= limits.memories_max:
+        return Refusal(
+            "clients",
+            f"all {limits.memories_max} sessions are taken that the feeder has open files for: "
+            f"close one, or {more_files()}",
+        )
     refusal = _object_to_client(hello, limits, used, account, used_by_client)
     if refusal is not None:
         return refusal

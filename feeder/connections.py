@@ -116,6 +116,11 @@ class Connections:
         """When ``tend`` is due."""
         return self._look_at_s
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another connection can be accepted: no more are open than may be."""
+        return len(self._open) <= self._max
+
     def opened(self, fd: int, listener: str, now_s: float) -> None:
         """Hear that a connection was accepted at an endpoint."""
         inode = _inode(fd)

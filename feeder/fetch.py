@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from feeder.answer_checks import check_welcome, count_valid, name_batch
 from feeder.arriving_batch import ArrivingBatch
+from feeder.client_context import open_context
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
 from feeder.handshake import (
     MONITORED,
@@ -122,7 +123,7 @@ class BatchFetcher:
         self.received_bytes = 0
         until_s = self._deadline_s()
         address = resolve_endpoint(endpoint, until_s - time.monotonic())
-        self._context = zmq.Context()
+        self._context = open_context(endpoint)
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(MONITORED)
         try:

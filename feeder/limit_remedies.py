@@ -24,6 +24,14 @@ def explain_start(what: str, error: OSError) -> str:
     return f"{what} cannot be started: {error}: is the installation whole, and open to this user?"
 
 
+def more_files() -> str:
+    """Return how to give the daemon more open files."""
+    return (
+        "raise the limit of open files (systemd `LimitNOFILE=65536`, `docker run --ulimit "
+        "nofile=65536:65536`, or `ulimit -n`)"
+    )
+
+
 def more_memory(more_bytes: int) -> str:
     """Return how to give the daemon ``more_bytes`` beyond what its cgroup or machine has."""
     megabytes = -(-more_bytes // 1_000_000)

@@ -111,7 +111,15 @@ class WorkerCounters:
     """Samples that the decoded cache had or lacked, and entries that were filled."""
 
 
-CounterGroup = SessionCounters | SocketCounters | DoorCounters | WorkerCounters
+@dataclass(slots=True, kw_only=True)
+class LogCounters:
+    """What is counted where log lines are written."""
+
+    log_lines_dropped: int = 0
+    """Log lines of the node process that were dropped because its stderr was not read."""
+
+
+CounterGroup = LogCounters | SessionCounters | SocketCounters | DoorCounters | WorkerCounters
 
 
 def flatten(groups: Iterable[CounterGroup]) -> Counters:

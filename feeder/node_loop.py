@@ -17,6 +17,7 @@ from feeder import __version__
 from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.channel import Channel, ChannelClosedError
 from feeder.decoded_cache import DecodedCache
+from feeder.log_lines import REPORT_PAUSE_S, LineStream
 from feeder.node_messages import (
     Drain,
     Neighbours,
@@ -90,6 +91,7 @@ class NodeLoop:
         door: SlotDoor,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         wakeup: SignalWakeup,
+        log: LineStream,
         cache: DecodedCache | None,
     ) -> None:
         """Take what was opened before; ``run`` starts the workers and closes them."""
@@ -100,9 +102,11 @@ class NodeLoop:
         self._door = door
         self._control = control
         self._wakeup = wakeup
+        self._log = log
         self._polls = _PollSet()
         self._polls.add(wakeup.fileno(), self._on_signal)
         self._polls.add(control.fileno(), self._on_control)
+        self._polls.add(router.monitor, self._on_monitor)  # no other connection comes in before
         if router.zap is not None:  # clients wait in their handshakes while workers start
             self._polls.add(router.zap.socket, router.zap.answer)
         self._pool = WorkerPool(
@@ -149,6 +153,7 @@ class NodeLoop:
                 self._pool.tend(now_s)
                 self._door.tend(now_s)
                 self._router.tend(now_s)
+                self._log.report_dropped()
                 if self._resume_s <= now_s:
                     self._resume_s = float("inf")
                     self._polls.add(self._router.socket, self._on_clients)
@@ -192,6 +197,7 @@ class NodeLoop:
                 slots_bytes=config.slots_bytes,
                 lease_s=config.lease_s,
                 chunk_deadline_s=CHUNK_DEADLINE_S,
+                memories_max=config.memories_max,
                 recipes_max=config.recipes_max,
                 client_sessions_max=config.client_sessions_max,
                 client_slots_bytes=config.client_slots_bytes,
@@ -220,13 +226,14 @@ class NodeLoop:
         gc.collect()
         gc.freeze()  # what is here stays: no collection need look at it again
         self._polls.add(self._router.socket, self._on_clients)
-        self._polls.add(self._router.monitor, self._on_monitor)
         self._door.attend(self._polls, self._service, time.monotonic)
 
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
         deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._door.deadline_s]
         deadlines += [self._resume_s, self._router.deadline_s]
+        if self._log.has_dropped:
+            deadlines.append(now_s + REPORT_PAUSE_S)
         if self._service is not None:
             deadlines.append(self._service.deadline_s)
         if self._drain_by_s is not None:

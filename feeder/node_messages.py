@@ -47,6 +47,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     client_recipes_max: int
     lease_s: float
     drain_s: float
+    connections_max: int
+    memories_max: int
+    callers_max: int
+    """These three are what the limit of open files allows for: DescriptorPlan."""
     open_shards: int
     log_level: str
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from feeder import __version__
+from feeder import __version__, log_lines
 from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
 from feeder.decoded_cache import DecodedCache
 from feeder.errors import ProtocolError
@@ -240,7 +240,13 @@ class NodeService:
 
     def counters(self) -> Counters:
         """Return all that is counted here, and how things stand, by name."""
-        groups = self._counters, self._router.counters, self._door.counters, self._pool.counters
+        groups = (
+            self._counters,
+            self._router.counters,
+            self._door.counters,
+            self._pool.counters,
+            log_lines.counters,
+        )
         return {
             "node": self._identity.node,
             "feeder_version": __version__,

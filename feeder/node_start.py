@@ -5,7 +5,6 @@ What can go wrong before the first client is a FeederError here, which the super
 
 import contextlib
 import logging
-import resource
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -40,13 +39,6 @@ _log = logging.getLogger(__name__)
 _MEASURED_RECORDS: Final = 512
 """Their mean is within 3 % of all pictures': ImageNet's sizes vary by half of it."""
 
-_CONNECTIONS_A_CLIENT: Final = 4
-_CONNECTIONS_SPARE: Final = 64
-"""For clients that reconnect before their old connection is found dead, and for `feeder status`."""
-
-_CONNECTIONS_SHARE: Final = 0.5
-"""Of the files that the process may open: the rest is for slots, their holders and workers."""
-
 _TYPICAL_PICTURE_BYTES: Final = 800_000
 """ImageNet's; for a dataset of which no record could be read."""
 
@@ -60,21 +52,13 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
     try:
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
-        start_logging(config.log_level, f"node {config.number}: ")
-        descriptors_max = _allow_descriptors()
+        log = start_logging(config.log_level, f"node {config.number}: ")
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
         router, door = (
-            Router(
-                read_keys(config),
-                socket_mode=mode,
-                connections_max=min(
-                    _CONNECTIONS_A_CLIENT * config.clients_max + _CONNECTIONS_SPARE,
-                    int(_CONNECTIONS_SHARE * descriptors_max),
-                ),
-            ),
-            SlotDoor(socket_mode=mode),
+            Router(read_keys(config), socket_mode=mode, connections_max=config.connections_max),
+            SlotDoor(socket_mode=mode, callers_max=config.callers_max),
         )
         cache: DecodedCache | None = None
         try:
@@ -90,7 +74,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
                 cache = DecodedCache.create(plan)
-            loop = NodeLoop(config, served, router, door, control, wakeup, cache)
+            loop = NodeLoop(config, served, router, door, control, wakeup, log, cache)
             placed = tuple(line for line in warnings if line)
             loop.run(endpoints, placed, library_warnings())
         finally:
@@ -164,13 +148,6 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
             sizes_bytes.append(place_bytes(4 * int(record["width"]) * int(record["height"])))
     mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
-
-
-def _allow_descriptors() -> int:
-    """Raise the soft limit to the hard one, and return it: sessions and connections take some."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def report_failure(end: socket.socket, error: FeederError) -> None:

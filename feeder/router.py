@@ -13,8 +13,10 @@ this object.
 
 import contextlib
 import errno
+import logging
 import re
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from feeder.accept_gate import AcceptGate
 from feeder.accept_pause import AcceptPause
 from feeder.admission import SESSION_CHUNKS_MAX
 from feeder.connections import Connections
@@ -67,6 +70,7 @@ _TERM_DEADLINE_S: Final = 0.5
 _MONITORED: Final = (
     zmq.EVENT_LISTENING
     | zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -75,6 +79,9 @@ _REFUSALS: Final[dict[int, str]] = {
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "server-key",
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
 }
+
+
+_log = logging.getLogger(__name__)
 
 
 class PeerUnreachableError(Exception):
@@ -109,7 +116,8 @@ class Router:
         """What misuse has cost so far: bytes of dropped frames, and a share for each frame."""
         self._connections = Connections(self.counters, connections_max)
         self._ended: list[bytes] = []
-        self._pauses: dict[str, AcceptPause] = {}  # by endpoint
+        self._pauses: dict[str, AcceptPause] = {}  # by endpoint, as libzmq was told it
+        self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -124,6 +132,7 @@ class Router:
         self.socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
         self._files: dict[Path, tuple[int, int]] = {}  # socket files, and what tells them apart
+        self._paths: dict[str, Path] = {}  # theirs, by the endpoint that libzmq was told
         self._body: zmq.Frame | None = None  # of the last message
         self._is_skipping = False  # a message of more parts than a turn has time for
 
@@ -222,7 +231,7 @@ class Router:
     def deadline_s(self) -> float:
         """When ``tend`` is due."""
         pauses = (pause.deadline_s for pause in self._pauses.values())
-        return min(self._connections.deadline_s, *pauses, float("inf"))
+        return min(self._connections.deadline_s, self._gate.deadline_s, *pauses)
 
     def tend(self, now_s: float) -> None:
         """Cut who takes memory without end; take connections again after a rest."""
@@ -230,6 +239,7 @@ class Router:
             self._hold_off(listener, now_s, as_many=_CUT_COST)
         for pause in self._pauses.values():
             pause.tend(now_s)
+        self._let_in(now_s)
 
     def read_monitor(self, now_s: float) -> None:
         """Take in all that has happened to connections; ``take_ended`` tells whose have ended.
@@ -241,16 +251,26 @@ class Router:
                 said = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             except zmq.Again:
                 self._connections.make_room(now_s)
+                self._let_in(now_s)
                 return
             event, value, where = said["event"], int(said["value"]), said["endpoint"].decode()
             if event == zmq.EVENT_LISTENING:
-                path = Path(where.removeprefix("ipc://")) if where.startswith("ipc://") else None
+                path = self._paths.get(where)
                 identity = None if path is None else self._files.get(path)
                 self._pauses[where] = AcceptPause(value, path, identity)
+                if not self._gate.add(value):
+                    _log.warning(
+                        "%s: /proc does not show how libzmq polls it: too many connections at once "
+                        "can take all open files",
+                        where,
+                    )
             elif event == zmq.EVENT_ACCEPTED:
                 self.counters.connections_opened += 1
                 self._connections.opened(value, where, now_s)
+                self._gate.accepted()
                 self._hold_off(where, now_s)
+            elif event == zmq.EVENT_ACCEPT_FAILED:
+                self._gate.failed(now_s)
             elif event == zmq.EVENT_DISCONNECTED:
                 self.counters.connections_closed += 1
                 self._ended += self._connections.closed(value) or (b"",)
@@ -275,6 +295,7 @@ class Router:
         for pause in self._pauses.values():
             pause.close()
         self._pauses.clear()
+        self._gate.close()
         if self.zap is not None:
             self.zap.close()
         # Not disable_monitor: it waits for libzmq's thread, which waits here where so much news
@@ -304,6 +325,11 @@ class Router:
         if pause is not None:
             self.counters.accept_rests += pause.accepted(now_s, as_many=as_many)
 
+    def _let_in(self, now_s: float) -> None:
+        """Have each listener accept another connection, unless there are too many."""
+        if self._connections.has_room:
+            self._gate.let_in(now_s)
+
     def _encrypt(self) -> None:
         """Have the addresses that are bound from now on take clients with keys only."""
         if self._keys is None:
@@ -314,18 +340,24 @@ class Router:
         self.socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler nobody comes in
 
     def _bind(self, endpoint: Endpoint) -> str:
-        path = Path(endpoint.path)
+        path, first_name = Path(endpoint.path), str(endpoint)
         if endpoint.transport == "ipc":
             clear_stale_socket(path)
             clear_stale_socket(resting_path(path))
+            first_name = f"ipc://{resting_path(path)}"
         self.socket.set(zmq.IPV6, int(":" in endpoint.host))
         try:
             with created_with_mode(self._socket_mode):
-                self.socket.bind(str(endpoint))
+                self.socket.bind(first_name)
         except zmq.ZMQError as error:
             raise _explain_bind(endpoint, error) from error
         if endpoint.transport == "ipc":
-            self._files[path] = identify_file(path)
+            self._files[path] = identify_file(resting_path(path))
+            self._paths[first_name] = path
+        self.read_monitor(time.monotonic())
+        if endpoint.transport == "ipc":
+            resting_path(path).rename(path)  # nobody can come before the gate is there
+            return str(endpoint)
         return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
 

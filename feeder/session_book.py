@@ -61,6 +61,7 @@ class SessionBook:
         return Usage(
             # Ended sessions whose memory is still lent hold descriptors: no more of these either.
             sessions=max(len(open_), len(ended)),
+            memories=len(open_) + len(ended),
             slots_bytes=sum(each.layout.total_bytes for each in (*open_, *ended)),
             recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in open_),
         )

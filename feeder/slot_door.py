@@ -3,7 +3,7 @@
 Who claims a session's slots gets a descriptor that can only be read, and keeps the connection for
 as long as it reads them: its end, which the kernel sends whatever kills the client, is how the node
 process learns that nobody reads any more. Who connects and claims nothing is sent away; at most
-_WAITING_MAX may be about to. Invariant: one thread uses this object, and no call waits.
+``callers_max`` may be about to. Invariant: one thread uses this object, and no call waits.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from feeder.slot_claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_ans
 from feeder.slots import SlotMemory
 
 _BACKLOG: Final = 64
-_WAITING_MAX: Final = 64
+CALLERS_MAX: Final = 64
 _CLAIM_DEADLINE_S: Final = 5.0
 _PAUSE_S: Final = 0.1
 """Without descriptors no connection can be taken, and the listener would wake us for ever."""
@@ -61,8 +61,9 @@ class _Connection:
 class SlotDoor:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
 
-    def __init__(self, *, socket_mode: int = 0o600) -> None:
-        """``socket_mode`` is that of the socket files."""
+    def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
+        """``socket_mode`` is that of the socket files; ``callers_max`` may be about to claim."""
+        self._callers_max = callers_max
         self._socket_mode = socket_mode
         self.counters = DoorCounters()
         self._listeners: dict[Path, socket.socket] = {}
@@ -178,7 +179,7 @@ class SlotDoor:
             return
         caller.setblocking(False)
         waiting = [n for n, c in self._connections.items() if not c.has_claimed]
-        if len(waiting) >= _WAITING_MAX:
+        if len(waiting) >= self._callers_max:
             self._drop(waiting[0])
         number, self._next_connection = self._next_connection, self._next_connection + 1
         self._connections[number] = _Connection(caller, self._clock() + _CLAIM_DEADLINE_S)

@@ -4,6 +4,7 @@ import time
 
 import zmq
 
+from feeder.client_context import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.handshake import (
     MONITORED,
@@ -22,11 +23,12 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     """Return the counters of the node process at ``endpoint``, by name.
 
     Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
-    answers is something else, ConfigError for an endpoint that means nothing.
+    answers is something else, ConfigError for an endpoint that means nothing, ResourceError where
+    no descriptors are left.
     """
     deadline_s = time.monotonic() + timeout_s
     address = resolve_endpoint(endpoint, timeout_s)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = open_context(endpoint)
     try:
         socket = context.socket(zmq.DEALER)
         socket.set(zmq.LINGER, 0)

@@ -17,7 +17,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +25,12 @@ from feeder.agreement import Agreement, Maker
 from feeder.channel import ChannelClosedError
 from feeder.config import Config
 from feeder.dataset import Dataset
+from feeder.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
 from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError, ResourceError
 from feeder.first_read import check_readable
 from feeder.limit_remedies import explain_start
+from feeder.log_lines import REPORT_PAUSE_S, LineStream
 from feeder.memory_budget import (
     CACHE_SHARE,
     available_bytes,
@@ -64,14 +66,15 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """One daemon. ``run`` returns when it has ended."""
 
-    def __init__(self, config: Config, notifier: Notifier, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, notifier: Notifier, log: LineStream) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
-        ``say`` shows a line to people. Raises FeederError for what cannot work.
+        ``log`` takes lines for people. Raises FeederError for what cannot work.
         """
         serve = config.serve
+        files_max = raise_file_limit()
         self._notifier = notifier
-        self._say = say
+        self._log = log
         self._summary = summarise_datasets(config.data)
         root = Path(serve.topology_root)
         self._usable = usable_cpus(root)
@@ -84,9 +87,12 @@ class Supervisor:
         self._nodes = [
             NodeProcess(node_config, placement)
             for node_config, placement in zip(
-                plan_nodes(config, placements), placements, strict=True
+                plan_nodes(config, placements, files_max), placements, strict=True
             )
         ]
+        shortage = describe_shortage(files_max, self._nodes[0].config)
+        if shortage:
+            _log.warning("%s", shortage)
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._security_line = describe_security(config)
         # A terminal that closes ends us, unless nohup has us ignore its signal.
@@ -115,6 +121,7 @@ class Supervisor:
                     break
                 self._notifier.watchdog()
                 self._tend(now_s)
+                self._log.report_dropped()
                 ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
                 if any(fd == self._wakeup.fileno() for fd, _ in ready):
                     self._on_signals()
@@ -127,6 +134,8 @@ class Supervisor:
 
     def _next_deadline_s(self) -> float:
         pause_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
+        if self._log.has_dropped:
+            pause_s = min(pause_s, REPORT_PAUSE_S)
         deadlines = [time.monotonic() + pause_s, *(node.due_s for node in self._nodes)]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
@@ -254,6 +263,9 @@ class Supervisor:
         self._say(f"ready, {text}")
         self._notifier.ready(text)
 
+    def _say(self, line: str) -> None:
+        self._log.write(f"feeder: {line}\n")
+
 
 def summarise_datasets(folders: Mapping[str, Path]) -> str:
     """Open each dataset and return a summary; FeederError when there is none or one is damaged."""
@@ -271,12 +283,25 @@ def summarise_datasets(folders: Mapping[str, Path]) -> str:
     return "; ".join(parts)
 
 
-def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[NodeConfig]:
-    """Return what each node process is told, the first one binding the endpoints as configured."""
+def plan_nodes(
+    config: Config, placements: Sequence[NodePlacement], files_max: int
+) -> list[NodeConfig]:
+    """Return what each node process is told, the first one binding the endpoints as configured.
+
+    Each process may open ``files_max`` files; ResourceError where these are too few.
+    """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
     nodes, available = len(placements), available_bytes(Path(serve.topology_root))
     budget = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
+    files = plan_descriptors(
+        files_max,
+        endpoints=len(base),
+        workers=max(placement.workers for placement in placements),
+        datasets=len(config.data),
+        clients_max=serve.clients_max,
+        open_shards=serve.open_shards,
+    )
     decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
     return [
         NodeConfig(
@@ -302,7 +327,10 @@ def plan_nodes(config: Config, placements: Sequence[NodePlacement]) -> list[Node
             client_recipes_max=serve.client_recipes_max,
             lease_s=serve.lease_s,
             drain_s=serve.drain_s,
-            open_shards=serve.open_shards,
+            connections_max=files.connections_max,
+            memories_max=files.memories_max,
+            callers_max=files.callers_max,
+            open_shards=files.open_shards,
             log_level=config.log_level,
         )
         for number, placement in enumerate(placements)

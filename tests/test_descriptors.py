@@ -1,17 +1,23 @@
-"""A node process that may open no file more: it says so, loses no session, and goes on."""
+"""Limits of open files: what they leave for clients, and a node process that may open no more."""
 
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from feeder.dataset import Dataset
+from feeder.descriptor_budget import _NODE_FILES, _WORKER_FILES, plan_descriptors
+from feeder.errors import ResourceError
+from feeder.fetch import BatchFetcher
+from feeder.stats_request import request_counters
 from feeder.wire import Pong
 from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
 from tests.misuse import dial, dial_zmtp
+from tests.sources import error_line, run_feeder
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,181 @@ def test_connections_leave_files_for_what_they_ask_for(packed: Path) -> None:
             connections.enter_context(dial(daemon.endpoint))
             client.ping()
         wait_until(lambda: daemon.counters()["connections_opened"] >= 200, "all were taken")
-        wait_until(lambda: daemon.node.num_fds() < 100, "those beyond half of the limit are cut")
-        daemon.wait_line(r"was cut: there are more than 64; .*LimitNOFILE=")
+        wait_until(lambda: daemon.node.num_fds() < 100, "those beyond the limit are cut")
+        daemon.wait_line(r"was cut: there are more than 34; .*LimitNOFILE=")
         assert client.hello(small_recipe()).session
+
+
+def limited(packed: Path, files: int, endpoint: str, *arguments: str) -> Daemon:
+    """Start a daemon whose processes may open so many files."""
+    return Daemon(
+        *("--data", f"d={packed}", "--workers", "1", "--bind", endpoint, *arguments),
+        prefix=("prlimit", f"--nofile={files}:{files}"),
+    )
+
+
+def lend(endpoint: str) -> BatchFetcher:
+    """Return a client that is lent its batches."""
+    return BatchFetcher(endpoint, dataset="d", recipe=small_recipe())
+
+
+def flood(endpoint: str, count: int, client: RawClient) -> None:
+    """Connect again and again, and keep the connections, while a client pings as clients do."""
+    path = endpoint.removeprefix("ipc://")
+    with contextlib.ExitStack() as kept:
+        for number in range(count):
+            if number % 100 == 0:
+                client.ping()
+            connection = kept.enter_context(socket.socket(socket.AF_UNIX))
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):  # nobody is let in now, or the listener rests
+                connection.connect(path)
+
+
+@pytest.mark.parametrize("files", [64, 128, 256, 1024])
+def test_connections_without_end_neither_end_the_node_process_nor_a_session(
+    packed: Path, tmp_path: Path, files: int
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    with (
+        limited(packed, files, endpoint) as daemon,
+        RawClient(endpoint) as client,
+        Dataset.open(packed) as dataset,
+    ):
+        node = daemon.node
+        assert client.hello(small_recipe()).session
+        with enough_files_for(2600):
+            for epoch in range(3):
+                flood(endpoint, 2500, client)
+                client.want((epoch, 0))
+                check_batch(dataset, small_recipe(), (epoch, 0), client.take((epoch, 0)))
+        wait_until(lambda: daemon.counters()["connections_opened"] > files, "they were taken")
+        with RawClient(endpoint) as newcomer:
+            assert newcomer.hello(small_recipe()).session
+        assert daemon.node == node
+
+
+@contextlib.contextmanager
+def enough_files_for(count: int) -> Iterator[None]:
+    """Raise what this process may open."""
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(former[0], count), former[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, former)
+
+
+@pytest.mark.parametrize("files", [64, 128, 256])
+def test_sessions_beyond_what_files_allow_for_are_refused_by_name(
+    packed: Path, tmp_path: Path, files: int
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    plan = plan_descriptors(
+        files, endpoints=1, workers=1, datasets=1, clients_max=512, open_shards=512
+    )
+    with limited(packed, files, endpoint) as daemon, contextlib.ExitStack() as clients:
+        node = daemon.node
+        daemon.wait_line(
+            rf"warning: {files} open files are enough for {plan.memories_max} sessions? of a node "
+            "process, not for clients_max = 512 and client_sessions_max = 384: raise .*LimitNOFILE="
+        )
+        lent = [clients.enter_context(lend(endpoint)) for _ in range(plan.memories_max)]
+        assert daemon.counters()["sessions_sharing"] == plan.memories_max
+        refused = clients.enter_context(RawClient(endpoint)).hello(small_recipe())
+        assert refused.code == "clients"
+        assert "LimitNOFILE=" in refused.message
+        for fetcher in lent:
+            assert len(list(fetcher.fetch([(0, 0)]))) == 1
+        daemon.workers()[0].kill()
+        daemon.wait_line("worker 1 .*: replaced")
+        for fetcher in lent:
+            assert len(list(fetcher.fetch([(0, 1)]))) == 1
+        assert daemon.node == node
+
+
+@pytest.mark.parametrize("files", [12, 16, 40])
+def test_too_few_files_for_one_session_are_one_line(
+    packed: Path, tmp_path: Path, files: int
+) -> None:
+    done = run_feeder(
+        *("serve", "--data", f"d={packed}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s"),
+        prefix=("prlimit", f"--nofile={files}:{files}"),
+    )
+    assert done.returncode == 4
+    assert f"this process may open {files} files, and each node process needs" in error_line(done)
+    assert "LimitNOFILE=" in error_line(done)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_soft_limit_is_raised(packed: Path, tmp_path: Path) -> None:
+    with (
+        Daemon(
+            *("--data", f"d={packed}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s"),
+            prefix=("prlimit", "--nofile=32:4096"),
+        ) as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
+        assert client.hello(small_recipe()).session
+
+
+def test_what_the_plan_takes_for_granted_is_what_processes_have_open(
+    packed: Path, tmp_path: Path
+) -> None:
+    endpoints = ("--bind", f"ipc://{tmp_path}/s", "--bind", "tcp://127.0.0.1:0")
+    with Daemon(
+        *("--data", f"d={packed}", "--workers", "2", "--decoded-bytes", "2000000", *endpoints)
+    ) as daemon:
+        assert daemon.node.num_fds() <= _NODE_FILES + 2 * 2 + 2
+        assert daemon.workers()[0].num_fds() < _WORKER_FILES
+        before = daemon.node.num_fds()
+        with lend(daemon.endpoint):
+            assert daemon.node.num_fds() <= before + 4
+
+
+def test_files_are_divided() -> None:
+    def plan(limit: int, clients_max: int = 512) -> tuple[int, int, int, int]:
+        found = plan_descriptors(
+            limit,
+            endpoints=2,
+            workers=8,
+            datasets=2,
+            clients_max=clients_max,
+            open_shards=512,
+        )
+        used = found.connections_max + found.callers_max + 3 * found.memories_max
+        assert used + 24 + 16 + 3 * 2 + 8 <= limit
+        assert 16 + 2 * found.memories_max + 2 * found.open_shards <= limit
+        return (
+            found.memories_max,
+            found.connections_max,
+            found.callers_max,
+            found.open_shards,
+        )
+
+    assert plan(65536) == (1024, 4 * 512 + 64, 64, 512)
+    assert plan(1024)[0] > 200
+    for limit in range(60, 2000):
+        memories, connections, callers, shards = plan(limit)
+        assert 1 <= memories < connections
+        assert callers >= 1
+        assert shards >= 1
+    with pytest.raises(ResourceError, match="needs 60 for one session"):
+        plan(59)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 3, 5, 9, 11])
+@pytest.mark.parametrize("ask", [lend, lambda endpoint: request_counters(endpoint, 1.0)])
+def test_a_client_without_files_is_told_so_and_lives(
+    ask: Callable[[str], object], spare: int, tmp_path: Path
+) -> None:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    limit = max(numbers) + 1 + spare
+    with contextlib.ExitStack() as filling:
+        for _ in range(limit - spare - len(numbers) + 1):  # the gaps
+            filling.callback(os.close, os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
+        try:
+            with pytest.raises(ResourceError, match=r"no room for a connection: .*\(ulimit -n\)"):
+                ask(f"ipc://{tmp_path}/nobody")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, former)

@@ -104,7 +104,7 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
     placement = NodePlacement(
         node_id=0, cpus=frozenset(CPUS[:1]), memory_node=None, workers=1, pinned=False
     )
-    process = NodeProcess(plan_nodes(load_config(None, settings), [placement])[0], placement)
+    process = NodeProcess(plan_nodes(load_config(None, settings), [placement], 1024)[0], placement)
     process.start()
     try:
         said: list[object] = []

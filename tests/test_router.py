@@ -58,6 +58,16 @@ def hear_ends(router: Router, count: int) -> list[bytes]:
     return ended
 
 
+def await_opened(router: Router, count: int) -> None:
+    """Read the monitor until so many connections were accepted in all."""
+
+    def are_open() -> bool:
+        router.read_monitor(time.monotonic())
+        return router.counters.connections_opened >= count
+
+    wait_until(are_open, f"{count} connections were accepted")
+
+
 def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
@@ -74,7 +84,9 @@ def sockets() -> set[int]:
 def test_who_has_left_is_said_to_have_ended_and_who_never_spoke_is_nobody(
     router: Router, endpoint: str
 ) -> None:
-    speaker, mute = dial_zmtp(endpoint), dial_zmtp(endpoint)
+    speaker = dial_zmtp(endpoint)
+    await_opened(router, 1)
+    mute = dial_zmtp(endpoint)
     speaker.sendall(frame(b"x") * 2)
     assert hear(router) == (peer := hear(router))
     assert router.take_ended() == []
@@ -88,7 +100,7 @@ def test_who_has_left_is_said_to_have_ended_and_who_never_spoke_is_nobody(
 def test_the_end_of_a_connection_is_not_taken_for_its_successors(
     router: Router, endpoint: str, spoke: bool
 ) -> None:
-    """Its number went to a newcomer, who spoke before the news of either was read."""
+    """Its number went to a newcomer, whose message came before the news of that was read."""
 
     def succeed() -> bool:
         """Return whether the number was the same."""
@@ -98,6 +110,8 @@ def test_the_end_of_a_connection_is_not_taken_for_its_successors(
             if spoke:
                 client.sendall(frame(b"former"))
                 former = hear(router)
+            else:
+                await_opened(router, router.counters.connections_opened + 1)
             during = descriptors()
         wait_until(lambda: len(descriptors()) <= len(before), "the former has ended")
         with dial_zmtp(endpoint) as client:
@@ -133,7 +147,6 @@ def test_last_words_read_after_the_end_are_of_one_who_has_ended(
 def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
     router: Router, tmp_path: Path
 ) -> None:
-    """libzmq's thread then waits for room, with some 2000 pieces of news."""
     router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
     with contextlib.suppress(BlockingIOError):  # nobody is taken in any more
         for _ in range(5000):

@@ -20,6 +20,9 @@ from feeder.wakeup import SignalWakeup
 from tests.daemon import pack_small, wait_until
 from tests.machine_tree import write_tree
 
+FILES = 65536
+"""That a process may open."""
+
 
 def _config(**overrides: object) -> Config:
     return load_config(None, {"data": {"d": "/data/d"}, **overrides})
@@ -33,7 +36,7 @@ def _placement(node: int, workers: int) -> NodePlacement:
 def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     binds = ("tcp://127.0.0.1:6000", "ipc:///run/f")
     config = _config(**{"serve.bind": binds, "serve.slots_bytes": 1 << 30})
-    first, second = plan_nodes(config, [_placement(0, 3), _placement(1, 2)])
+    first, second = plan_nodes(config, [_placement(0, 3), _placement(1, 2)], FILES)
     assert first.endpoints == binds
     assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
     assert (first.workers, second.workers) == (3, 2)
@@ -44,8 +47,8 @@ def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
 
 def test_automatic_memory_is_shared_between_node_processes() -> None:
     def is_shared() -> bool:
-        one = plan_nodes(_config(), [_placement(0, 1)])[0].slots_bytes
-        two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)])[0].slots_bytes
+        one = plan_nodes(_config(), [_placement(0, 1)], FILES)[0].slots_bytes
+        two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)], FILES)[0].slots_bytes
         return two == pytest.approx(one / 2, rel=0.2)
 
     wait_until(is_shared, "half each, where others do not take of it in between")
@@ -56,8 +59,8 @@ def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Pa
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
     root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
     config = _config(**{"serve.topology_root": str(root), "cache.decoded_bytes": "auto"})
-    one = plan_nodes(config, [_placement(0, 1)])[0]
-    two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)])[0]
+    one = plan_nodes(config, [_placement(0, 1)], FILES)[0]
+    two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
     assert describe_cache(config, one.decoded_bytes) == (
         "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the memory that is "
@@ -71,7 +74,7 @@ def test_a_cache_of_a_given_size_is_for_each_node_process_and_may_be_none() -> N
         (0, "decoded cache: off (cache.decoded_bytes: command line)"),
     ):
         config = _config(**{"cache.decoded_bytes": size_bytes})
-        nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)])
+        nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)
         assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
         assert describe_cache(config, size_bytes) == said
 

@@ -8,7 +8,6 @@ threads and some five descriptors.
 
 import contextlib
 import ipaddress
-import os
 import queue
 import threading
 from collections import Counter
@@ -17,15 +16,10 @@ from typing import Final
 
 import zmq
 
+from feeder.client_context import Context, check_room
 from feeder.errors import ResourceError
 
-Context = zmq.Context[zmq.Socket[bytes]]
-
 CONTEXTS_MAX: Final = 16
-_DESCRIPTORS: Final = 12
-"""That must be free for another context with a first link: libzmq aborts the process for want of
-one in a context's threads."""
-
 _ADDRESSES: Final = ""
 
 
@@ -89,7 +83,7 @@ class Contexts:
         shared: _Shared | None = None
         if len(used) < CONTEXTS_MAX:
             with contextlib.suppress(OSError, zmq.ZMQError):
-                _check_room()
+                check_room()
                 shared = _Shared()
         if shared is None:
             if not used:
@@ -115,13 +109,6 @@ class Contexts:
     def _reap(self) -> None:
         while (context := self._ended.get()) is not None:
             context.term()
-
-
-def _check_room() -> None:
-    """Raise OSError where too few descriptors are left."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(_DESCRIPTORS):
-            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def _name_in(endpoint: str) -> str:

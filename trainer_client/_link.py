@@ -17,6 +17,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from feeder.client_context import Context
 from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.handshake import MONITORED, HandshakeWatch, dial
 from feeder.keys import ClientKeys
@@ -33,7 +34,6 @@ from feeder.wire import (
     encode,
 )
 from trainer_client._batch import SlotBuffer
-from trainer_client._contexts import Context
 from trainer_client._session_events import (
     AttemptFailed,
     ClaimSlots,

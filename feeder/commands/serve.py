@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 then."""
     from feeder.config import format_effective, load_config
+    from feeder.stderr_relay import StderrRelay
 
+    StderrRelay()
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))
@@ -88,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"the daemon's library {error.name} is not installed in this environment: run "
             "`make setup`, or install feeder[daemon]"
         ) from None
-    start_logging(config.log_level)
-    Supervisor(config, Notifier.from_environment(os.environ), _say).run()
+    log = start_logging(config.log_level)
+    Supervisor(config, Notifier.from_environment(os.environ), log).run()
     return 0
 
 
@@ -134,7 +135,3 @@ def _parse_data(texts: list[str]) -> dict[str, Path]:
             raise ConfigError(f"--data {text}: the name {name} is given twice: choose another")
         folders[name] = Path(folder)
     return folders
-
-
-def _say(line: str) -> None:
-    print(f"feeder: {line}", file=sys.stderr, flush=True)

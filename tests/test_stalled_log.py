@@ -1,0 +1,291 @@
+"""A stderr or stdout that nobody reads: the daemon serves on, and reports what it had to drop."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feeder.dataset import Dataset
+from feeder.errors import PeerError
+from feeder.log_lines import LineStream, cut_into_pieces
+from feeder.stats_request import request_counters
+from tests.daemon import (
+    DEADLINE_S,
+    RawClient,
+    check_batch,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.sources import REPOSITORY, feeder_command
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("stalled"))
+
+
+def fill(fd: int) -> None:
+    """Write until there is no room; descriptors that share the open file block again afterwards."""
+    os.set_blocking(fd, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"\n" * 4096)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"\n")
+    os.set_blocking(fd, True)
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    fill(writer)
+    yield reader, writer
+    for end in (reader, writer):
+        os.close(end)
+
+
+@contextlib.contextmanager
+def full_socket() -> Iterator[tuple[int, int]]:
+    """The journal gives a stream socket."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        fill(writer.fileno())
+        yield reader.fileno(), writer.fileno()
+
+
+@contextlib.contextmanager
+def stopped_terminal() -> Iterator[tuple[int, int]]:
+    """A terminal after Ctrl-S."""
+    main, terminal = pty.openpty()
+    termios.tcflow(terminal, termios.TCOOFF)
+    yield main, terminal
+    for end in (main, terminal):
+        os.close(end)
+
+
+class MuteDaemon:
+    """A daemon of two workers whose stderr and stdout are what the test gives it."""
+
+    def __init__(
+        self,
+        packed: Path,
+        endpoint: str,
+        *arguments: str,
+        stdout: int,
+        stderr: int,
+        name: str = "d",
+    ) -> None:
+        self.endpoint = endpoint
+        self.process = subprocess.Popen(
+            feeder_command(
+                *("serve", "--data", f"{name}={packed}", "--bind", endpoint, "--workers", "2"),
+                *arguments,
+            ),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+    def __enter__(self) -> "MuteDaemon":
+        try:
+            wait_until(self._serves, "the daemon serves")
+        except BaseException:
+            self.process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            psutil.wait_procs(children, DEADLINE_S)
+        self.process.wait()
+
+    def workers(self) -> set[int]:
+        node = psutil.Process(self.process.pid).children()[0]
+        return {worker.pid for worker in node.children()}
+
+    def counter(self, name: str) -> int:
+        return int(request_counters(self.endpoint, DEADLINE_S)[name])
+
+    def end(self) -> int:
+        """End it in its usual time; return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+    def _serves(self) -> bool:
+        assert self.process.poll() is None
+        with contextlib.suppress(PeerError):
+            return bool(request_counters(self.endpoint, 0.5))
+        return False
+
+
+def replace_a_worker(daemon: MuteDaemon, packed: Path) -> None:
+    """Kill a worker while a client takes batches, until its successor is up."""
+    before = daemon.workers()
+    with RawClient(daemon.endpoint) as client, Dataset.open(packed) as dataset:
+        client.hello(small_recipe())
+        os.kill(min(before), signal.SIGKILL)
+        epoch = 0
+
+        def is_replaced() -> bool:
+            nonlocal epoch
+            key = (epoch, 0)
+            client.want(key)
+            check_batch(dataset, small_recipe(), key, client.take(key))
+            client.want(release=(key,))
+            epoch += 1
+            return len(daemon.workers() - before) == 1 and daemon.counter("workers") == 2
+
+        wait_until(is_replaced, "there is another worker")
+        client.bye()
+
+
+@pytest.mark.parametrize("make", [full_pipe, full_socket, stopped_terminal])
+def test_a_log_that_nobody_reads_stops_nothing(
+    make: Callable[[], contextlib.AbstractContextManager[tuple[int, int]]],
+    packed: Path,
+    tmp_path: Path,
+) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    with make() as (_, writer):
+        flags = fcntl.fcntl(writer, fcntl.F_GETFL)
+        with MuteDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=writer) as daemon:
+            replace_a_worker(daemon, packed)
+            assert daemon.end() == 0
+        assert fcntl.fcntl(writer, fcntl.F_GETFL) == flags, "it is the terminal's, too"
+
+
+def test_a_stdout_that_nobody_reads_stops_nothing(packed: Path, tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    with (
+        full_pipe() as (_, writer),
+        MuteDaemon(packed, endpoint, stdout=writer, stderr=subprocess.DEVNULL) as daemon,
+    ):
+        replace_a_worker(daemon, packed)
+        assert daemon.end() == 0
+
+
+def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
+    packed: Path, tmp_path: Path
+) -> None:
+    endpoint, name = f"ipc://{tmp_path}/s", "n" * 128  # which a line for each session has in it
+    with (
+        full_pipe() as (reader, writer),
+        MuteDaemon(
+            packed,
+            endpoint,
+            *("--log-level", "debug"),
+            stdout=subprocess.DEVNULL,
+            stderr=writer,
+            name=name,
+        ) as daemon,
+    ):
+
+        def has_dropped() -> bool:
+            with RawClient(endpoint) as client:  # another one each time, for its share of messages
+                for _ in range(15):
+                    assert client.hello(small_recipe(), dataset=name).session
+                client.bye()
+            return daemon.counter("log_lines_dropped") > 0
+
+        wait_until(has_dropped, "lines are dropped")
+        wait_until(lambda: daemon.counter("sessions") == 0, "the last one is over")
+        dropped = daemon.counter("log_lines_dropped")
+        chunks: list[bytes] = []
+
+        def read() -> None:
+            while not chunks or not chunks[-1].endswith(b"\0"):
+                chunks.append(os.read(reader, 65536))
+
+        listener = threading.Thread(target=read, daemon=True)
+        listener.start()
+        report = re.compile(
+            rb"^feeder: node 0: warning: ([\d,]+) log lines? dropped while stderr was not",
+            re.MULTILINE,
+        )
+
+        def reported() -> int:
+            return sum(int(found.replace(b",", b"")) for found in report.findall(b"".join(chunks)))
+
+        wait_until(lambda: reported() >= dropped, "what was dropped is reported")
+        assert reported() == daemon.counter("log_lines_dropped")
+        assert daemon.end() == 0
+        os.write(writer, b"\n\0")
+        listener.join()
+    text = b"".join(chunks)
+    assert b"\nfeeder: draining" in text, "lines are read as before"
+    assert all(line.startswith(b"feeder: ") for line in text.strip(b"\n\0").split(b"\n")), (
+        "none is torn"
+    )
+
+
+@pytest.mark.parametrize(("arguments", "status"), [((), 3), (("--workers", "none"), 2)])
+def test_an_error_that_nobody_reads_ends_the_daemon_all_the_same(
+    arguments: tuple[str, ...], status: int, tmp_path: Path
+) -> None:
+    with full_pipe() as (_, writer):
+        done = subprocess.run(
+            feeder_command("serve", "--data", f"d={tmp_path}/missing", *arguments),
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=writer,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert done.returncode == status
+
+
+def test_lines_reach_a_file_in_order_and_whole(packed: Path, tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    log = tmp_path / "log"
+    with (
+        log.open("ab") as file,
+        MuteDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=file.fileno()) as daemon,
+    ):
+        replace_a_worker(daemon, packed)
+        assert daemon.end() == 0
+    lines = log.read_text().splitlines()
+    assert all(line.startswith("feeder: ") for line in lines)
+    found = [n for n, line in enumerate(lines) for text in ("ready, ", "replaced", "draining:")
+             if text in line]  # fmt: skip
+    assert len(found) == 3
+
+
+def test_a_piece_is_whole_lines_that_a_pipe_takes_at_once() -> None:
+    lines = [b"x" * size + b"\n" for size in (10, 4000, 90, 4095, 0, 1)]
+    pieces = list(cut_into_pieces(b"".join(lines)))
+    assert b"".join(pieces) == b"".join(lines)
+    assert all(len(piece) <= select.PIPE_BUF and piece.endswith(b"\n") for piece in pieces)
+
+
+def test_a_line_longer_than_that_is_cut_between_characters() -> None:
+    (piece,) = cut_into_pieces(("é" * 5000).encode() + b"\n")
+    assert len(piece) <= select.PIPE_BUF
+    assert re.fullmatch(r"é+ … \(cut\)\n", piece.decode())
+
+
+def test_a_stream_without_a_reader_raises_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = LineStream("", writer)
+    stream.write("a line\n")
+    stream.write("half a line")
+    assert not stream.has_dropped
+    os.close(writer)
+    stream.write(", and the rest\n")
