@@ -1,7 +1,8 @@
 """The end of the daemon by SIGTERM: what was asked for is finished, and all is over within 5 s."""
 
+import contextlib
+import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
+from tests.faults.client import stop
 
 _LARGE = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
 
@@ -59,10 +61,8 @@ def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None
 
 def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
     with serve(packed, "--lease-s", "60") as daemon, RawClient(daemon.endpoint) as client:
-        stuck = client_process(daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)])
-        with stuck:
-            assert stuck.stdout is not None
-            assert stuck.stdout.readline() == "asked\n"
+        keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
+        with client_process(daemon.endpoint, _LARGE, keys) as stuck:
             stuck.send_signal(signal.SIGSTOP)  # now the drain cannot be over soon
             client.hello(small_recipe())
             daemon.process.send_signal(signal.SIGTERM)
@@ -72,7 +72,6 @@ def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
             assert isinstance(answer, Refused)
             assert answer.code == "draining"
             assert client.hello(small_recipe()).code == "draining"
-            stuck.kill()
 
 
 def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
@@ -91,21 +90,14 @@ def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
 def test_a_stuck_client_delays_the_end_by_the_drain_and_no_more(packed: Path) -> None:
     def end() -> float:
         with serve(packed, "--drain-s", "2") as daemon:
-            client = client_process(
-                daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)]
-            )
-            with client:
-                try:
-                    assert client.stdout is not None
-                    assert client.stdout.readline() == "asked\n"
-                    client.send_signal(signal.SIGSTOP)
-                    status, took_s = daemon.stop()
-                    assert status == 0
-                    assert took_s > 1.5
-                    daemon.wait_gone()
-                    return took_s
-                finally:
-                    client.kill()
+            keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
+            with client_process(daemon.endpoint, _LARGE, keys) as client:
+                client.send_signal(signal.SIGSTOP)
+                status, took_s = daemon.stop()
+                assert status == 0
+                assert took_s > 1.5
+                daemon.wait_gone()
+                return took_s
 
     happens_within(4.5, end)
 
@@ -152,26 +144,59 @@ def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
     happens_within(3, end)
 
 
-def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path) -> None:
+def test_who_is_asked_to_end_is_not_ready_any_more(tmp_path: Path) -> None:
     """Where it was held up, and the node process has become ready meanwhile."""
+    packed = pack_small(tmp_path)
+    withheld = Withheld(packed / "shard-00000.fds")
     with Daemon("--data", f"d={packed}", "--workers", "1", is_ready=False) as daemon:
+        wait_until(lambda: withheld.is_wanted, "the node process has begun, and reads its dataset")
         supervisor = psutil.Process(daemon.process.pid)
-        wait_until(supervisor.children, "a node process has begun")
-        supervisor.suspend()
+        stop(supervisor)
+        withheld.give()
         (node,) = supervisor.children()
-        wait_until(lambda: node.children(), "its worker has begun")
-        spent: list[tuple[object, ...]] = [()]
-
-        def has_ended_its_start() -> bool:
-            """Nothing runs any more: as long as this takes."""
-            threading.Event().wait(0.5)
-            spent.append(tuple(each.cpu_times()[:2] for each in (node, *node.children())))
-            return spent[-1] == spent[-2]
-
-        wait_until(has_ended_its_start, "it is ready")
+        wait_until(lambda: are_asleep(node, *node.children()), "it has told of its readiness")
         daemon.process.send_signal(signal.SIGTERM)
         supervisor.resume()
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_line("draining")
         daemon.wait_gone()
         assert not any("ready" in line for line in daemon.lines)
+
+
+def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
+    """Whether a node process and its workers, of which there are some, wait for each other at once.
+
+    Who has not got the processor, or waits for a disk, is not asleep.
+    """
+
+    def turns() -> int:
+        return int(node.num_ctx_switches().voluntary)
+
+    before = turns()
+    states = [each.status() for each in (node, *workers, node)]
+    return bool(workers) and set(states) == {psutil.STATUS_SLEEPING} and turns() == before
+
+
+class Withheld:
+    """A shard in whose place there is a pipe: who opens it waits until ``give``."""
+
+    def __init__(self, shard: Path) -> None:
+        """Withhold it from now on."""
+        self._shard = shard
+        self._aside = shard.rename(shard.with_suffix(".aside"))
+        self._writer: int | None = None
+        os.mkfifo(shard)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody is about to read it."""
+        if self._writer is None:
+            with contextlib.suppress(OSError):  # nobody has opened it
+                self._writer = os.open(self._shard, os.O_WRONLY | os.O_NONBLOCK)
+        return self._writer is not None
+
+    def give(self) -> None:
+        """Put it back; who waits for it finds its first record unreadable, and no other."""
+        assert self._writer is not None
+        self._aside.rename(self._shard)
+        os.close(self._writer)
