@@ -27,7 +27,8 @@ test: check
 	@$(SUITE)
 
 test-shuffled: setup $(VENV)/.test-packages
-	@$(SUITE) --random-order-bucket=module --random-order-seed=$(or $(SEED),$(shell od -An -N2 -tu2 /dev/urandom))
+	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: the order of SEED=$$seed"; \
+	$(SUITE) --random-order-bucket=module --random-order-seed=$$seed
 
 test-starved: setup $(VENV)/.test-packages
 	@$(BIN)/python -m tests.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS)
