@@ -1,5 +1,7 @@
 # make demo   set up, then: synthetic data → pack → serve → ResNet trains → summary and pictures
 # make test   set up, then: lint, format, types and every test
+# make test-shuffled  every test, in another order each time (SEED=N: again in that one)
+# make test-starved   every test, while its processes and threads stop and starve (SEED=N)
 # make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
 # make peers  other loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
@@ -10,9 +12,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
+SUITE_OPTIONS := -q --numprocesses 2 --dist loadfile
+SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test lint types check fuzz peers test-numa test-systemd clean FORCE
+.PHONY: setup demo test test-shuffled test-starved lint types check fuzz peers test-numa \
+	test-systemd clean FORCE
 
 setup: $(VENV)/.project
 
@@ -20,7 +25,14 @@ demo: setup
 	@$(BIN)/python -m bench.demo --out demo
 
 test: check
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	@$(SUITE)
+
+test-shuffled: setup $(VENV)/.test-packages
+	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: the order of SEED=$$seed"; \
+	$(SUITE) --random-order-bucket=module --random-order-seed=$$seed
+
+test-starved: setup $(VENV)/.test-packages
+	@$(BIN)/python -m tests.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS)
 
 check: lint types
 

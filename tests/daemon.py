@@ -165,18 +165,19 @@ class Daemon:
     def wait_gone(self) -> None:
         """Return once no process of the daemon is left."""
         for process in self._family:
-            wait_until(lambda p=process: not _is_alive(p), f"{process} is gone")  # type: ignore[misc]
+            wait_until(lambda p=process: not is_alive(p), f"{process} is gone")  # type: ignore[misc]
 
     def close(self) -> list[psutil.Process]:
         """Make sure that it ends; return processes that it left behind, which end too."""
         self.family()
         if self.process.poll() is None:
             self.process.terminate()
+            self.process.send_signal(signal.SIGCONT)  # a test that failed may have left it stopped
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(DEADLINE_S)
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not any(map(_is_alive, self._family)), "all are gone")
-        left = [process for process in self._family if _is_alive(process)]
+            wait_until(lambda: not any(map(is_alive, self._family)), "all are gone")
+        left = [process for process in self._family if is_alive(process)]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -208,7 +209,8 @@ def _holders(pipe: IO[str]) -> list[str]:
     return holders
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process has not ended; a zombie has."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -394,10 +396,14 @@ def listening_port() -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
-def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> "subprocess.Popen[str]":
-    """Start a process that asks for batches and reads no more than the first chunk.
+@contextlib.contextmanager
+def client_process(
+    endpoint: str, recipe: Recipe, keys: list[Key]
+) -> "Iterator[subprocess.Popen[str]]":
+    """A process that has asked for batches, and reads no more than the first chunk.
 
-    It prints ``asked`` then. What is larger than the system's buffers stays with the daemon.
+    What is larger than the system's buffers stays with the daemon. It is killed in the end: it may
+    be stopped, and then would never end by itself.
     """
     program = (
         "import sys, json\n"
@@ -413,10 +419,16 @@ def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> "subproces
         "sys.stdin.read()\n"
     )
     text = msgspec.json.encode(recipe).decode()
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", program, endpoint, text, json.dumps(keys)],
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
+    ) as client:
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "asked\n"
+            yield client
+        finally:
+            client.kill()

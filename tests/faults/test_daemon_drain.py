@@ -1,7 +1,8 @@
 """The end of the daemon by SIGTERM: what was asked for is finished, and all is over within 5 s."""
 
+import contextlib
+import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
+from tests.faults.client import stop
 
 _LARGE = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
 
@@ -60,10 +62,8 @@ def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None
 
 def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
     with serve(packed, "--lease-s", "60") as daemon, RawClient(daemon.endpoint) as client:
-        stuck = client_process(daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)])
-        with stuck:
-            assert stuck.stdout is not None
-            assert stuck.stdout.readline() == "asked\n"
+        keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
+        with client_process(daemon.endpoint, _LARGE, keys) as stuck:
             stuck.send_signal(signal.SIGSTOP)  # now the drain cannot be over soon
             client.hello(small_recipe())
             daemon.process.send_signal(signal.SIGTERM)
@@ -73,7 +73,6 @@ def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
             assert isinstance(answer, Refused)
             assert answer.code == "draining"
             assert client.hello(small_recipe()).code == "draining"
-            stuck.kill()
 
 
 def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
@@ -92,21 +91,14 @@ def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
 def test_a_stuck_client_delays_the_end_by_the_drain_and_no_more(packed: Path) -> None:
     def end() -> float:
         with serve(packed, "--drain-s", "2") as daemon:
-            client = client_process(
-                daemon.endpoint, _LARGE, [(e, i) for e in (0, 1) for i in (0, 1, 2)]
-            )
-            with client:
-                try:
-                    assert client.stdout is not None
-                    assert client.stdout.readline() == "asked\n"
-                    client.send_signal(signal.SIGSTOP)
-                    status, took_s = daemon.stop()
-                    assert status == 0
-                    assert took_s > 1.5
-                    daemon.wait_gone()
-                    return took_s
-                finally:
-                    client.kill()
+            keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
+            with client_process(daemon.endpoint, _LARGE, keys) as client:
+                client.send_signal(signal.SIGSTOP)
+                status, took_s = daemon.stop()
+                assert status == 0
+                assert took_s > 1.5
+                daemon.wait_gone()
+                return took_s
 
     happens_within(4.5, end)
 
@@ -153,26 +145,63 @@ def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
     happens_within(3, end)
 
 
-def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path) -> None:
+def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path) -> None:
     """Where it was held up, and the node process has become ready meanwhile."""
-    with Daemon("--data", f"d={packed}", "--workers", "1", is_ready=False) as daemon:
+    withheld = WithheldWorkers(tmp_path)
+    options = ("--data", f"d={packed}", "--workers", "1")
+    with Daemon(*options, environ=withheld.environ, is_ready=False) as daemon:
+        wait_until(lambda: withheld.have_begun, "the node process has started its worker")
         supervisor = psutil.Process(daemon.process.pid)
-        wait_until(lambda: node_processes(supervisor), "a node process has begun")
-        supervisor.suspend()
+        stop(supervisor)
+        withheld.give()
         (node,) = node_processes(supervisor)
-        wait_until(lambda: node.children(), "its worker has begun")
-        spent: list[tuple[object, ...]] = [()]
-
-        def has_ended_its_start() -> bool:
-            """Nothing runs any more: as long as this takes."""
-            threading.Event().wait(0.5)
-            spent.append(tuple(each.cpu_times()[:2] for each in (node, *node.children())))
-            return spent[-1] == spent[-2]
-
-        wait_until(has_ended_its_start, "it is ready")
+        wait_until(lambda: are_asleep(node, *node.children()), "it has reported that it is ready")
         daemon.process.send_signal(signal.SIGTERM)
         supervisor.resume()
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_line("draining")
         daemon.wait_gone()
         assert not any("ready" in line for line in daemon.lines)
+
+
+def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
+    """Whether a node process and its workers, of which there are some, wait for each other at once.
+
+    Who has not got the processor, or waits for a disk, is not asleep.
+    """
+
+    def turns() -> int:
+        return int(node.num_ctx_switches().voluntary)
+
+    before = turns()
+    states = [each.status() for each in (node, *workers, node)]
+    return bool(workers) and set(states) == {psutil.STATUS_SLEEPING} and turns() == before
+
+
+class WithheldWorkers:
+    """Has a daemon's workers wait at a pipe, before they do anything, until ``give``."""
+
+    def __init__(self, folder: Path) -> None:
+        """``environ`` is for the daemon; what it takes is made in ``folder``."""
+        self._pipe = folder / "pipe"
+        os.mkfifo(self._pipe)
+        (folder / "sitecustomize.py").write_text(
+            "import sys\n"
+            "if 'feeder.worker' in sys.orig_argv:\n"
+            f"    open({str(self._pipe)!r}).read()\n"
+        )
+        self.environ = {"PYTHONPATH": str(folder)}
+        self._writer: int | None = None
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether a worker waits."""
+        if self._writer is None:
+            with contextlib.suppress(OSError):  # no process has opened it to read
+                self._writer = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+        return self._writer is not None
+
+    def give(self) -> None:
+        """Let the workers go on."""
+        assert self._writer is not None
+        os.close(self._writer)

@@ -1,0 +1,104 @@
+"""A small suite for test_starve.py, which has `python -m tests.starve` run single tests of it.
+
+Each waits until it sees what should happen, so it never ends where that does not happen.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_TWO_THREADS = """
+import os, sys, threading
+
+def spin():
+    while os.getppid() == int(sys.argv[1]):
+        pass
+
+threading.Thread(target=spin).start()
+spin()
+"""
+KINDS = ("stop one", "stop all", "starve one", "starve all")
+
+
+@contextmanager
+def child() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process with two threads, which ends with this one."""
+    command = [sys.executable, "-c", _TWO_THREADS, str(os.getpid())]
+    with subprocess.Popen(command) as process:
+        try:
+            while len(_threads(process.pid)) != 2:
+                pass
+            yield process
+        finally:
+            process.kill()
+
+
+def tracer_of(thread: int) -> int:
+    """Return the process that traces a thread, 0 where none does."""
+    return int(_status(thread)["TracerPid"])
+
+
+def is_stopped_by(tool: int, thread: int) -> bool:
+    """Whether ``tool`` has stopped a thread."""
+    return tracer_of(thread) == tool and _status(thread)["State"].startswith("t")
+
+
+def test_every_kind_is_seen_and_a_bystander_is_left_alone() -> None:
+    tool, bystander = os.getppid(), int(os.environ["BYSTANDER"])
+    wanted, seen = set(os.environ["WANTED"].split(",")), set()
+    with child() as process:
+        first, second = _threads(process.pid)
+        while not wanted <= seen:
+            for kind, is_held in (
+                ("stop", lambda thread: is_stopped_by(tool, thread)),
+                ("starve", lambda thread: os.sched_getscheduler(thread) == os.SCHED_IDLE),
+            ):
+                found = [is_held(thread) for thread in (first, second, first)]
+                if found[0] == found[2] and any(found):
+                    seen.add(f"{kind} {'all' if all(found) else 'one'}")
+            assert tracer_of(bystander) != tool
+
+
+def test_a_process_that_was_stopped_before_stays_stopped() -> None:
+    tool = os.getppid()
+    with child() as process:
+        process.send_signal(signal.SIGSTOP)
+        first, _ = _threads(process.pid)
+        while not is_stopped_by(tool, first):
+            pass
+        while is_stopped_by(tool, first):
+            pass
+        while not _status(first)["State"].startswith("T"):  # by way of R, without a step of its own
+            pass
+
+
+def test_a_process_that_is_killed_while_it_is_stopped_is_reaped() -> None:
+    tool = os.getppid()
+    with child() as process:
+        while not any(is_stopped_by(tool, thread) for thread in _threads(process.pid)):
+            pass
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_that_fails() -> None:
+    raise AssertionError("as it is meant to")
+
+
+def test_that_never_ends() -> None:
+    with child() as process:
+        Path(os.environ["PID_FILE"]).write_text(str(process.pid))
+        process.wait()
+
+
+def _threads(process: int) -> list[int]:
+    return sorted(map(int, os.listdir(f"/proc/{process}/task")))
+
+
+def _status(thread: int) -> dict[str, str]:
+    lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines)

@@ -1,0 +1,29 @@
+"""Tests of the tests' own daemon: it ends whatever a test, failed or not, has done to it."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.daemon import Daemon, client_process, pack_small, small_recipe
+from tests.faults.client import stop
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("leaving"))
+
+
+def test_a_stopped_supervisor_ends_in_good_order(packed: Path) -> None:
+    with Daemon("--data", f"d={packed}", "--workers", "1") as daemon:
+        stop(psutil.Process(daemon.process.pid))
+    assert daemon.process.returncode == 0, "it had not to be killed"
+
+
+def test_a_stopped_client_is_killed(packed: Path) -> None:
+    with (
+        Daemon("--data", f"d={packed}", "--workers", "1") as daemon,
+        client_process(daemon.endpoint, small_recipe(), [(0, 0)]) as client,
+    ):
+        stop(psutil.Process(client.pid))
+    assert client.returncode == -9
