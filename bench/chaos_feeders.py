@@ -4,6 +4,7 @@ A feeder keeps its two endpoints for good: ipc, and a tcp one that lies behind a
 daemon has ended, another is started there, as systemd would.
 """
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -153,7 +154,12 @@ class Feeder:
         return processes
 
     def _of_module(self, module: str) -> list[psutil.Process]:
-        return [process for process in self._look() if module in process.cmdline()]
+        found: list[psutil.Process] = []
+        for process in self._look():
+            with contextlib.suppress(psutil.NoSuchProcess):  # what looks at datasets lives briefly
+                if module in process.cmdline():
+                    found.append(process)
+        return found
 
     def _remove(self) -> None:
         self.proxy.close()
