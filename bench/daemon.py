@@ -27,7 +27,7 @@ DATASET_NAME: Final = "bench"
 _LAUNCH: Final = (
     "import sys; from feeder.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
-    "from feeder.cli import main; sys.exit(main(sys.argv[2:]))"
+    "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )
 """PDEATHSIG, so that not even SIGKILL to the bench leaves a daemon behind."""
 

@@ -19,7 +19,7 @@ STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 _LAUNCH: Final = (
     "import sys; from feeder.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
-    "from feeder.cli import main; sys.exit(main(sys.argv[2:]))"
+    "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )
 
 

@@ -4,11 +4,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from typing import Final
 
 from feeder.channel import open_pair
-from feeder.runtime import single_thread_environment
+from feeder.python_process import package_path, python_command, single_thread_environment
 
 _HELD_BACK: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """Until the process has said what it does about them: a terminal and a batch system signal every
@@ -25,13 +24,12 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-X", "faulthandler", "-m", module),
-                    *(str(theirs.fileno()), str(os.getpid())),
-                ],
+                python_command(
+                    *(module, theirs.fileno(), os.getpid()), options=("-X", "faulthandler")
+                ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **single_thread_environment()},
+                env={**os.environ, **package_path(), **single_thread_environment()},
             )
         except OSError:
             ours.close()

@@ -29,6 +29,7 @@ from feeder.keys import ClientKeys
 from feeder.lent_memory import NotSharedError, SlotClaim
 from feeder.packing import Pixels, pixel_layout_of
 from feeder.recipe import Recipe
+from feeder.shortage import ZMQ_THREADS, check_threads
 from feeder.slot_claim import door_path
 from feeder.slot_layout import ChunkArrays, SlotLayout
 from feeder.wire import (
@@ -147,6 +148,7 @@ class BatchFetcher:
         self._timeout_s = timeout_s
         self._keys = keys
         self.received_bytes = 0
+        check_threads(ZMQ_THREADS)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(MONITORED)

@@ -20,7 +20,7 @@ from feeder.channel import Channel, ChannelClosedError
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.endpoint import parse_endpoint
-from feeder.errors import DatasetError, FeederError
+from feeder.errors import DatasetError
 from feeder.keys import read_secret_key
 from feeder.log_lines import start_logging
 from feeder.node_loop import NodeLoop
@@ -30,7 +30,7 @@ from feeder.router import Router, ServerKeys
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
-from feeder.worker_messages import CannotStart, printable
+from feeder.worker_messages import printable
 from feeder.zap_handler import KeyList
 
 _log = logging.getLogger(__name__)
@@ -162,10 +162,3 @@ def _allow_descriptors() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
-
-
-def report_failure(end: socket.socket, error: FeederError) -> None:
-    """Tell the supervisor why this process ends."""
-    control: Channel[NodeToSupervisor, SupervisorToNode] = Channel(end, SupervisorToNode)
-    with contextlib.suppress(ChannelClosedError):  # the supervisor is gone
-        control.send(CannotStart.of(error))

@@ -151,7 +151,8 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
         if status.st_size > bytes_max:
             raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            data = file.read(bytes_max)
+            # As many bytes as there are; all where the file system does not know how many.
+            data = file.read(status.st_size or -1)
     except OSError as error:
         raise SourceError("unreadable", _words(error)) from None
     finally:

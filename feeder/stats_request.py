@@ -14,6 +14,7 @@ from feeder.handshake import (
 )
 from feeder.keys import ClientKeys
 from feeder.metrics import Counters
+from feeder.shortage import ZMQ_THREADS, check_threads
 from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
 
 
@@ -23,6 +24,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
     answers is something else, ConfigError for an endpoint that means nothing.
     """
+    check_threads(ZMQ_THREADS)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket = context.socket(zmq.DEALER)

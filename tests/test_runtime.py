@@ -7,6 +7,7 @@ import pytest
 
 from feeder import runtime
 from feeder.errors import ResourceError
+from feeder.python_process import single_thread_environment
 
 
 def test_versions_name_everything_that_shapes_bytes() -> None:
@@ -38,4 +39,4 @@ def test_build_for_another_cpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_allocator_keeps_picture_buffers() -> None:
     assert runtime.tune_allocator() in (True, False)
-    assert set(runtime.single_thread_environment().values()) == {"1"}
+    assert set(single_thread_environment().values()) == {"1"}

@@ -18,6 +18,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ResourceError
+from feeder.shortage import ZMQ_THREADS, check_threads
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -90,7 +91,8 @@ class Contexts:
         if len(used) < CONTEXTS_MAX:
             with contextlib.suppress(OSError, zmq.ZMQError):
                 _check_room()
-                shared = _Shared()
+                if _has_threads(is_needed=not used):
+                    shared = _Shared()
         if shared is None:
             if not used:
                 raise ResourceError(
@@ -122,6 +124,17 @@ def _check_room() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(_DESCRIPTORS):
             stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _has_threads(*, is_needed: bool) -> bool:
+    """Return whether a context can have its threads; ResourceError if not and it is needed."""
+    try:
+        check_threads(ZMQ_THREADS)
+    except ResourceError:
+        if is_needed:
+            raise
+        return False
+    return True
 
 
 def _name_in(endpoint: str) -> str:
