@@ -4,6 +4,7 @@ Python reports these as errors of many types, wherever they happen to occur; and
 end the process. For those the resource is asked for and given back before the library needs it.
 """
 
+import _thread
 import errno
 import os
 from typing import Final
@@ -78,21 +79,24 @@ def check_import_memory() -> None:
 
 def check_threads(count: int) -> None:
     """Raise ResourceError where ``count`` threads cannot be started; libzmq would abort."""
-    import threading
+    may_end = _thread.allocate_lock()
+    ended: list[_thread.LockType] = []
 
-    leave = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(count):
-            thread = threading.Thread(target=leave.wait)
-            thread.start()
-            started.append(thread)
-    except (RuntimeError, MemoryError):
-        raise ResourceError(_NO_THREAD) from None
-    finally:
-        leave.set()
-        for thread in started:
-            thread.join()
+    def wait(end: _thread.LockType) -> None:
+        with may_end:
+            end.release()
+
+    with may_end:  # all of them are there at once
+        try:
+            for _ in range(count):
+                end = _thread.allocate_lock()
+                end.acquire()
+                _thread.start_new_thread(wait, (end,))
+                ended.append(end)
+        except (RuntimeError, MemoryError):
+            raise ResourceError(_NO_THREAD) from None
+    for end in ended:
+        end.acquire()
 
 
 def _more_memory() -> str:
@@ -103,7 +107,7 @@ def _more_memory() -> str:
             f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "
             "(ulimit -v, or LimitAS= of the unit) to 2,000 MB or more, or lift it"
         )
-    return "give it more memory, or let it do less at once (fewer --jobs or --workers)"
+    return "give it more, or let it do less at once (fewer --jobs or --workers)"
 
 
 def _address_space_limit() -> int | None:

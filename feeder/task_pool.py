@@ -5,7 +5,7 @@
       ◄────── {"report": …} any number, then {"done": …} or {"error": …} and the end
 
 Each worker is a fresh interpreter (never a fork) at the other end of a SOCK_SEQPACKET pair;
-messages are JSON, one a packet, below 64 KiB. Workers ignore the terminal's Ctrl-C, die with their
+messages are JSON, one a packet, below 64 KiB. Workers ignore SIGINT and SIGTERM, die with their
 parent, and may be killed at any time: whoever uses them writes files so that this does no harm.
 """
 
@@ -30,6 +30,7 @@ from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.parent_death import die_with_parent
 from feeder.python_process import package_path, python_command, single_thread_environment
 from feeder.shortage import check_import_memory, explain_shortage
+from feeder.stop_signals import stop_signals_held_back
 from feeder.topology import usable_cpus
 
 Message = dict[str, Any]
@@ -85,7 +86,7 @@ class TaskPool:
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = (theirs.fileno(), os.getpid(), self._module)
-        with theirs:
+        with theirs, stop_signals_held_back():
             try:
                 process = subprocess.Popen(
                     python_command("feeder.task_pool", *arguments),
@@ -202,7 +203,8 @@ def main(arguments: list[str]) -> int:
     """Be a worker: the socket's descriptor, the parent's pid and the module are the arguments."""
     descriptor, parent, module = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent, which gets them too, ends us
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent_socket:
         perform: Callable[[Message, Message, Report], Message]
         try:
