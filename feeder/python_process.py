@@ -6,6 +6,7 @@ happens to run in: a folder ``feeder`` or a file ``random.py`` there is not ours
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _NUMERIC_THREADS = (
@@ -29,6 +30,11 @@ def single_thread_environment() -> dict[str, str]:
 def use_single_threads() -> None:
     """Keep this process's numeric libraries, which are not imported yet, at one thread."""
     os.environ.update(single_thread_environment())
+
+
+def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a child of ours, with the variables ``more``."""
+    return {**os.environ, **package_path(), **(more or {})}
 
 
 def package_path() -> dict[str, str]:

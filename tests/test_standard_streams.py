@@ -201,6 +201,20 @@ def test_modules_in_the_working_directory_shadow_none(
     assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.slow
+def test_the_benchs_processes_take_no_modules_from_the_working_directory(tmp_path: Path) -> None:
+    here = shadowing_folder(tmp_path)
+    (here / "multiprocessing.py").write_text("raise SystemExit('shadowed')\n")
+    command = [str(SCRIPT.with_name("feeder-bench")), "soak", "--images", "64", "--batch-size", "8"]
+    command += ["--minutes", "0.05", "--every", "0.1", "--clients", "1"]
+    done = subprocess.run(
+        command, cwd=here, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert "shadowed" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "restarts/clean" in done.stdout, done.stderr
+
+
 def shadowing_folder(folder: Path) -> Path:
     """Make a folder whose modules end every Python that takes them for its own."""
     here = folder / "here"
