@@ -11,6 +11,9 @@ def start() -> int:
 
 
 def _run() -> int:
+    from feeder.shortage import NUMPY_THREADS_BYTES, check_import_memory
+
+    check_import_memory(NUMPY_THREADS_BYTES)
     from bench.cli import run
 
     return run(sys.argv[1:])

@@ -46,6 +46,7 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
     Raises SystemExit as argparse does, and whatever is a fault of ours.
     """
     from feeder.errors import FeederError, OutputClosedError
+    from feeder.shortage import explain_os_error, explain_shortage  # now: later there is no memory
 
     try:
         try:
@@ -60,8 +61,6 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
         sys.stderr.write(f"{name}: interrupted\n")
         return 128 + _signal.SIGINT
     except Exception as error:
-        from feeder.shortage import explain_os_error, explain_shortage
-
         shortage = explain_shortage(error)
         if shortage is None and isinstance(error, OSError):
             shortage = explain_os_error(error)

@@ -11,9 +11,15 @@ from typing import Final
 
 from feeder.errors import ResourceError
 
-_IMPORT_BYTES: Final = 100_000_000
+_NUMPY_BYTES: Final = 100_000_000
 """Address space that importing numpy takes (85 MB with OpenBLAS 0.3 and one thread), and what is
 imported before it. OpenBLAS ends the process where it gets less."""
+
+NUMPY_THREADS_BYTES: Final = 250_000_000
+"""The same with a few threads."""
+
+TORCH_BYTES: Final = 650_000_000
+"""The same for torch, without CUDA."""
 
 ZMQ_THREADS: Final = 2
 """That a ZeroMQ context starts: one for input and output, one that reaps sockets."""
@@ -67,12 +73,12 @@ def explain_os_error(error: OSError) -> ResourceError:
     return ResourceError(f"the operating system refused: {error.strerror or error}{where}")
 
 
-def check_import_memory() -> None:
-    """Raise ResourceError where the process may not map the memory that numpy's import takes."""
+def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
+    """Raise ResourceError where the process may not map the memory that imports take."""
     import mmap
 
     try:
-        mmap.mmap(-1, _IMPORT_BYTES, flags=mmap.MAP_PRIVATE).close()
+        mmap.mmap(-1, needed_bytes, flags=mmap.MAP_PRIVATE).close()
     except (OSError, MemoryError):
         raise ResourceError(f"too little memory to start: {_more_memory()}") from None
 

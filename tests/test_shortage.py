@@ -80,6 +80,31 @@ def test_a_daemon_with_little_address_space_serves_or_is_one_line(
         assert len([line for line in said if line.startswith("feeder: error: ")]) == 1
 
 
+@pytest.mark.parametrize("limit_kb", [30_000, 100_000, 200_000, 400_000, 600_000])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "compare", "a.json", "b.json"),
+        ("trainer_client.train", "tcp://127.0.0.1:1", "--dataset", "d", "--timeout-s", "0.1"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_other_programs_with_little_address_space_are_one_line(
+    command: tuple[str, ...], limit_kb: int
+) -> None:
+    done = subprocess.run(
+        under_limit(limit_kb, sys.executable, "-m", *command),
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode in (3, 4, 5), done.stderr
+    assert not any(word in done.stderr for word in (*ABORTS, "bad_alloc")), done.stderr
+    assert len([line for line in done.stderr.splitlines() if ": error: " in line]) == 1
+
+
 def test_want_of_threads_is_found_before_libzmq_aborts() -> None:
     program = (
         "import resource, sys\nimport zmq\n"

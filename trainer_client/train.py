@@ -23,6 +23,9 @@ from feeder.program import run_program
 
 
 def _run() -> int:
+    from feeder.shortage import TORCH_BYTES, check_import_memory
+
+    check_import_memory(TORCH_BYTES)
     from trainer_client._job import run_process
 
     return run_process()
