@@ -7,7 +7,6 @@ Nothing here needs torch, which only the processes import.
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 from bench.chaos_check import Arrival
 from bench.line_process import LineProcess
 from feeder.errors import PeerError
+from feeder.python_process import python_command
 from feeder.wire import BatchKey
 
 TIMEOUT_S: Final = 60.0
@@ -153,4 +153,4 @@ def _start(orders: ClientOrders) -> LineProcess:
 
 def _command(orders: ClientOrders, *more: str) -> list[str]:
     text = msgspec.json.encode(orders).decode()
-    return [sys.executable, "-m", "bench.chaos_trainer", str(os.getpid()), text, *more]
+    return python_command("bench.chaos_trainer", os.getpid(), text, *more)

@@ -1,4 +1,7 @@
-"""The ``feeder-bench`` command: runs one bench, prints its table, writes its JSON."""
+"""The ``feeder-bench`` command: runs one bench, prints its table, writes its JSON.
+
+A process of its own begins in ``bench.__main__``.
+"""
 
 import argparse
 import sys
@@ -8,9 +11,8 @@ from pathlib import Path
 from bench import ablate, chaos, compare, decode, peers, plots, soak, stream
 from bench.compare import Comparison
 from bench.report import JudgedReport, Report
-from feeder.errors import FeederError
+from feeder.program import run_guarded
 from feeder.stop_signals import StopSignals
-from feeder.text_streams import escape_unencodable
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -150,34 +152,39 @@ def _time(text: str) -> float:
     return value
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run one bench and return the exit status (as ``feeder`` has them)."""
-    escape_unencodable()
+    return run_guarded("feeder-bench", lambda: run(argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one bench and return the exit status; raises what goes wrong."""
     arguments = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
+    measure: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
     with StopSignals() as signals:
         try:
-            plot: Path | None = getattr(arguments, "plot", None)
-            if plot is not None:
+            if getattr(arguments, "plot", None) is not None:
                 plots.check_installed()
-            report = run(arguments)
-            print(report.to_text(), end="")
-            if isinstance(report, Report) and arguments.json is not None:
-                report.write_json(arguments.json)
-            if isinstance(report, Report) and plot is not None:
-                plots.write_plot(report, plot)
-            if isinstance(report, JudgedReport) and report.failures:
-                for reason in report.failures:
-                    sys.stderr.write(f"feeder-bench: failed: {reason}\n")
-                return 1
-        except FeederError as error:
-            sys.stderr.write(f"feeder-bench: error: {error}\n")
-            return error.exit_status
+            report = measure(arguments)
+            try:
+                print(report.to_text(), end="", flush=True)
+            finally:  # what took hours to measure is kept although nobody reads the table
+                _write_files(report, arguments)
         except KeyboardInterrupt:
             sys.stderr.write("feeder-bench: interrupted\n")
             return signals.exit_status
+    if isinstance(report, JudgedReport) and report.failures:
+        for reason in report.failures:
+            sys.stderr.write(f"feeder-bench: failed: {reason}\n")
+        return 1
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _write_files(report: Report | Comparison, arguments: argparse.Namespace) -> None:
+    """Write the results and their picture to where the command line asks for them."""
+    if not isinstance(report, Report):
+        return
+    if arguments.json is not None:
+        report.write_json(arguments.json)
+    if getattr(arguments, "plot", None) is not None:
+        plots.write_plot(report, arguments.plot)

@@ -23,6 +23,7 @@ from bench.machine import pinned_to
 from feeder.errors import FeederError, PeerError
 from feeder.fetch import BatchFetcher
 from feeder.parent_death import die_with_parent
+from feeder.python_process import python_command
 from feeder.recipe import Recipe
 from feeder.stop_signals import StopSignals
 
@@ -66,10 +67,9 @@ class ClientProcess(LineProcess):
         self.has_session = False
         with pinned_to(cores):
             super().__init__(
-                [
-                    *(sys.executable, "-m", "bench.client_process", str(os.getpid()), endpoint),
-                    *(str(batch_size), str(window), str(seed)),
-                ]
+                python_command(
+                    "bench.client_process", os.getpid(), endpoint, batch_size, window, seed
+                )
             )
 
     def fetch(self, first: int, count: int) -> None:

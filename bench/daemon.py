@@ -19,6 +19,7 @@ import psutil
 
 from bench.machine import pinned_to
 from feeder.errors import ResourceError
+from feeder.python_process import child_environment
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
@@ -27,7 +28,7 @@ DATASET_NAME: Final = "bench"
 _LAUNCH: Final = (
     "import sys; from feeder.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
-    "from feeder.cli import main; sys.exit(main(sys.argv[2:]))"
+    "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )
 """PDEATHSIG, so that not even SIGKILL to the bench leaves a daemon behind."""
 
@@ -139,7 +140,7 @@ def start_daemon(
     One that has ended can be followed by another in the same folder. Raises as ``running_daemon``.
     """
     ipc = f"ipc://{folder}/node"
-    command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), "serve"]
+    command = [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), "serve"]
     command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
     command += ["--workers", str(workers), "--pin", "off", *options]
     log, notify_path = folder / "stderr", folder / "notify"
@@ -151,7 +152,7 @@ def start_daemon(
         notify.bind(str(notify_path))
         process = subprocess.Popen(
             command,
-            env=os.environ | {"NOTIFY_SOCKET": str(notify_path)},
+            env=child_environment({"NOTIFY_SOCKET": str(notify_path)}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

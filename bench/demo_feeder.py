@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from feeder.errors import ResourceError
+from feeder.python_process import child_environment
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
@@ -19,7 +20,7 @@ STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 _LAUNCH: Final = (
     "import sys; from feeder.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
-    "from feeder.cli import main; sys.exit(main(sys.argv[2:]))"
+    "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )
 
 
@@ -34,12 +35,12 @@ def _feeder(
     with ExitStack() as stack:
         with _signals_held_back():
             process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, str(os.getpid()), *arguments],
+                [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is ours to pass on
                 stdout=stdout,
                 stderr=stderr,
-                env=environment,
+                env=child_environment(environment),
             )
             stack.callback(_stop, process)
         yield process

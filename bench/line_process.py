@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from feeder.python_process import child_environment
+
 STOP_TIMEOUT_S: Final = 10.0
 
 
@@ -19,7 +21,7 @@ class LineProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=None if environ is None else os.environ | environ,
+            env=child_environment(environ),
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
         assert self._process.stdin is not None

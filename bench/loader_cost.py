@@ -16,6 +16,7 @@ import torch
 from bench.daemon import DATASET_NAME
 from bench.report import Result, single
 from feeder.errors import PeerError
+from feeder.python_process import child_environment, python_command
 from trainer_client import FeederLoader
 from trainer_client._batch import HostBatch
 
@@ -48,8 +49,15 @@ class _IdleStage:
 
 def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
     """Return the row; PeerError when the client fails."""
-    command = [sys.executable, "-m", "bench.loader_cost", endpoint, str(batch_size)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    command = python_command("bench.loader_cost", endpoint, batch_size)
+    done = subprocess.run(
+        command,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
     if done.returncode:
         raise PeerError(f"the client failed: {done.stderr.strip().rpartition(chr(10))[2]}")
     return single(f"handover/loader-cpu{suffix}", "µs", float(done.stdout))

@@ -34,9 +34,10 @@ def make_environment(environment: Environment, folder: Path) -> str | None:
     place.mkdir(parents=True)
     install_system_packages(environment.system_packages)
     python = str(place / "bin" / "python")
-    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "-q")
+    module = (sys.executable, "-P", "-m")
+    pip = (*module, "pip", "--python", python, "--disable-pip-version-check", "-q")
     commands = [
-        (sys.executable, "-m", "venv", "--without-pip", str(place)),
+        (*module, "venv", "--without-pip", str(place)),
         *((*pip, "install", *step) for step in environment.steps),
         (python, "-c", f"import {environment.check}"),
     ]

@@ -11,7 +11,6 @@ process of its own on the client's core (``bench.garbage``), in every second tur
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from bench.rounds import Contender, run_rounds, warm_up
 from bench.streams import WINDOW
 from feeder.fetch import BatchFetcher
 from feeder.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
+from feeder.python_process import child_environment, python_command
 from feeder.recipe import Recipe
 
 _TIMEOUT_S: Final = 60.0
@@ -151,7 +151,8 @@ def _run(
 @contextmanager
 def _garbage(endpoint: str) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.garbage", str(os.getpid()), endpoint],
+        python_command("bench.garbage", os.getpid(), endpoint),
+        env=child_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )

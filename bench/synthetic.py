@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
@@ -132,7 +133,8 @@ def _write_shares(
                 args=(os.getpid(), theirs, staging, share, classes, seed),
                 daemon=True,
             )
-            process.start()
+            with _safe_path():
+                process.start()
             processes.append(process)
             theirs.close()
             done_of[ours] = 0
@@ -150,6 +152,24 @@ def _write_shares(
             process.join()
         for connection in done_of:
             connection.close()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes whose first imports are not from the working directory, as -P does.
+
+    multiprocessing starts them by ``python -c``, and passes its own module path on only later.
+    """
+    name = "PYTHONSAFEPATH"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _receive_done(connection: multiprocessing.connection.Connection) -> int:

@@ -31,6 +31,7 @@ from bench.transport_server import IMAGE_SIZE, WINDOW
 from feeder.errors import PeerError
 from feeder.fetch import BatchFetcher
 from feeder.progress import ProgressLine
+from feeder.python_process import child_environment, python_command
 from feeder.recipe import Recipe
 
 RATE_UNIT: Final = "GB/s"
@@ -214,10 +215,11 @@ def _running_server(kind: str, options: TransportOptions) -> Iterator[Mapping[st
         endpoints = {"ipc": f"ipc://{folder}/{kind}", "tcp": f"tcp://127.0.0.1:{free_port()}"}
         with pinned_to(frozenset({options.server_core})):
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "bench.transport_server", str(os.getpid()), kind),
-                    *(*endpoints.values(), str(options.batch_size), str(options.chunk_images)),
-                ],
+                python_command(
+                    *("bench.transport_server", str(os.getpid()), kind, *endpoints.values()),
+                    *(str(options.batch_size), str(options.chunk_images)),
+                ),
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )

@@ -1,15 +1,16 @@
-"""The ``feeder`` command: runs a subcommand, turns errors into one line and an exit status."""
+"""The ``feeder`` command: runs a subcommand, turns errors into one line and an exit status.
+
+A process of its own begins in ``feeder.__main__``.
+"""
 
 import argparse
-import os
-import signal
-import sys
 from collections.abc import Sequence
 
 from feeder import __version__
 from feeder.commands import keygen, pack, preview, serve, status, unpack, verify
-from feeder.errors import FeederError
-from feeder.text_streams import escape_unencodable
+from feeder.program import run_guarded
+from feeder.python_process import use_single_threads
+from feeder.shortage import check_import_memory
 
 _COMMANDS = (pack, verify, unpack, serve, preview, status, keygen)
 
@@ -26,25 +27,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit status (0 success, 2 usage, else see feeder.errors)."""
-    escape_unencodable()
+    return run_guarded("feeder", lambda: run(argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return its exit status; raises what goes wrong."""
     arguments = build_parser().parse_args(argv)
-    try:
-        status: int = arguments.run(arguments)
-        sys.stdout.flush()
-    except FeederError as error:
-        sys.stderr.write(f"feeder: error: {error}\n")
-        return error.exit_status
-    except KeyboardInterrupt:
-        sys.stderr.write("feeder: interrupted\n")
-        return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # Whoever read our output (head, say) has seen enough; nothing more can be written there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if arguments.command != "keygen":  # the only one without numpy
+        use_single_threads()
+        check_import_memory()
+    exit_status: int = arguments.run(arguments)
+    return exit_status

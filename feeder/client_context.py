@@ -1,6 +1,6 @@
-"""ZeroMQ contexts of clients: made only where there are descriptors enough.
+"""ZeroMQ contexts of clients: made only where there are descriptors and threads enough.
 
-libzmq aborts the process for want of a descriptor in a context's threads.
+libzmq aborts the process for want of a descriptor in a context's threads, or of a thread.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ResourceError
+from feeder.shortage import ZMQ_THREADS, check_threads
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -33,4 +34,5 @@ def open_context(endpoint: str) -> Context:
             f"{endpoint}: there is no room for a connection: raise the limit on open files "
             "(ulimit -n)"
         ) from error
+    check_threads(ZMQ_THREADS)
     return Context()

@@ -162,7 +162,7 @@ def load_config(
         kind = _KINDS.get(key)
         if isinstance(value, str) and kind is not None:
             value = kind.from_text(value)
-        values[key] = _parse(key, value, COMMAND_LINE, Path.cwd())
+        values[key] = _parse(key, value, COMMAND_LINE, _working_directory())
         provenance[key] = COMMAND_LINE
     # Every value has been parsed by its own key's kind, which the type checker cannot see.
     serve: Any = _below("serve.", values)
@@ -284,6 +284,14 @@ def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
     return {
         key.removeprefix(table): value for key, value in values.items() if key.startswith(table)
     }
+
+
+def _working_directory() -> Path:
+    """Return where the command line's relative paths start; they lead nowhere if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
 
 
 def _parse(key: str, value: object, where: str, base: Path) -> object:

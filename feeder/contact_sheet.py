@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.stop_signals import stop_signals_held_back
 
 _SMALLEST_PX: Final = 128  # below it a caption has no room and a picture is hard to judge
 _LARGEST_PX: Final = 256
@@ -64,7 +65,8 @@ def draw_contact_sheet(
         sheet.paste(picture, (x, y))
         shown = shorten(caption, width, font)
         draw.text((x, y + height + 2), shown, fill=_INK, font=font)
-    _save(sheet, path)
+    with stop_signals_held_back():  # no part of a file stays behind
+        _save(sheet, path)
 
 
 def choose_columns(images: int, width: int, height: int) -> int:

@@ -4,11 +4,17 @@
     ├── ConfigError      the command line, the configuration or a recipe asks for the impossible
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
+    │   └── OutputError      standard output cannot be written
+    │       └── OutputClosedError   its reader has gone, as `| head` does: exits without a line
     ├── PeerError        the other side is absent, silent or gone past the deadline
     └── ProtocolError    the other side said something that the protocol does not allow
 
 Each message is one line that says what is wrong, where, and what to do about it. The command line
-prints it as ``feeder: error: …`` and exits with the class's ``exit_status``.
+prints it as ``feeder: error: …`` and exits with the class's ``exit_status``:
+
+    0 done    1 a bench found a fault    2 ConfigError    3 DatasetError    4 ResourceError
+    5 PeerError    6 ProtocolError    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
+    141 OutputClosedError (128 + SIGPIPE, as of a program that SIGPIPE ends)
 """
 
 from typing import ClassVar
@@ -36,6 +42,16 @@ class ResourceError(FeederError):
     """Raised when the machine lacks something: disk space, memory, a port, a library."""
 
     exit_status = 4
+
+
+class OutputError(ResourceError):
+    """Raised when standard output takes no more, for want of space on its disk, for example."""
+
+
+class OutputClosedError(OutputError):
+    """Raised when the process that read standard output through a pipe has closed it."""
+
+    exit_status = 128 + 13  # SIGPIPE
 
 
 class PeerError(FeederError):

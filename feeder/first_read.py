@@ -22,6 +22,7 @@ from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.parent_death import die_with_parent
+from feeder.python_process import package_path, python_command
 from feeder.regular_file import open_regular, read_regular
 
 ANSWER_DEADLINE_S: Final = 30.0
@@ -39,11 +40,11 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
     """
     from feeder.manifest import MANIFEST_NAME  # not at module level: the child is cheap without
 
-    command = [sys.executable, "-m", "feeder.first_read", str(os.getpid())]
-    manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
+    manifests = [folder / MANIFEST_NAME for folder in folders.values()]
     try:
         process = subprocess.Popen(
-            [*command, *manifests],
+            python_command("feeder.first_read", os.getpid(), *manifests),
+            env={**os.environ, **package_path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # whoever reads ours to its end must not wait for the child

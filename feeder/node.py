@@ -7,6 +7,7 @@ anything large is imported, so that all memory, and all that the workers inherit
 should; which is why imports are in functions here. Ends with the supervisor, however that ends.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Final
 from feeder.errors import FeederError
 from feeder.parent_death import die_with_parent
 from feeder.placement import NodePlacement, apply_placement
+from feeder.shortage import check_import_memory, explain_shortage
 
 _PLACEMENT_BYTES_MAX: Final = 64 * 1024
 
@@ -51,16 +53,28 @@ def main(channel_fd: int, parent: int) -> int:
     if not packet:
         return 0  # the supervisor is gone
     try:
+        check_import_memory()
         applied = apply_placement(decode_placement(packet))
         from feeder.node_start import serve_node
 
         serve_node(end, decode_placement(packet), applied.warning)
-    except FeederError as error:
-        from feeder.node_start import report_failure
-
-        report_failure(end, error)
-        return error.exit_status
+    except Exception as error:
+        failure = error if isinstance(error, FeederError) else explain_shortage(error)
+        if failure is None:
+            raise
+        report_failure(end, failure)
+        return failure.exit_status
     return 0
+
+
+def report_failure(end: socket.socket, error: FeederError) -> None:
+    """Send the supervisor the reason why this process ends."""
+    from feeder.channel import Channel, ChannelClosedError
+    from feeder.worker_messages import CannotStart
+
+    control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
+    with contextlib.suppress(ChannelClosedError):  # the supervisor is gone
+        control.send(CannotStart.of(error))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from feeder.node_service import NodeService
 from feeder.router import Router
 from feeder.session_events import DrainAsked
 from feeder.shard_format import printable
+from feeder.shortage import explain_shortage
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.worker_messages import Configure, DatasetSource
@@ -164,6 +165,14 @@ class NodeLoop:
                     self._ready = self._report(endpoints, warnings, library_warnings)
                 if self._drain_by_s is not None:
                     self._end_if_drained(now_s)
+        except Exception as error:
+            shortage = explain_shortage(error)
+            if shortage is None or self._ready is None:
+                raise
+            # A start that fails ends the daemon; later the supervisor starts a successor, and the
+            # sessions' memory is free again.
+            _log.error("%s", shortage)
+            raise SystemExit(shortage.exit_status) from error
         finally:
             self._pool.close()
 

@@ -18,7 +18,7 @@ from feeder.channel import Channel, ChannelClosedError
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.endpoint import parse_endpoint
-from feeder.errors import DatasetError, FeederError
+from feeder.errors import DatasetError
 from feeder.first_read import check_readable
 from feeder.keys import read_secret_key
 from feeder.log_lines import start_logging
@@ -31,7 +31,7 @@ from feeder.runtime import library_warnings
 from feeder.slot_door import SlotDoor
 from feeder.wakeup import SignalWakeup
 from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
-from feeder.worker_messages import CannotStart, printable
+from feeder.worker_messages import printable
 from feeder.zap_handler import KeyList
 
 _log = logging.getLogger(__name__)
@@ -148,10 +148,3 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
             sizes_bytes.append(place_bytes(4 * int(record["width"]) * int(record["height"])))
     mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
-
-
-def report_failure(end: socket.socket, error: FeederError) -> None:
-    """Tell the supervisor why this process ends."""
-    control: Channel[NodeToSupervisor, SupervisorToNode] = Channel(end, SupervisorToNode)
-    with contextlib.suppress(ChannelClosedError):  # the supervisor is gone
-        control.send(CannotStart.of(error))

@@ -39,6 +39,7 @@ from feeder.endpoint import (
 from feeder.errors import ConfigError, ResourceError
 from feeder.keys import SecretKey
 from feeder.metrics import SocketCounters
+from feeder.shortage import ZMQ_THREADS, check_threads
 from feeder.slot_layout import ChunkArrays
 from feeder.slots import Tracker
 from feeder.wire import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
@@ -120,6 +121,7 @@ class Router:
         self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
+        check_threads(ZMQ_THREADS)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self.zap = None if keys is None else ZapHandler(self._context, keys.clients, self.counters)
         self.socket = self._context.socket(zmq.ROUTER)

@@ -37,12 +37,6 @@ def tune_allocator() -> bool:
     )
 
 
-def single_thread_environment() -> dict[str, str]:
-    """Return the variables that keep numeric libraries at one thread; set before importing them."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, "1")
-
-
 def library_versions() -> dict[str, str]:
     """Return the versions of everything that shapes a batch's bytes or speed, by name."""
     import numpy as np

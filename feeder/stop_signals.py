@@ -1,11 +1,28 @@
 """Lets Ctrl-C and SIGTERM end a command the same way: by a KeyboardInterrupt in the main thread."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HELD_BACK = (*_SIGNALS, signal.SIGHUP)
+
+
+@contextmanager
+def stop_signals_held_back() -> Iterator[None]:
+    """Deliver SIGINT, SIGTERM and SIGHUP after the body, not within it.
+
+    For what must not be half done. Processes that are started within it begin with these signals
+    blocked, so that none reaches a process that has not yet chosen how to handle it: a terminal or
+    batch system signals all processes, also those that have only just begun to start.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StopSignals:

@@ -5,11 +5,12 @@
       ◄────── {"report": …} any number, then {"done": …} or {"error": …} and the end
 
 Each worker is a fresh interpreter (never a fork) at the other end of a SOCK_SEQPACKET pair;
-messages are JSON, one a packet, below 64 KiB. Workers ignore the terminal's Ctrl-C, die with their
+messages are JSON, one a packet, below 64 KiB. Workers ignore SIGINT and SIGTERM, die with their
 parent, and may be killed at any time: whoever uses them writes files so that this does no harm.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -22,13 +23,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.parent_death import die_with_parent
-from feeder.runtime import single_thread_environment
+from feeder.python_process import package_path, python_command, single_thread_environment
+from feeder.shortage import check_import_memory, explain_shortage
+from feeder.stop_signals import stop_signals_held_back
 from feeder.topology import usable_cpus
 
 Message = dict[str, Any]
@@ -84,19 +86,15 @@ class TaskPool:
 
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        package_root = str(Path(__file__).resolve().parents[1])
-        paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        arguments = (str(theirs.fileno()), str(os.getpid()), self._module)
-        environment = {"PYTHONPATH": os.pathsep.join(paths), **single_thread_environment()}
-        with theirs:
+        arguments = (theirs.fileno(), os.getpid(), self._module)
+        with theirs, stop_signals_held_back():
             try:
                 process = subprocess.Popen(
-                    # -P: modules never come from the folder that the command happens to run in
-                    [sys.executable, "-P", "-m", "feeder.task_pool", *arguments],
+                    python_command("feeder.task_pool", *arguments),
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # the terminal's Ctrl-C is for the parent
-                    env={**os.environ, **environment},
+                    env={**os.environ, **package_path(), **single_thread_environment()},
                 )
             except OSError as error:
                 ours.close()
@@ -213,10 +211,17 @@ def main(arguments: list[str]) -> int:
     """Be a worker: the socket's descriptor, the parent's pid and the module are the arguments."""
     descriptor, parent, module = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    perform: Callable[[Message, Message, Report], Message]
-    perform = importlib.import_module(module).perform
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent, which gets them too, ends us
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent_socket:
+        perform: Callable[[Message, Message, Report], Message]
+        try:
+            check_import_memory()
+            perform = importlib.import_module(module).perform
+        except Exception as error:
+            if explain_shortage(error) is None and not isinstance(error, FeederError):
+                raise
+            perform = functools.partial(_raise, error)  # the first task is answered with it
         setup = json.loads(parent_socket.recv(_MESSAGE_BYTES_MAX) or b"{}")
 
         def report(body: Message) -> None:
@@ -227,6 +232,10 @@ def main(arguments: list[str]) -> int:
                 answer = _perform_one(perform, setup, json.loads(packet), report)
                 parent_socket.send(_encode(answer))
     return 0
+
+
+def _raise(error: Exception, *_: object) -> Message:
+    raise error
 
 
 def _perform_one(
@@ -249,6 +258,11 @@ def _perform_one(
     except FeederError as error:
         kind = next((k.__name__ for k in _ERRORS.values() if isinstance(error, k)), "")
         return {"kind": "error", "error": kind, "message": str(error)}
+    except Exception as error:
+        shortage = explain_shortage(error)
+        if shortage is None:
+            raise
+        return {"kind": "error", "error": "ResourceError", "message": str(shortage)}
 
 
 if __name__ == "__main__":

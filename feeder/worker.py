@@ -16,6 +16,7 @@ from feeder.channel import Channel, ChannelClosedError
 from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.parent_death import die_with_parent
 from feeder.runtime import check_libraries, library_versions, tune_allocator
+from feeder.shortage import explain_shortage
 from feeder.worker_messages import (
     CannotStart,
     CloseSession,
@@ -93,9 +94,12 @@ def main(channel_fd: int, parent: int) -> int:
     try:
         try:
             filler = start(channel)
-        except FeederError as error:
-            channel.send(CannotStart.of(error))
-            return error.exit_status
+        except Exception as error:
+            failure = error if isinstance(error, FeederError) else explain_shortage(error)
+            if failure is None:
+                raise
+            channel.send(CannotStart.of(failure))
+            return failure.exit_status
         serve(channel, filler)
     except ChannelClosedError:
         return 0

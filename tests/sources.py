@@ -80,7 +80,7 @@ def pack(source: Path, destination: Path, **options: Any) -> PackSummary:
 
 def feeder_command(*arguments: str | Path) -> list[str]:
     """Return the command line of the real CLI."""
-    return [sys.executable, "-m", "feeder.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "feeder", *map(str, arguments)]
 
 
 def run_feeder(

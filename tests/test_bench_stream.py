@@ -185,7 +185,7 @@ def test_no_end_of_the_bench_leaves_a_process(
     dataset: Path, short_folder: Path, number: signal.Signals
 ) -> None:
     bench = subprocess.Popen(
-        [sys.executable, "-m", "bench.cli", "stream", str(dataset), "--rounds", "10000"],
+        [sys.executable, "-m", "bench", "stream", str(dataset), "--rounds", "10000"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"TMPDIR": str(short_folder)},

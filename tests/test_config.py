@@ -231,5 +231,5 @@ def test_nothing_reads_the_environment_but_the_entry_point() -> None:
     }
     assert readers == {
         "feeder/commands/serve.py",  # hands it to Notifier.from_environment
-        "feeder/task_pool.py",  # adds to PYTHONPATH for its children
+        "feeder/python_process.py",  # PYTHONPATH and thread numbers of children
     }

@@ -25,7 +25,7 @@ import ctypes, os, sys
 libc = ctypes.CDLL(None)
 libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
 libc.prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE, Linux 6.3; an older kernel does without
-os.execv(sys.executable, [sys.executable, "-m", "feeder.cli", "serve", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-m", "feeder", "serve", *sys.argv[1:]])
 """
 DEADLINE_S = 60.0
 

@@ -251,6 +251,21 @@ def test_signals_stop_cleanly_and_the_same_command_goes_on(
     assert "files were packed before" in again.stderr
 
 
+def test_a_signal_to_every_process_counts_as_the_commands_own(
+    large_source: Path, tmp_path: Path
+) -> None:
+    """As batch systems and systemd do it; the workers are signalled first."""
+    process = _start_packing(large_source, tmp_path / "packed")
+    _wait_for_parts(tmp_path / "packed", 1)
+    for worker in psutil.Process(process.pid).children(recursive=True):
+        worker.send_signal(signal.SIGTERM)
+    _wait_for_parts(tmp_path / "packed", 3)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=_DEADLINE_S)
+    assert process.returncode == 143
+    assert "stopped by SIGTERM" in stderr
+
+
 def test_sigkill_loses_no_finished_part_and_leaves_no_process(
     large_source: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from feeder import _native, loaded_libraries, runtime
 from feeder.errors import ResourceError
 from feeder.installed_pillow import InstalledPillow
+from feeder.python_process import single_thread_environment
 from tests.daemon import Daemon, pack_small, run_status
 from tests.plain_pillow import (
     LIBRARIES,
@@ -88,7 +89,7 @@ def test_build_for_another_cpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_allocator_keeps_picture_buffers() -> None:
     assert runtime.tune_allocator() in (True, False)
-    assert set(runtime.single_thread_environment().values()) == {"1"}
+    assert set(single_thread_environment().values()) == {"1"}
 
 
 def own_version() -> str:

@@ -20,9 +20,10 @@ from tests.daemon import Daemon, pack_small
 from tests.fake_node import WAIT_S, FakeNode
 from tests.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
+from trainer_client._job import _choose_device
 from trainer_client._trainer import _parameter_groups, lr_factor
 from trainer_client.resnet import resnet_small
-from trainer_client.train import TrainingOptions, _choose_device, main, train
+from trainer_client.train import TrainingOptions, main, train
 
 torch.set_num_threads(1)  # models this small only lose by sharing the work
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,6 +18,7 @@ import zmq
 
 from feeder.client_context import Context, check_room
 from feeder.errors import ResourceError
+from feeder.shortage import ZMQ_THREADS, check_threads
 
 CONTEXTS_MAX: Final = 16
 _ADDRESSES: Final = ""
@@ -84,7 +85,8 @@ class Contexts:
         if len(used) < CONTEXTS_MAX:
             with contextlib.suppress(OSError, zmq.ZMQError):
                 check_room()
-                shared = _Shared()
+                if _has_threads(is_needed=not used):
+                    shared = _Shared()
         if shared is None:
             if not used:
                 raise ResourceError(
@@ -109,6 +111,17 @@ class Contexts:
     def _reap(self) -> None:
         while (context := self._ended.get()) is not None:
             context.term()
+
+
+def _has_threads(*, is_needed: bool) -> bool:
+    """Return whether a context can have its threads; ResourceError if not and it is needed."""
+    try:
+        check_threads(ZMQ_THREADS)
+    except ResourceError:
+        if is_needed:
+            raise
+        return False
+    return True
 
 
 def _name_in(endpoint: str) -> str:

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         format_secret_key,
         is_key_name,
     )
+    from feeder.stop_signals import stop_signals_held_back
 
     path: Path = arguments.path
     if not path.name:
@@ -54,8 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     for each in made:
         if not arguments.force and os.path.lexists(each):
             raise ConfigError(f"{each} exists: choose another path, or --force to replace it")
-    for each, (text, mode) in made.items():
-        _write(each, text, mode, replace=arguments.force)
+    with stop_signals_held_back():  # both files of the pair, or neither
+        for each, (text, mode) in made.items():
+            _write(each, text, mode, replace=arguments.force)
     print(f"secret key of {name}: {path} (keep it here)")
     print(f"public key of {name}: {public_path} (hand it to the other side)")
     return 0

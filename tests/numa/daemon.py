@@ -22,7 +22,7 @@ class Daemon:
     def __init__(self, dataset: str, *arguments: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="feeder-numa-")
         self._log = Path(self._folder.name) / "log"
-        self._command = [sys.executable, "-m", "feeder.cli", "serve"]
+        self._command = [sys.executable, "-m", "feeder", "serve"]
         self._command += ["--data", f"set={dataset}", *arguments]
         self._known: set[int] = set()
 

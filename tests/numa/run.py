@@ -78,7 +78,7 @@ def build_root(folder: Path, guest: str) -> Path:
     """Pack the dataset, and make the guest's root with it and process 1; returns the archive."""
     source, dataset = folder / "source", folder / "dataset"
     run_python("bench.synthetic", str(source), "--images", str(IMAGES), "--classes", "3")
-    run_python("feeder.cli", "pack", str(source), str(dataset))
+    run_python("feeder", "pack", str(source), str(dataset))
     image = RootImage()
     if guest == "unit":
         add_systemd(image, PROJECT)

@@ -16,8 +16,8 @@ _LOADED_WHEN_NEEDED = ("libbpf.so.1", "libbpf.so.0", "libnss_systemd.so.2")
 _FEEDER = """\
 #!{python}
 import sys
-from feeder.cli import main
-sys.exit(main())
+from feeder.__main__ import start
+sys.exit(start())
 """
 _CHECK = """\
 [Unit]

@@ -1,0 +1,23 @@
+"""The ``feeder-bench`` process: sets up its signals and streams, then runs ``bench.cli``."""
+
+import sys
+
+from feeder.program import run_program
+
+
+def start() -> int:
+    """Run the command line and return the exit status."""
+    return run_program("feeder-bench", _run)
+
+
+def _run() -> int:
+    from feeder.shortage import NUMPY_THREADS_BYTES, check_import_memory
+
+    check_import_memory(NUMPY_THREADS_BYTES)
+    from bench.cli import run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -1,0 +1,126 @@
+"""Too little memory, too few threads or files, a missing library: one line with the remedy.
+
+Python reports these as errors of many types, wherever they happen to occur; and some C libraries
+end the process. For those the resource is asked for and given back before the library needs it.
+"""
+
+import _thread
+import errno
+import os
+from typing import Final
+
+from feeder.errors import ResourceError
+
+_NUMPY_BYTES: Final = 100_000_000
+"""Address space that importing numpy takes (85 MB with OpenBLAS 0.3 and one thread), and what is
+imported before it. OpenBLAS ends the process where it gets less."""
+
+NUMPY_THREADS_BYTES: Final = 250_000_000
+"""The same with a few threads."""
+
+TORCH_BYTES: Final = 650_000_000
+"""The same for torch, without CUDA."""
+
+ZMQ_THREADS: Final = 2
+"""That a ZeroMQ context starts: one for input and output, one that reaps sockets."""
+
+_ADDRESS_SPACE: Final = "Max address space"
+_NO_THREAD: Final = (
+    "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
+    "cgroup) and on address space (ulimit -v)"
+)
+_OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
+_NO_MEMORY_TEXTS: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate")
+_NO_LIBRARY_TEXT: Final = "cannot open shared object file"
+
+
+def explain_shortage(error: BaseException) -> ResourceError | None:
+    """Return the one-line error for what the machine lacks; None where ``error`` is another kind.
+
+    Takes any exception, also one that a library has wrapped.
+    """
+    texts = [str(error), str(error.__cause__ or ""), str(error.__context__ or "")]
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return ResourceError(f"memory ran out: {_more_memory()}")
+    if isinstance(error, ImportError):
+        if any(mark in text for mark in _NO_MEMORY_TEXTS for text in texts):
+            return ResourceError(f"memory ran out while loading libraries: {_more_memory()}")
+        missing = next((text for text in texts if _NO_LIBRARY_TEXT in text), None)
+        if missing is not None:
+            return ResourceError(f"a library cannot be loaded ({missing}): install it")
+        top = (error.name or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
+            return ResourceError(
+                f"the library {top} is not installed in this environment: run `make setup`, or "
+                "install feeder[daemon]"
+            )
+    if isinstance(error, RuntimeError) and "can't start new thread" in texts[0]:
+        return ResourceError(_NO_THREAD)
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        return ResourceError("too many files are open: raise the limit on open files (ulimit -n)")
+    return None
+
+
+def explain_os_error(error: OSError) -> ResourceError:
+    """Return the one-line error for an OSError that no code of ours expected."""
+    try:
+        os.getcwd()
+    except OSError:
+        return ResourceError(
+            "the working directory was deleted: change to one that exists, and try again"
+        )
+    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    return ResourceError(f"the operating system refused: {error.strerror or error}{where}")
+
+
+def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
+    """Raise ResourceError where the process may not map the memory that imports take."""
+    import mmap
+
+    try:
+        mmap.mmap(-1, needed_bytes, flags=mmap.MAP_PRIVATE).close()
+    except (OSError, MemoryError):
+        raise ResourceError(f"too little memory to start: {_more_memory()}") from None
+
+
+def check_threads(count: int) -> None:
+    """Raise ResourceError where ``count`` threads cannot be started; libzmq would abort."""
+    may_end = _thread.allocate_lock()
+    ended: list[_thread.LockType] = []
+
+    def wait(end: _thread.LockType) -> None:
+        with may_end:
+            end.release()
+
+    with may_end:  # all of them are there at once
+        try:
+            for _ in range(count):
+                end = _thread.allocate_lock()
+                end.acquire()
+                _thread.start_new_thread(wait, (end,))
+                ended.append(end)
+        except (RuntimeError, MemoryError):
+            raise ResourceError(_NO_THREAD) from None
+    for end in ended:
+        end.acquire()
+
+
+def _more_memory() -> str:
+    """Return what to raise: the limit of this process where there is one, else the machine's."""
+    limit_bytes = _address_space_limit()
+    if limit_bytes is not None:
+        return (
+            f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "
+            "(ulimit -v, or LimitAS= of the unit) to 2,000 MB or more, or lift it"
+        )
+    return "give it more, or let it do less at once (fewer --jobs or --workers)"
+
+
+def _address_space_limit() -> int | None:
+    # Not by module resource: its library may not be loadable any more.
+    try:
+        with open("/proc/self/limits", encoding="ascii") as limits:
+            line = next(each for each in limits if each.startswith(_ADDRESS_SPACE))
+        return int(line.removeprefix(_ADDRESS_SPACE).split()[0])
+    except (OSError, MemoryError, StopIteration, ValueError):
+        return None

@@ -1,0 +1,157 @@
+"""Ctrl-C and SIGTERM at each point of a command's start and end: a line, a status, no traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import DEADLINE_S
+from tests.sources import file_tree, make_source, pack
+
+SCRIPT = Path(sys.executable).with_name("feeder")
+
+AT_EACH_IMPORT = """
+import _signal, os, sys
+
+def fork_and_interrupt(event, arguments):
+    global imports, every
+    # At every few imports a copy of the process gets a signal and goes on; this one waits for it.
+    global imports, every
+    if event != "import":
+        return
+    if not imports and arguments[0] != "feeder.standard_streams":  # no line of ours has run yet
+        return
+    if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "leave" and imports:
+        return  # the command has begun its work, and handles its signals by itself
+    if _signal.SIGINT in _signal.pthread_sigmask(_signal.SIG_BLOCK, []):
+        return  # it would come later
+    imports += 1
+    if imports % every:
+        return
+    number = (_signal.SIGINT, _signal.SIGTERM)[imports // every % 2]
+    copy = os.fork()
+    if copy == 0:
+        imports = every = 10**9  # no copies of the copy
+        os.dup2(os.open(f"{notes}.copy", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
+        os.kill(os.getpid(), number)
+        return
+    status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    with open(f"{notes}.copy") as said, open(notes, "a") as file:
+        print(arguments[0], status - number, repr(said.read()), file=file)
+
+imports, every, notes = 0, int(os.environ["EVERY"]), os.environ["NOTES"]
+if os.environ["RUNS"] in " ".join(sys.orig_argv):
+    sys.addaudithook(fork_and_interrupt)
+"""
+
+AT_THE_END = """
+import atexit, os, signal
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+
+WITHIN_A_PAIR = """
+import os, signal, sys
+
+def interrupt(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("/made.pub"):
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(interrupt)
+"""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupts")
+    pack(make_source(folder / "source", 5), folder / "dataset", jobs=1)
+    return folder / "dataset"
+
+
+def run_with(
+    customisation: str, *command: str | Path, folder: Path, every: int = 1
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command in whose processes Python runs ``customisation`` before anything else."""
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(customisation)
+    return subprocess.run(
+        list(map(str, command)),
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{hooks}{os.pathsep}{Path(__file__).parents[1]}",
+            "NOTES": str(folder / "notes"),
+            "EVERY": str(every),
+            "RUNS": " ".join(map(str, command[1:3])),
+        },
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview", "status", "keygen"])
+def test_a_signal_at_any_import_ends_a_command_with_a_line(
+    name: str, dataset: Path, tmp_path: Path
+) -> None:
+    arguments: dict[str, tuple[str | Path, ...]] = {
+        "pack": ("pack", dataset.parent / "source", tmp_path / "made", "--jobs", "1"),
+        "verify": ("verify", dataset, "--jobs", "1"),
+        "unpack": ("unpack", dataset, tmp_path / "made", "--jobs", "1"),
+        "preview": ("preview", dataset, "--out", tmp_path / "made"),
+        "status": ("status", f"ipc://{tmp_path}/none", "--timeout", "0.1"),
+        "keygen": ("keygen", tmp_path / "made"),
+    }
+    done = run_with(AT_EACH_IMPORT, SCRIPT, *arguments[name], folder=tmp_path)
+    assert done.returncode == (5 if name == "status" else 0), done.stderr
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert len(lines) > (20 if name == "keygen" else 80)
+    assert {line.split(" ", 1)[1] for line in lines} == {r"128 'feeder: interrupted\n'"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name"), [("bench", "feeder-bench"), ("trainer_client.train", "train")]
+)
+def test_a_signal_at_any_import_ends_the_other_programs_too(
+    module: str, name: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", module]
+    command += ["compare", "a", "b"] if module == "bench" else ["tcp://127.0.0.1:1", "--help"]
+    run_with(AT_EACH_IMPORT, *command, folder=tmp_path, every=25)
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert len(lines) > 10
+    assert {line.split(" ", 1)[1] for line in lines} == {rf"128 '{name}: interrupted\n'"}
+
+
+def test_a_signal_at_the_very_end_ends_a_command_without_a_word(dataset: Path) -> None:
+    done = run_with(AT_THE_END, SCRIPT, "serve", "--show", folder=dataset.parent)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert "[serve]" in done.stdout
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_an_interrupted_keygen_leaves_both_keys_or_none(
+    force: tuple[str, ...], tmp_path: Path
+) -> None:
+    place = tmp_path / "keys"
+    place.mkdir()
+    done = run_with(WITHIN_A_PAIR, SCRIPT, "keygen", place / "made", *force, folder=tmp_path)
+    if not force:  # with --force it is another file that is opened first
+        assert (done.returncode, done.stderr) == (130, "feeder: interrupted\n")
+    assert sorted(file_tree(place)) == ["made", "made.pub"]
+
+
+def test_ignored_signals_stay_ignored_while_a_command_starts() -> None:
+    program = (
+        "import os, signal, sys\nfrom feeder.program import run_program\n"
+        "def main():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return 0\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.exit(run_program('test', main))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

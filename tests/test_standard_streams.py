@@ -1,0 +1,266 @@
+"""Commands whose standard streams are closed, full, or no longer read; and where they run."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import DEADLINE_S, Daemon, run_status
+from tests.sources import file_tree, make_source, pack
+
+CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
+SCRIPT = Path(sys.executable).with_name("feeder")
+"""The installed command: as users start it, without the working directory among its modules'."""
+OUTPUT_ERROR = "feeder: error: standard output cannot be written (No space left on device)"
+
+
+def in_shell(
+    script: str, *arguments: str | Path, cwd: Path | None = None, **environ: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script of bash in which ``$F`` stands for the command with its arguments."""
+    command = shlex.join(map(str, [SCRIPT, *arguments]))
+    return subprocess.run(
+        ["bash", "-c", script.replace("$F", command)],
+        cwd=cwd,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams")
+    pack(make_source(folder / "source", 7), folder / "dataset", jobs=1)
+    return folder / "dataset"
+
+
+@pytest.fixture(scope="module")
+def daemon(dataset: Path) -> Iterator[Daemon]:
+    with Daemon(
+        *("--data", f"d={dataset}", "--workers", "1", "--bind", f"ipc://{dataset.parent}/s")
+    ) as running:
+        yield running
+
+
+def work(name: str, dataset: Path, folder: Path, endpoint: str) -> tuple[str | Path, ...]:
+    """The arguments of one run of the command ``name`` that has nothing to complain of."""
+    match name:
+        case "pack":
+            return "pack", dataset.parent / "source", folder / "made", "--jobs", "1"
+        case "verify":
+            return "verify", dataset, "--jobs", "1"
+        case "unpack":
+            return "unpack", dataset, folder / "made", "--jobs", "1"
+        case "status":
+            return "status", endpoint
+        case "preview":
+            return "preview", dataset, "--out", folder / "made"
+        case "keygen":
+            return "keygen", folder / "made"
+        case "serve":
+            return "serve", "--show", "--data", f"d={dataset}"
+        case _:
+            return (f"--{name}",)
+
+
+COMMANDS = ("pack", "verify", "unpack", "status", "preview", "keygen", "serve", "help", "version")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_closed_streams_change_nothing_but_what_is_printed(
+    name: str, dataset: Path, daemon: Daemon, tmp_path: Path
+) -> None:
+    results = []
+    for closed in ("", *CLOSED):
+        folder = tmp_path / f"run{len(results)}"
+        folder.mkdir()
+        done = in_shell(f"$F {closed}", *work(name, dataset, folder, daemon.endpoint))
+        assert done.returncode == 0, (closed, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+        results.append(file_tree(folder))
+    if name == "keygen":  # each key is another
+        results = [dict.fromkeys(result) for result in results]
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("closed", ["", *CLOSED])
+def test_no_file_gets_the_number_of_a_closed_stream(
+    closed: str, dataset: Path, tmp_path: Path
+) -> None:
+    """An audit hook notes each file that is opened, and what 0, 1 and 2 are at the end."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os, sys\n"
+        "def note():\n"
+        "    ours = [os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)]\n"
+        "    with open(os.environ['NOTES'], 'a') as notes:\n"
+        "        print(*ours, file=notes)\n"
+        "atexit.register(note)\n"
+    )
+    notes = tmp_path / "notes"
+    done = in_shell(
+        f"$F {closed} {'' if '<&-' in closed else '</dev/null'}",
+        *("verify", dataset, "--jobs", "1"),
+        NOTES=str(notes),
+        PYTHONPATH=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = notes.read_text().splitlines()
+    assert len(lines) == 2, "the command and its worker"
+    for line in lines:
+        for target in line.split():
+            assert target == "/dev/null" or target.startswith("pipe:"), line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_output_that_has_no_room_is_one_line_and_a_status(
+    name: str, dataset: Path, daemon: Daemon, tmp_path: Path
+) -> None:
+    done = in_shell("$F >/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
+    assert done.returncode == 4
+    *before, last = done.stderr.splitlines()
+    assert last.startswith(OUTPUT_ERROR)
+    assert not [line for line in before if line.startswith("feeder: ") or "Error" in line]
+    if name in ("pack", "unpack", "preview", "keygen"):
+        assert (tmp_path / "made").exists(), "the work is done"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_messages_that_have_no_room_are_dropped(
+    name: str, dataset: Path, daemon: Daemon, tmp_path: Path
+) -> None:
+    done = in_shell("$F 2>/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
+    assert (done.returncode, bool(done.stdout), done.stderr) == (0, True, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_error_to_speak_of(
+    name: str, unbuffered: str, dataset: Path, daemon: Daemon, tmp_path: Path
+) -> None:
+    # The pipe's reader has certainly gone when the command begins.
+    script = "set -o pipefail; { while [ -e alive ]; do sleep 0.01; done; $F; } | { rm alive; }"
+    (tmp_path / "alive").touch()
+    done = in_shell(
+        script,
+        *work(name, dataset, tmp_path, daemon.endpoint),
+        cwd=tmp_path,
+        PYTHONUNBUFFERED=unbuffered,
+    )
+    assert done.returncode == 141
+    assert not any(word in done.stderr for word in ("feeder: ", "Traceback", "BrokenPipe"))
+
+
+def test_a_damaged_dataset_is_not_found_whole_where_nothing_can_be_printed(
+    dataset: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for path in dataset.iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes())
+    data = bytearray((damaged / "shard-00000.fds").read_bytes())
+    data[100] ^= 1
+    (damaged / "shard-00000.fds").write_bytes(data)
+    for redirection, status in ((">&-", 3), (">&- 2>&-", 3), ("2>&-", 3), (">/dev/full", 4)):
+        done = in_shell(f"$F {redirection}", "verify", damaged, "--jobs", "1")
+        assert done.returncode == status, (redirection, done.stderr)
+
+
+def test_an_output_that_would_block_is_waited_for(tmp_path: Path) -> None:
+    """A terminal or pipe that another process has made non-blocking takes everything, later."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    program = (
+        "import sys\nfrom feeder.program import run_program\n"
+        "def main():\n    print('x' * 1_000_000)\n    return 0\n"
+        "sys.exit(run_program('test', main))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=writer) as process:
+        os.close(writer)
+        with open(reader, "rb") as file:
+            assert file.read() == b"x" * 1_000_000 + b"\n"
+    assert process.returncode == 0
+
+
+SHADOWS = ("feeder", "numpy", "random", "socket", "json", "signal", "typing", "msgspec")
+
+
+@pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview"])
+def test_modules_in_the_working_directory_shadow_none(
+    name: str, dataset: Path, tmp_path: Path
+) -> None:
+    here = shadowing_folder(tmp_path)
+    done = in_shell("$F", *work(name, dataset, tmp_path, ""), cwd=here)
+    assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
+
+
+@pytest.mark.slow
+def test_the_benchs_processes_take_no_modules_from_the_working_directory(tmp_path: Path) -> None:
+    here = shadowing_folder(tmp_path)
+    (here / "multiprocessing.py").write_text("raise SystemExit('shadowed')\n")
+    command = [str(SCRIPT.with_name("feeder-bench")), "soak", "--images", "64", "--batch-size", "8"]
+    command += ["--minutes", "0.05", "--every", "0.1", "--clients", "1"]
+    done = subprocess.run(
+        command, cwd=here, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert "shadowed" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "restarts/clean" in done.stdout, done.stderr
+
+
+def shadowing_folder(folder: Path) -> Path:
+    """Make a folder whose modules end every Python that takes them for its own."""
+    here = folder / "here"
+    for shadowed in SHADOWS:
+        (here / shadowed).mkdir(parents=True)
+        (here / shadowed / "__init__.py").write_text("raise SystemExit('shadowed')\n")
+    return here
+
+
+def test_a_daemon_serves_where_modules_shadow_ours_and_where_its_folder_was_deleted(
+    dataset: Path, tmp_path: Path
+) -> None:
+    here, gone = shadowing_folder(tmp_path), tmp_path / "gone"
+    gone.mkdir()
+    for enter in (f"cd {here}", f"cd {gone} && rmdir {gone}"):
+        with Daemon(
+            *("--data", f"d={dataset}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s"),
+            prefix=("bash", "-c", f'{enter} && exec {SCRIPT} "${{@:4}}"', "bash"),
+        ) as running:
+            run_status(running.endpoint)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify", "dataset"),
+        ("pack", "source", "made"),
+        ("unpack", "dataset", "made"),
+        ("preview", "dataset"),
+        ("keygen", "made"),
+        ("serve", "--data", "d=dataset"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_relative_paths_in_a_deleted_folder_are_one_line(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = "mkdir gone && cd gone && rmdir ../gone && $F"
+    done = in_shell(script, *arguments, cwd=tmp_path)
+    assert done.returncode in (2, 3, 4)
+    assert done.stderr.startswith("feeder: error: ")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview"])
+def test_absolute_paths_in_a_deleted_folder_work(name: str, dataset: Path, tmp_path: Path) -> None:
+    script = "mkdir gone && cd gone && rmdir ../gone && $F"
+    done = in_shell(script, *work(name, dataset, tmp_path, ""), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,280 @@
+"""What ``trainer_client.train`` does: options, ranks, loaders, epochs, the result."""
+
+import argparse
+import contextlib
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from feeder.errors import ConfigError, ResourceError
+from feeder.program import run_guarded
+from feeder.recipe import parse_field
+from trainer_client._batch import Batch
+from trainer_client._loader import FeederLoader
+from trainer_client._saver import Saver
+from trainer_client._statistics import LoaderStatistics
+from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
+from trainer_client.resnet import MODELS
+
+__all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingResult:
+    """All that a job has to report; ``losses`` are this rank's, one for each step."""
+
+    options: TrainingOptions
+    device: str
+    rank: int
+    world_size: int
+    classes: int
+    samples: int
+    connect_s: float  # from the loader's start to the feeder's welcome
+    epochs: list[EpochResult] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    was_stopped: bool = False  # by SIGTERM, before all epochs were done
+    loader: LoaderStatistics | None = None
+
+
+def train(
+    options: TrainingOptions,
+    *,
+    report: Callable[[str], None],
+    on_batch: Callable[[Batch, FeederLoader], None] | None = None,
+) -> TrainingResult:
+    """Run the job to its end, saying how it goes through ``report`` (one line a call).
+
+    ``on_batch`` is shown each batch before it is trained on.
+    """
+    _check_options(options)
+    with contextlib.ExitStack() as stack:
+        device = _choose_device(options.device)
+        rank, world_size = _join_ranks(device, stack)
+        start_s = time.monotonic()
+        loader = stack.enter_context(_make_loader(options, device, "train"))
+        result = TrainingResult(
+            options=options,
+            device=str(device),
+            rank=rank,
+            world_size=world_size,
+            classes=len(loader.classes),
+            samples=loader.samples,
+            connect_s=time.monotonic() - start_s,
+        )
+        val_loader = None
+        if options.val_dataset is not None:
+            val_loader = stack.enter_context(_make_loader(options, device, "val"))
+        trainer = Trainer(options, loader, device)
+        said = report if rank == 0 else _say_nothing
+        said(
+            f"{options.model} on {device}, {world_size} x {options.batch_size} images a step, "
+            f"{len(loader)} steps an epoch, {loader.samples:,} images of {len(loader.classes)} "
+            "classes"
+        )
+
+        def show_batch(batch: Batch) -> None:
+            if on_batch is not None:
+                on_batch(batch, loader)
+
+        saver = None
+        if options.checkpoint is not None:
+            path, every_steps = Path(options.checkpoint), options.checkpoint_steps
+            saver = stack.enter_context(Saver(trainer, path, every_steps=every_steps, rank=rank))
+            if options.resume:
+                said(saver.resume())
+        for epoch in range(int(loader.state_dict()["epoch"]), options.epochs):
+            trained = trainer.train_epoch(epoch, result.losses, said, show_batch, saver)
+            result.loader = loader.statistics()
+            is_whole = loader.state_dict()["step"] == 0
+            if is_whole and val_loader is not None:
+                trained = trainer.evaluate(val_loader, trained)
+            result.epochs.append(trained)
+            said(str(trained))
+            if saver is not None and is_whole:
+                saver.end_epoch()
+            if saver is not None and saver.is_stopping:
+                result.was_stopped = True
+                said(saver.say_stop())
+                break
+        return result
+
+
+def _check_options(options: TrainingOptions) -> None:
+    """Raise ConfigError for what neither the loader nor the saver checks."""
+    if options.resume and options.checkpoint is None:
+        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
+    if options.model not in MODELS:
+        raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    for name in ("epochs", "lr", "momentum", "weight_decay", "warmup_epochs"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < math.inf:  # so that nan is refused, too
+            raise ConfigError(f"{name} must be a number from 0 on, got {value}")
+    if not 0 <= options.label_smoothing <= 1:
+        raise ConfigError(f"label_smoothing must be a number 0 .. 1, got {options.label_smoothing}")
+
+
+def _choose_device(name: str | None) -> torch.device:
+    """Return the device, which is there; "cuda" is this rank's. ConfigError when it is not."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device == torch.device("cuda"):  # names no index
+            device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is without CUDA
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ConfigError(
+            f"device {name!r} cannot be used here ({reason}): pass --device cpu, or leave it out"
+        ) from None
+    return device
+
+
+def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Join the other ranks when torchrun started this process; return rank and world size."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_torchelastic_launched():
+        return 0, 1
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    stack.callback(dist.destroy_process_group)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> FeederLoader:
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    is_val = split == "val"
+    recipe = dict(options.val_recipe if is_val else options.recipe)
+    if is_val:  # the usual 256 for 224, in the same proportion for other sizes
+        recipe.setdefault("resize_size", round(options.image_size * 256 / 224))
+    return FeederLoader(
+        options.endpoint,
+        dataset=options.val_dataset or options.dataset if is_val else options.dataset,
+        split="val" if is_val else "train",
+        batch_size=options.batch_size,
+        seed=options.seed,
+        image_size=options.image_size,
+        device=device,
+        dtype=dtype,
+        window=options.window,
+        timeout_s=options.timeout_s,
+        recipe=recipe,
+        server_key=options.server_key,
+        client_key=options.client_key,
+    )
+
+
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Path | None]:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer_client.train", description="Train a ResNet from a feeder."
+    )
+    parser.add_argument(
+        "endpoint", help="tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT or file:///PATH"
+    )
+    parser.add_argument("--dataset", required=True, help="name of the dataset to train on")
+    parser.add_argument("--val-dataset", help="name of the dataset to evaluate on after each epoch")
+    parser.add_argument(
+        "--model", choices=sorted(MODELS), default="resnet50", help="default: %(default)s"
+    )
+    parser.add_argument("--epochs", type=int, default=90, help="default: %(default)s")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, help="of each rank; default: %(default)s"
+    )
+    parser.add_argument("--lr", type=float, help="default: 0.1 for each 256 images of a step")
+    parser.add_argument("--momentum", type=float, default=0.9, help="default: %(default)s")
+    parser.add_argument("--weight-decay", type=float, default=5e-5, help="default: %(default)s")
+    parser.add_argument("--label-smoothing", type=float, default=0.1, help="default: %(default)s")
+    parser.add_argument("--warmup-epochs", type=float, default=5.0, help="default: %(default)s")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels; default: %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of order, crops and weights; default: %(default)s"
+    )
+    parser.add_argument(
+        "--window", type=int, default=4, help="batches to ask for ahead; default: %(default)s"
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        help="of each wait for a feeder; default: %(default)s",
+    )
+    parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
+    parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
+    for option, use in (("--recipe", "training"), ("--val-recipe", "evaluation")):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"a further field of the recipe for {use}, again for each",
+        )
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="save the job there after each epoch, and on SIGTERM"
+    )
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=int,
+        default=1000,
+        help="and after so many steps; default: %(default)s",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from FILE if it exists")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
+    values = vars(parser.parse_args(arguments))
+    json_path: Path | None = values.pop("json")
+    for name in ("recipe", "val_recipe"):
+        values[name] = dict(parse_field(text) for text in values[name])
+    return TrainingOptions(**values), json_path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job from the command line; returns the exit status."""
+    return run_guarded("train", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options, json_path = _parse_options(arguments)
+    result = train(options, report=_print_line)
+    if json_path is not None and result.rank == 0:
+        _write_json(result, json_path)
+    return 0
+
+
+def run_process() -> int:
+    """Run the job as a whole process, in which ``feeder.program`` was first."""
+    # While it trains, Ctrl-C ends the job as an exception does: with a goodbye to the feeders.
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    return _run(None)
+
+
+def _write_json(result: TrainingResult, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write the result to {path} ({error.strerror}): name another --json file"
+        ) from error
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
