@@ -40,7 +40,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
     """
     from feeder.manifest import MANIFEST_NAME  # not at module level: the child is cheap without
 
-    manifests = [folder / MANIFEST_NAME for folder in folders.values()]
+    manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
     try:
         process = subprocess.Popen(
             python_command("feeder.first_read", os.getpid(), *manifests),
