@@ -23,9 +23,9 @@ from feeder.chunk_state import Batch, Chunk, Hands
 PATIENCE: Final = 1 / 6
 """5 of 30 s: a chunk takes some 30 ms, a second from a busy hard disk."""
 
-UNANSWERED: Final = 1.5
+UNANSWERED: Final = 1.2
 """A batch waits so many deadlines for a dataset that stalls: that of the first stuck worker, and
-half of one for the next try."""
+some seconds for the next try. 36 of 30 s: a client asks again after 40."""
 
 _RECHECK_S: Final = 1.0
 

@@ -108,8 +108,9 @@ def main(channel_fd: int, parent: int) -> int:
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
     try:
         return Filled(chunk.ticket, *filler.fill(chunk))
-    except (DatasetError, ResourceError) as error:
-        return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(error)))
+    except (DatasetError, ResourceError, MemoryError) as error:
+        reason = explain_shortage(error) or error
+        return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(reason)))
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
     shell.advance(1)
     lines = [failed.message for failed in failures(shell, A)]
     assert lines == [
-        "dataset d cannot be read: no answer in 45 s, is its file system alive?",
+        "dataset d cannot be read: no answer in 36 s, is its file system alive?",
     ] * len(shell.clients[A].wanted)
     assert {failed.code for failed in failures(shell, A)} == {"dataset"}
     shell.request(A, [(1, 0)], [(0, 0), (0, 1)])

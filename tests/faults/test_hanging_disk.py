@@ -90,7 +90,7 @@ def test_a_dataset_without_answer_stops_no_other_and_is_served_again(
             daemon.wait_line("stuck, reading dataset d: ended")
             failed = next_failure(stalled)
             assert failed.code == "dataset"
-            assert "dataset d cannot be read: no answer in 45 s" in failed.message
+            assert "dataset d cannot be read: no answer in 36 s" in failed.message
             healthy.want((9, 0))
             check_batch(dataset, recipe, (9, 0), healthy.take((9, 0)))
             disk.answer()
