@@ -233,7 +233,9 @@ class Router:
     def deadline_s(self) -> float:
         """When ``tend`` is due."""
         pauses = (pause.deadline_s for pause in self._pauses.values())
-        return min(self._connections.deadline_s, self._gate.deadline_s, *pauses)
+        # Without room the gate waits for connections to end, which the monitor reports.
+        let_in_s = self._gate.deadline_s if self._connections.has_room else float("inf")
+        return min(self._connections.deadline_s, let_in_s, *pauses)
 
     def tend(self, now_s: float) -> None:
         """Cut who takes memory without end; take connections again after a rest."""
