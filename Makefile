@@ -31,8 +31,10 @@ test-shuffled: setup $(VENV)/.test-packages
 	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: the order of SEED=$$seed"; \
 	$(SUITE) --random-order-bucket=module --random-order-seed=$$seed
 
+# All takes several times as long there, so what hangs is given as much longer.
 test-starved: setup $(VENV)/.test-packages
-	@$(BIN)/python -m tests.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS)
+	@$(BIN)/python -m tests.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS) \
+		--timeout 900 --override-ini faulthandler_timeout=600
 
 check: lint types
 

@@ -21,6 +21,10 @@ WINDOW = 3
 SLOTS = WINDOW + 1  # one more, which the CPU reads
 BATCH, SIDE = 10, 32
 
+WAIT_S = 90.0
+"""What a loader waits for a batch, if need be for two starts of a feeder, the first of which fails:
+on a machine with ten busy processes for each CPU one takes 20 s."""
+
 
 def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoader:
     """Return a loader of small batches."""
@@ -32,7 +36,7 @@ def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoade
         "seed": 3,
         "device": "cpu",
         "window": WINDOW,
-        "timeout_s": 40.0,
+        "timeout_s": WAIT_S,
     }
     return FeederLoader(endpoint, **(settings | options))  # type: ignore[arg-type]
 

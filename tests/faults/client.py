@@ -25,7 +25,7 @@ import psutil
 
 from feeder.errors import FeederError
 from tests.daemon import DEADLINE_S, wait_until
-from tests.lent_client import SLOTS, digest, make_loader
+from tests.lent_client import SLOTS, WAIT_S, digest, make_loader
 from tests.sources import REPOSITORY
 
 
@@ -115,7 +115,7 @@ class Client:
 
     def hear(self) -> str:
         """Return the next line that it says."""
-        line = self._lines.get(timeout=DEADLINE_S)
+        line = self._lines.get(timeout=WAIT_S + DEADLINE_S)  # a loader says first why it gives up
         assert line, f"{self.process} has ended"
         return line
 

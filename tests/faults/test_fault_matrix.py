@@ -16,17 +16,14 @@ import pytest
 
 from bench.footprint import mapped_slot_memories
 from feeder.stats_request import request_counters
-from tests.daemon import Daemon, pack_small, runs, wait_until
+from tests.daemon import DEADLINE_S, Daemon, pack_small, runs, wait_until
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
-from tests.lent_client import expected
+from tests.lent_client import WAIT_S, expected
 
 EPOCH: Final = 5  # batches
 EPOCHS: Final = 120
 """More than all cases together take."""
-
-DEADLINE_S: Final = 40.0
-"""Of the loader: see ``make_loader``."""
 
 PHASES: Final = ("start", "mid-batch", "slot lent", "epoch end", "drain")
 VICTIMS: Final = ("worker", "node process", "supervisor")
@@ -51,7 +48,7 @@ class Trainee:
         while self.taken < self.asked:
             step = self.client.answer()
             assert step.text == self.undisturbed[self.taken]
-            assert step.waited_s < DEADLINE_S
+            assert step.waited_s < WAIT_S
             self.taken += 1
 
     def take(self, batches: int) -> None:
