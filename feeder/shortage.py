@@ -7,6 +7,7 @@ end the process. For those the resource is asked for and given back before the l
 import _thread
 import errno
 import os
+import time
 from typing import Final
 
 from feeder.errors import ResourceError
@@ -23,6 +24,9 @@ TORCH_BYTES: Final = 650_000_000
 
 ZMQ_THREADS: Final = 2
 """That a ZeroMQ context starts: one for input and output, one that reaps sockets."""
+
+_TASKS: Final = "/proc/self/task"
+_THREADS_END_S: Final = 1.0
 
 _ADDRESS_SPACE: Final = "Max address space"
 _NO_THREAD: Final = (
@@ -85,6 +89,7 @@ def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
 
 def check_threads(count: int) -> None:
     """Raise ResourceError where ``count`` threads cannot be started; libzmq would abort."""
+    before = len(os.listdir(_TASKS))
     may_end = _thread.allocate_lock()
     ended: list[_thread.LockType] = []
 
@@ -103,6 +108,10 @@ def check_threads(count: int) -> None:
             raise ResourceError(_NO_THREAD) from None
     for end in ended:
         end.acquire()
+    # A thread's stack is free for the next one only when the kernel is done with the thread.
+    give_up_s = time.monotonic() + _THREADS_END_S
+    while len(os.listdir(_TASKS)) > before and time.monotonic() < give_up_s:
+        time.sleep(0.0001)
 
 
 def _more_memory() -> str:

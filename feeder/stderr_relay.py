@@ -44,10 +44,10 @@ class StderrRelay:
             return
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
+        self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
+        self._thread.start()  # first: where no thread can be had, descriptor 2 stays as it is
         os.dup2(writer, _STDERR)
         os.close(writer)
-        self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
-        self._thread.start()
         atexit.register(self.close)
 
     def close(self) -> None:

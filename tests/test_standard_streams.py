@@ -113,7 +113,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(
     )
     assert done.returncode == 0, done.stderr
     lines = notes.read_text().splitlines()
-    assert len(lines) == 2, "the command and its worker"
+    assert len(lines) == 3, "the command, its first look at the dataset, and its worker"
     for line in lines:
         for target in line.split():
             assert target == "/dev/null" or target.startswith("pipe:"), line
