@@ -182,7 +182,8 @@ def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
 
 
 def test_a_terminals_interrupt_ends_no_process_that_has_only_just_begun(packed: Path) -> None:
-    with Daemon("--data", f"d={packed}", "--workers", "3", is_ready=False) as daemon:
+    options = ("--workers", "3", "--bind", f"ipc://{packed.parent}/s")
+    with Daemon("--data", f"d={packed}", *options, is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
         wait_until(lambda: node_processes(supervisor), "a node process has begun")
         (node,) = node_processes(supervisor)

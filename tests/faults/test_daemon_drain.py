@@ -148,7 +148,7 @@ def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
 def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path) -> None:
     """Where it was held up, and the node process has become ready meanwhile."""
     withheld = WithheldWorkers(tmp_path)
-    options = ("--data", f"d={packed}", "--workers", "1")
+    options = ("--data", f"d={packed}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s")
     with Daemon(*options, environ=withheld.environ, is_ready=False) as daemon:
         wait_until(lambda: withheld.have_begun, "the node process has started its worker")
         supervisor = psutil.Process(daemon.process.pid)
