@@ -14,15 +14,19 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_small(tmp_path_factory.mktemp("leaving"))
 
 
+def serve(packed: Path) -> Daemon:
+    return Daemon("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0")
+
+
 def test_a_stopped_supervisor_ends_in_good_order(packed: Path) -> None:
-    with Daemon("--data", f"d={packed}", "--workers", "1") as daemon:
+    with serve(packed) as daemon:
         stop(psutil.Process(daemon.process.pid))
     assert daemon.process.returncode == 0, "it had not to be killed"
 
 
 def test_a_stopped_client_is_killed(packed: Path) -> None:
     with (
-        Daemon("--data", f"d={packed}", "--workers", "1") as daemon,
+        serve(packed) as daemon,
         client_process(daemon.endpoint, small_recipe(), [(0, 0)]) as client,
     ):
         stop(psutil.Process(client.pid))

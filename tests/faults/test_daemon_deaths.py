@@ -181,7 +181,8 @@ def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
 
 
 def test_a_terminals_interrupt_ends_no_process_that_has_only_just_begun(packed: Path) -> None:
-    with Daemon("--data", f"d={packed}", "--workers", "3", is_ready=False) as daemon:
+    arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "3")
+    with Daemon(*arguments, is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
         wait_until(supervisor.children, "a node process has begun")
         (node,) = supervisor.children()

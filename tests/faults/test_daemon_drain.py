@@ -148,7 +148,8 @@ def test_who_is_asked_to_end_is_not_ready_any_more(tmp_path: Path) -> None:
     """Where it was held up, and the node process has become ready meanwhile."""
     packed = pack_small(tmp_path)
     withheld = Withheld(packed / "shard-00000.fds")
-    with Daemon("--data", f"d={packed}", "--workers", "1", is_ready=False) as daemon:
+    bind = f"ipc://{tmp_path}/node"
+    with Daemon("--data", f"d={packed}", "--bind", bind, is_ready=False) as daemon:
         wait_until(lambda: withheld.is_wanted, "the node process has begun, and reads its dataset")
         supervisor = psutil.Process(daemon.process.pid)
         stop(supervisor)
@@ -160,7 +161,7 @@ def test_who_is_asked_to_end_is_not_ready_any_more(tmp_path: Path) -> None:
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_line("draining")
         daemon.wait_gone()
-        assert not any("ready" in line for line in daemon.lines)
+        assert not any(line.startswith("feeder: ready") for line in daemon.lines)
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
