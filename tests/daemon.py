@@ -86,6 +86,7 @@ class Daemon:
 
         ``prefix`` is a command that becomes the one that follows it.
         """
+        assert "--bind" in arguments, "the default port is one for all tests that run at a time"
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self.process = subprocess.Popen(

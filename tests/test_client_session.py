@@ -156,6 +156,16 @@ def test_a_refusal_that_may_pass_is_followed_by_another_greeting(code: RefusedCo
     assert shell.session.check().samples == 40
 
 
+def test_a_full_node_is_named_as_such_while_it_is_asked_again() -> None:
+    shell = make_shell()
+    shell.connect()
+    refuse(shell, "clients")
+    assert sends(shell.run_until(RETRY_INTERVAL_S)) == [HELLO]
+    assert shell.session.explain(1.0) == "it refuses for the moment: because of it"
+    shell.run_until(RETRY_INTERVAL_S + SILENCE_S)
+    assert "does not answer the greeting" in shell.session.explain(7.0), "it has become silent"
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

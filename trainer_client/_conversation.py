@@ -291,9 +291,13 @@ class Conversation:
         return False
 
     def greet(self, now_s: float) -> None:
-        """Ask for a session, and end the one there is."""
+        """Ask for a session, and end the one there is.
+
+        A refusal stays the explanation until the retry is answered or has met silence.
+        """
+        refusal = None if self._retry_at_s is None else self._refusal
         self._end_session()
-        self._retry_at_s = None
+        self._refusal, self._retry_at_s = refusal, None
         self._sign_at_s = self._pinged_at_s = now_s
         self._send(self._hello)
 

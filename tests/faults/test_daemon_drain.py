@@ -161,7 +161,7 @@ def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path)
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_line("draining")
         daemon.wait_gone()
-        assert not any("ready" in line for line in daemon.lines)
+        assert not any(line.startswith("feeder: ready") for line in daemon.lines)
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
