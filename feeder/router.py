@@ -309,8 +309,9 @@ class Router:
         self._connections.close()
         # Ending a context can hang on a stale I/O thread (libzmq#2586): never wait for it for long.
         ending = threading.Thread(target=self._context.term, daemon=True)
-        ending.start()
-        ending.join(_TERM_DEADLINE_S)
+        with contextlib.suppress(RuntimeError):  # no thread can be had: the process's end does it
+            ending.start()
+            ending.join(_TERM_DEADLINE_S)
         for path, identity in self._files.items():
             with contextlib.suppress(OSError):  # its folder may be read-only by now
                 if identify_file(path) == identity:  # else another daemon has taken the path over
