@@ -72,7 +72,8 @@ $(VENV)/bin/python:
 
 # Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags. It
 # is built anew when the list of what it is built with changes, when it is gone, and when a package
-# that needs Pillow has had pip install that over it. A format that packing promises and that cannot be built is an error.
+# that needs Pillow has had pip install that over it. A promised format that cannot be built is an
+# error.
 SITE_PACKAGES := $(VENV)/lib/python3*/site-packages
 PILLOW_OVER_IT := $(wildcard $(SITE_PACKAGES)/[Pp]illow-[0-9]*.dist-info)
 PILLOW_IS_GONE := $(if $(wildcard $(SITE_PACKAGES)/PIL/_imaging.*.so),,yes)
