@@ -12,7 +12,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
-SUITE_OPTIONS := -q --numprocesses 2 --dist loadfile
+# Most tests wait for daemons, so more at a time than there are cores; the longest files come first.
+SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 
 .DELETE_ON_ERROR:

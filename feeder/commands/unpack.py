@@ -48,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
             return signals.exit_status
     print(f"unpacked {summary.manifest.samples:,} images into {arguments.out}")
     if summary.shortened:
+        names_are = "name is" if summary.shortened == 1 else "names are"
         print(
-            f"{summary.shortened:,} names are shortened, as the file system does not take them: "
+            f"{summary.shortened:,} {names_are} shortened, as the file system does not take them: "
             f"{arguments.out / SHORTENED_NAME} lists them"
         )
     return 0
