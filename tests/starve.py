@@ -155,14 +155,14 @@ class Tormentor:
         self.counts[f"{name} {'one thread' if extent < 0.5 else 'all threads'}"] += 1
 
 
-def run_suite(arguments: Sequence[str], seed: int, limit_s: float) -> int:
+def run_suite(arguments: Sequence[str], seed: int, limit_s: float, busy_loops: int) -> int:
     """Run pytest under all this; return its exit status."""
     starves = may_starve()
     kinds = "stops and starvation" if starves else "stops only: RLIMIT_NICE allows no more"
-    _say(f"seed {seed}, {_BUSY_LOOPS} busy loops, {kinds}")
+    _say(f"seed {seed}, {busy_loops} busy loops, {kinds}")
     busy = [
         subprocess.Popen([sys.executable, "-c", _BUSY_LOOP, str(os.getpid())])
-        for _ in range(_BUSY_LOOPS)
+        for _ in range(busy_loops)
     ]
     suite = subprocess.Popen([sys.executable, "-m", "pytest", *arguments])
     tormentor = Tormentor(psutil.Process(suite.pid), seed, may_starve=starves)
@@ -246,10 +246,11 @@ def main() -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.starve", allow_abbrev=False)
     parser.add_argument("--seed", type=int, help="of the picks; by default another every time")
+    parser.add_argument("--busy-loops", type=int, default=_BUSY_LOOPS, help="beside the suite")
     parser.add_argument("--minutes", type=float, default=60.0, help="for the whole suite (60)")
     options, arguments = parser.parse_known_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    return run_suite(arguments, seed, 60 * options.minutes)
+    return run_suite(arguments, seed, 60 * options.minutes, options.busy_loops)
 
 
 if __name__ == "__main__":

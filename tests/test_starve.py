@@ -29,6 +29,7 @@ def starved(
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.starve", "--seed", "1", "--minutes", str(minutes)),
+            *("--busy-loops", "1"),  # the suite that this test is one of has work to do
             *("-q", "-p", "no:cacheprovider", f"tests/starved_example.py::{test}"),
         ],
         cwd=REPOSITORY,
