@@ -244,22 +244,26 @@ def test_who_is_refused_before_it_has_said_a_word_is_told_why(
     assert server is not None
     assert client is not None
     sockets = []
+    sent_s: list[float] = []
 
     def dial_it(dealer: "zmq.Socket[bytes]", *rest: Any) -> None:
         sockets.append(dealer)
         dial(dealer, *rest)
 
     def encode_late(message: ClientMessage) -> bytes:
-        wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "the connection is given up")
+        # libzmq gives up once it has read the other side's greeting. On a busy machine that side
+        # hangs up before, again and again, and libzmq goes on trying: that must be explained, too.
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "it is given up", 5.0)
+        sent_s.append(time.monotonic())
         return encode(message)
 
     monkeypatch.setattr(module, "dial", dial_it)
     monkeypatch.setattr(module, "encode", encode_late)
     ask = fetcher if module is fetch else partial(request_counters, timeout_s=DEADLINE_S)
-    began_s = time.monotonic()
     with pytest.raises(HandshakeProblem, match=problem):
         ask(endpoint, keys=client.to(server))
-    assert time.monotonic() - began_s < DEADLINE_S / 2
+    assert time.monotonic() - sent_s[0] < DEADLINE_S / 2
 
 
 def is_let_in(place: Place, keys: ClientKeys) -> bool:
