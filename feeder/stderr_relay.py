@@ -20,6 +20,7 @@ import time
 from typing import Final
 
 from feeder.log_lines import cut_into_pieces
+from feeder.stop_signals import stop_signals_held_back
 
 _STDERR: Final = 2
 _READ_BYTES: Final = 64 * 1024
@@ -45,7 +46,9 @@ class StderrRelay:
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
-        self._thread.start()  # first: where no thread can be had, descriptor 2 stays as it is
+        # Signals are for the main thread: were this one to take one, the other would go on unaware.
+        with stop_signals_held_back():
+            self._thread.start()  # first: where no thread can be had, descriptor 2 stays as it is
         os.dup2(writer, _STDERR)
         os.close(writer)
         atexit.register(self.close)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,23 @@ def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path)
         daemon.wait_line("draining")
         daemon.wait_gone()
         assert not any(line.startswith("feeder: ready") for line in daemon.lines)
+
+
+def test_only_main_threads_take_signals(packed: Path) -> None:
+    """The kernel may give a signal to any thread: the main one would go on meanwhile, unaware."""
+    ours = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    with serve(packed) as daemon:
+        for process in (daemon.process, daemon.node):
+            threads = {int(task.name): task for task in Path(f"/proc/{process.pid}/task").iterdir()}
+            assert signal.SIGTERM not in blocked_signals(threads.pop(process.pid))
+            for number, thread in threads.items():
+                assert blocked_signals(thread) >= ours, (process.pid, number)
+
+
+def blocked_signals(task: Path) -> set[int]:
+    """Return the signals that a thread has blocked, of a folder in ``/proc/PID/task``."""
+    (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", (task / "status").read_text(), re.MULTILINE)
+    return {number for number in range(1, 65) if int(mask, 16) >> (number - 1) & 1}
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
