@@ -4,9 +4,12 @@ libzmq takes in a message of many parts until its last part has come, and asks n
 are the bytes of a part and the number of whole messages). So a client that sends part after part
 fills the process's memory without one message to show for it. Here the bytes that a tcp connection
 has received, which the kernel counts, are compared with those of its messages. The kernel counts
-nothing for ipc: there a connection is cut that has given no message while memory grew, although it
-is sent something. Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the
-client has hung up.
+nothing for ipc: there a connection is cut if memory grew, bytes waited in it, memory grew on, and
+bytes wait in it again while no message has come of the first. libzmq reads from all in turn, so
+memory that grows on means that it has read those bytes: an innocent client's are a message, unless
+they still wait because the thread that reads has not run, and then memory does not grow.
+Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the client has hung
+up.
 
 So that this never is another connection's, which got the number in the meantime, the descriptor is
 held on to and its inode compared. One is kept in reserve for that: it matters most when no more can
@@ -47,6 +50,11 @@ _GROWTH_BYTES: Final = 16 << 20
 """Memory grows by that before anything is looked at."""
 
 _GROWTH_LOCAL_BYTES: Final = 64 << 20
+_PROOF_BYTES: Final = 8 << 20
+_PROOF_SHARE_BYTES: Final = 128 << 10
+"""Once memory has grown by this, and by that for each connection, libzmq has read from all of them:
+it takes one frame, or less, of each in turn."""
+
 _QUIET_S: Final = 0.2
 _LATE_S: Final = 5.0
 """Clients speak every second, or are slow ones on a busy machine."""
@@ -82,6 +90,8 @@ class _Connection:
     messages: int = 0
     seen_messages: int = 0
     message_bytes: int = 0
+    suspected_at_bytes: int | None = None
+    """Memory held when bytes of it waited, or less where it shrank since; None if heard since."""
     is_cut: bool = False
 
     def lately_s(self, now_s: float) -> float:
@@ -93,6 +103,20 @@ class _Connection:
         # What messages were counted too long by is no credit for an endless one.
         self.message_bytes = min(self.message_bytes, received)
         return received - self.message_bytes
+
+    def holds_memory(self, waiting: int, held: int, proof_bytes: int, now_s: float) -> bool:
+        """Return whether memory, of which much is held, can be an ipc connection's.
+
+        That takes bytes that were ``waiting`` here before memory grew by ``proof_bytes``, and are
+        waiting now.
+        """
+        if now_s - self.heard_s > _SILENT_S:
+            return True
+        if self.suspected_at_bytes is None:
+            self.suspected_at_bytes = held if waiting else None
+            return False
+        self.suspected_at_bytes = min(self.suspected_at_bytes, held)
+        return waiting > 0 and held - self.suspected_at_bytes >= proof_bytes
 
 
 class Connections:
@@ -197,6 +221,7 @@ class Connections:
         for connection in self._open.values():
             if connection.messages != connection.seen_messages:
                 connection.seen_messages, connection.heard_s = connection.messages, now_s
+                connection.suspected_at_bytes = None
         held = own_bytes()
         if held is None:
             return []
@@ -206,7 +231,7 @@ class Connections:
             return []
         if grown >= _GROWTH_LOCAL_BYTES:
             self._look_at_s = now_s + _LOOK_CLOSELY_S
-        guilty = self._find_guilty(now_s, grown)
+        guilty = self._find_guilty(now_s, held)
         cut = [self.cut(fd, _ENDLESS, now_s) for fd in guilty]
         if guilty:
             self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
@@ -214,8 +239,10 @@ class Connections:
             self._floor_bytes, self._grown_s = held, now_s
         return [listener for listener in cut if listener is not None]
 
-    def _find_guilty(self, now_s: float, grown: int) -> list[int]:
+    def _find_guilty(self, now_s: float, held: int) -> list[int]:
         """Return who holds too much: alone, or with others, of whom those that hold most."""
+        has_local_growth = held - self._floor_bytes >= _GROWTH_LOCAL_BYTES
+        proof_bytes = _PROOF_BYTES + _PROOF_SHARE_BYTES * len(self._open)
         guilty: list[int] = []
         unfinished: dict[int, int] = {}
         for fd, connection in self._open.items():
@@ -223,7 +250,11 @@ class Connections:
                 continue
             if connection.listener.startswith("tcp://"):
                 unfinished[fd] = connection.unfinished_bytes(_received_bytes(fd))
-            elif _holds_memory(fd, connection, now_s, grown):
+            elif (
+                has_local_growth
+                and now_s - connection.heard_s >= _QUIET_S
+                and connection.holds_memory(_waiting_bytes(fd), held, proof_bytes, now_s)
+            ):
                 guilty.append(fd)
         total = sum(unfinished.values())
         for fd in sorted(unfinished, key=unfinished.__getitem__, reverse=True):
@@ -309,14 +340,6 @@ def _inode(fd: int) -> int | None:
         return os.fstat(fd).st_ino
     except OSError:
         return None
-
-
-def _holds_memory(fd: int, connection: _Connection, now_s: float, grown: int) -> bool:
-    """Tell of an ipc connection whether memory can be its."""
-    quiet_s = now_s - connection.heard_s
-    if grown < _GROWTH_LOCAL_BYTES or quiet_s < _QUIET_S:
-        return False
-    return quiet_s > _SILENT_S or _waiting_bytes(fd) > 0
 
 
 def _received_bytes(fd: int) -> int:

@@ -116,18 +116,78 @@ def test_who_is_too_many_is_cut_when_no_file_more_can_be_opened(crowd: Crowd) ->
     assert psutil.Process().num_fds() <= before + 2 * len(ends)
 
 
+def set_memory(monkeypatch: pytest.MonkeyPatch, *held_mib: int | None) -> None:
+    """Have the process hold so much, at one look after another."""
+    held = iter([None if mib is None else mib << 20 for mib in held_mib])
+    monkeypatch.setattr(connections, "own_bytes", lambda: next(held))
+
+
 def test_memory_that_cannot_be_read_once_is_no_growth(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = iter([100 << 20, None, 100 << 20, 200 << 20])
-    monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
+    set_memory(monkeypatch, 100, None, 100, 200, 300)
     mute = crowd.come(0.0)
     crowd.ends[mute][1].sendall(b"not read yet")
-    for now_s in (1.0, 2.0):
+    for now_s in (1.0, 2.0, 3.0):
         crowd.connections.tend(now_s)
         assert crowd.cut() == set()
-    crowd.connections.tend(3.0)
+    crowd.connections.tend(4.0)
     assert crowd.cut() == {mute}, "that is growth"
+
+
+def test_a_message_that_waits_while_another_fills_memory_is_nobodys_fault(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_memory(monkeypatch, 100, 200, 300, 400)
+    endless, client = crowd.come(0.0), crowd.come(0.0)
+    for number in (endless, client):
+        crowd.ends[number][1].sendall(b"not read yet")
+    crowd.connections.tend(1.0)
+    assert crowd.cut() == set(), "either may be the one"
+    assert crowd.ends[client][0].recv(100)
+    crowd.connections.heard(crowd.ends[client][0].fileno(), b"client", 10)
+    crowd.connections.tend(2.0)
+    assert crowd.cut() == {endless}
+    crowd.ends[client][1].sendall(b"not read yet")
+    crowd.connections.tend(3.0)
+    assert crowd.cut() == {endless}
+
+
+def test_a_message_that_waits_while_memory_no_longer_grows_is_nobodys_fault(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads has not got the processor."""
+    set_memory(monkeypatch, 100, 200, 201, 202)
+    client = crowd.come(0.0)
+    crowd.ends[client][1].sendall(b"not read yet")
+    for now_s in (1.0, 2.0, 3.0):
+        crowd.connections.tend(now_s)
+    assert crowd.cut() == set()
+
+
+def test_all_that_fill_memory_at_once_are_cut_at_once(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_memory(monkeypatch, 100, 170, 180)
+    endless = {crowd.come(0.0) for _ in range(3)}
+    for number in endless:
+        crowd.ends[number][1].sendall(b"not read yet")
+    for now_s in (1.0, 2.0):
+        crowd.connections.tend(now_s)
+    assert crowd.cut() == endless
+
+
+def test_memory_that_was_freed_is_not_free_to_fill_again(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_memory(monkeypatch, 100, 1000, 100, 180, 190)
+    endless = crowd.come(0.0)
+    crowd.ends[endless][1].sendall(b"not read yet")
+    for now_s in (1.0, 2.0, 3.0):
+        crowd.connections.tend(now_s)
+        assert crowd.cut() == set()
+    crowd.connections.tend(4.0)
+    assert crowd.cut() == {endless}
 
 
 def test_many_that_hold_little_each_are_cut_when_it_is_much_in_all(
