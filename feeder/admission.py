@@ -22,6 +22,10 @@ SESSION_CHUNKS_MAX: Final = 16_384
 _CHUNK_PIXELS: Final = 32 * 512**2
 """Most of a chunk; as many as the configured images have by default, where they are usual ones."""
 
+MEMORIES_A_SESSION: Final = 2
+"""A client that is stopped, or slow to let go, maps the slots of a session that has ended while its
+successor may have begun: there is room for as many of these as for sessions."""
+
 MESSAGE_CHARS_MAX: Final = 4096
 """Longest text that the wire takes in a message."""
 
@@ -50,7 +54,8 @@ class SessionLimits:
     chunk_deadline_s: float
     """A worker without progress for so long is ended and replaced."""
     memories_max: int = sys.maxsize
-    """Sessions with slots for which there are descriptors, ended ones included."""
+    """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, or what there
+    are descriptors for."""
     recipes_max: int = sys.maxsize
     """Different recipes at a time."""
     client_sessions_max: int = sys.maxsize
@@ -129,11 +134,7 @@ def admit(
         most = limits.sessions_max
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
     if used.memories >= limits.memories_max:
-        return Refusal(
-            "clients",
-            f"all {limits.memories_max} sessions are taken that the feeder has open files for: "
-            f"close one, or {more_files()}",
-        )
+        return _refuse_memories(limits)
     refusal = _object_to_client(hello, limits, used, account, used_by_client)
     if refusal is not None:
         return refusal
@@ -185,6 +186,22 @@ def compose_welcome(
         feeder_version=identity.feeder_version,
         self_test=identity.self_test,
         libraries=dict(identity.libraries),
+    )
+
+
+def _refuse_memories(limits: SessionLimits) -> Refusal:
+    """Refuse for sessions with slots, and name the limit that would let more of them in."""
+    most = limits.memories_max
+    if most < MEMORIES_A_SESSION * limits.sessions_max:
+        return Refusal(
+            "clients",
+            f"all {most} sessions are taken that the feeder has open files for: close one, or "
+            f"{more_files()}",
+        )
+    return Refusal(
+        "clients",
+        f"all {most} sessions are taken, with those that have ended and whose slots a client still "
+        "maps: end such clients, or raise clients_max",
     )
 
 

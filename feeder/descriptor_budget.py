@@ -9,6 +9,7 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
+from feeder.admission import MEMORIES_A_SESSION
 from feeder.errors import ResourceError
 from feeder.limit_remedies import more_files
 from feeder.node_messages import NodeConfig
@@ -67,7 +68,7 @@ def plan_descriptors(
     callers = min(_CALLERS_MAX, max(1, free // 16))
     left = free - callers
     spare = min(_CONNECTIONS_SPARE, max(1, left // 4))
-    memories = min(2 * clients_max, (left - spare) // (_SESSION_FILES + 1))
+    memories = min(MEMORIES_A_SESSION * clients_max, (left - spare) // (_SESSION_FILES + 1))
     memories = min(memories, (limit - _WORKER_FILES - datasets) // _SESSION_WORKER_FILES)
     if memories < 1:
         need = max(fixed + 2 + _SESSION_FILES + 1, _WORKER_FILES + datasets + _SESSION_WORKER_FILES)
@@ -89,12 +90,12 @@ def plan_descriptors(
 
 def describe_shortage(limit: int, config: NodeConfig) -> str | None:
     """Return in one line which configured limits the descriptors do not allow for, or None."""
+    if config.clients_max <= config.memories_max:
+        return None  # there are never more sessions than clients_max, whatever one client may have
     wanted = {"clients_max": config.clients_max, "client_sessions_max": config.client_sessions_max}
     beyond = [
         f"{name} = {value:,}" for name, value in wanted.items() if value > config.memories_max
     ]
-    if not beyond:
-        return None
     s = "" if config.memories_max == 1 else "s"
     return (
         f"{limit:,} open files are enough for {config.memories_max:,} session{s} of a node "

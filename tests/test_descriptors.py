@@ -6,17 +6,27 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from feeder.admission import MEMORIES_A_SESSION, Refusal, ServedDataset, Usage, admit
 from feeder.dataset import Dataset
-from feeder.descriptor_budget import _NODE_FILES, _WORKER_FILES, plan_descriptors
+from feeder.descriptor_budget import (
+    _NODE_FILES,
+    _WORKER_FILES,
+    describe_shortage,
+    plan_descriptors,
+)
 from feeder.errors import ResourceError
 from feeder.fetch import BatchFetcher
+from feeder.plan import ShardLayout
 from feeder.stats_request import request_counters
+from feeder.wire import Hello
 from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
 from tests.misuse import dial, dial_zmtp
+from tests.session_shell import limits, recipe
 from tests.sources import error_line, run_feeder
 
 
@@ -259,6 +269,53 @@ def test_files_are_divided() -> None:
         assert shards >= 1
     with pytest.raises(ResourceError, match="needs 60 for one session"):
         plan(59)
+
+
+def describe(files: int, clients_max: int, client_sessions_max: int = 384) -> str | None:
+    """Return the warning of a daemon whose processes may open so many files."""
+    plan = plan_descriptors(
+        files, endpoints=1, workers=2, datasets=1, clients_max=clients_max, open_shards=512
+    )
+    config = SimpleNamespace(
+        clients_max=clients_max,
+        client_sessions_max=client_sessions_max,
+        memories_max=plan.memories_max,
+    )
+    return describe_shortage(files, config)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("clients_max", [1, 100, 150, 191, 192, 512])
+def test_files_are_to_blame_only_where_more_of_them_would_help(clients_max: int) -> None:
+    assert describe(524_288, clients_max) is None
+    is_short = describe(1024, clients_max) is not None
+    assert is_short is (clients_max > 213), "1,024 files are enough for 213 sessions"
+
+
+def test_the_limits_that_files_are_too_few_for_are_named() -> None:
+    assert "not for clients_max = 300 and client_sessions_max = 384: " in str(describe(1024, 300))
+    assert "not for clients_max = 300: " in str(describe(1024, 300, client_sessions_max=16))
+
+
+@pytest.mark.parametrize(
+    ("memories_max", "names_files"), [(MEMORIES_A_SESSION * 5, False), (7, True)]
+)
+def test_a_refusal_names_the_limit_that_ended_sessions_are_over(
+    memories_max: int, names_files: bool
+) -> None:
+    layout = ShardLayout(samples=97, shards=5, lanes=2)
+    served = ServedDataset(fingerprint="f", classes=("a",), layout=layout)
+    refused = admit(
+        Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c"),
+        {"d": served},
+        limits(sessions_max=5, memories_max=memories_max),
+        is_draining=False,
+        used=Usage(sessions=0, memories=memories_max),
+        available_bytes=1 << 40,
+    )
+    assert isinstance(refused, Refusal)
+    assert refused.code == "clients"
+    assert ("open files" in refused.message) is names_files
+    assert ("clients_max" in refused.message) is not names_files
 
 
 @pytest.mark.parametrize("spare", [0, 1, 3, 5, 9, 11])
