@@ -20,7 +20,7 @@ def name_batch(key: BatchKey) -> str:
 
 
 def count_valid(recipe: Recipe, samples: int, index: int) -> int:
-    """Return how many rows of a batch are real; 0 at and past the end of the epoch."""
+    """Return how many rows of a batch are real; 0 once all samples are used up."""
     return max(0, min(recipe.batch_size, samples - index * recipe.batch_size))
 
 

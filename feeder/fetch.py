@@ -117,7 +117,8 @@ class BatchFetcher:
         """
         self._endpoint = endpoint
         self._recipe = recipe
-        self._timeout_s = min(timeout_s, total_s)
+        self._timeout_s = timeout_s
+        self._total_s = total_s
         self._end_s = time.monotonic() + total_s
         self._keys = keys
         self.received_bytes = 0
@@ -168,7 +169,6 @@ class BatchFetcher:
                 labels=buffer.labels,
                 sample_ids=buffer.sample_ids,
             )
-            self._free.append(self._buffers.pop(key))
             self._want(coming, 1, (key,))
 
     def ping(self) -> None:
@@ -244,20 +244,23 @@ class BatchFetcher:
         """Take in and release what a ``fetch`` that was not used up had asked for."""
         for buffer in self._buffers.values():
             self._await(buffer)
-        self._free.extend(self._buffers.values())
-        released = tuple(self._buffers)
-        self._buffers.clear()
-        self._want(iter(()), 0, released)
+        self._want(iter(()), 0, tuple(self._buffers))
 
     def _want(
         self, coming: Iterator[BatchKey], count: int, release: tuple[BatchKey, ...] = ()
     ) -> None:
+        """Release batches and ask for the next ``count``.
+
+        Where ``coming`` raises, or has a key that is on its way, neither happens: what is wanted
+        here is still what the node holds for the session.
+        """
         more = tuple(itertools.islice(coming, count))
         for number, key in enumerate(more):
-            if key in self._buffers or key in more[:number]:
+            if (key in self._buffers and key not in release) or key in more[:number]:
                 raise ConfigError(
                     f"{name_batch(key)} is asked for twice at once: ask again when it has come"
                 )
+        self._free.extend(self._buffers.pop(key) for key in release)
         for key in more:
             buffer = self._free.pop()
             buffer.begin(key, count_valid(self._recipe, self.welcome.samples, key[1]))
@@ -341,7 +344,7 @@ class BatchFetcher:
                 except ProtocolError as error:
                     raise self._broken(error) from None
                 return message
-        raise self._silence()
+        raise self._silence(until_s)
 
     def _end_monitor(self) -> None:
         if not self._monitor.closed:
@@ -357,9 +360,10 @@ class BatchFetcher:
         try:
             self._socket.send(frame, zmq.DONTWAIT)
         except zmq.Again:
-            left_s = max(0.0, self._deadline_s() - time.monotonic())
+            until_s = self._deadline_s()
+            left_s = max(0.0, until_s - time.monotonic())
             if not self._socket.poll(int(left_s * 1000), zmq.POLLOUT):
-                raise self._silence() from None
+                raise self._silence(until_s) from None
             self._socket.send(frame)
 
     def _receive(self, until_s: float) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
@@ -367,7 +371,7 @@ class BatchFetcher:
             frames = [self._socket.recv(zmq.DONTWAIT, copy=False)]
         except zmq.Again:
             if not self.wait(max(0.0, until_s - time.monotonic())):
-                raise self._silence() from None
+                raise self._silence(until_s) from None
             frames = [self._socket.recv(copy=False)]
         while frames[-1].more:
             frames.append(self._socket.recv(copy=False))
@@ -383,10 +387,14 @@ class BatchFetcher:
     def _broken(self, reason: ProtocolError | str) -> ProtocolError:
         return ProtocolError(f"{self._endpoint} breaks the protocol: {reason}")
 
-    def _silence(self) -> PeerError:
+    def _silence(self, until_s: float) -> PeerError:
+        """Return the error for the deadline ``until_s``, which has passed."""
+        limit = f"{self._timeout_s:g} s"
+        if until_s >= self._end_s:
+            limit = f"{self._total_s:g} s in all"
         return PeerError(
-            f"no answer from {self._endpoint} within {self._timeout_s:g} s: is `feeder serve` "
-            "running and listening there?"
+            f"no answer from {self._endpoint} within {limit}: is `feeder serve` running and "
+            "listening there?"
         )
 
     def _destroy(self) -> None:

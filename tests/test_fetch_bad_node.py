@@ -1,10 +1,11 @@
 """The simplest client against nodes that break the protocol: an error at once, never a hang."""
 
 import itertools
+import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from feeder.fetch import BatchFetcher
 from feeder.slot_claim import CLAIM_BYTES, encode_answer
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
-from feeder.wire import Failed, Hello, Lent, Pong, Request, Stats, Welcome, encode
+from feeder.wire import BatchKey, Failed, Hello, Lent, Pong, Request, Stats, Welcome, encode
 from tests.fake_node import FakeNode, Message, change_chunk
 from tests.test_preview_fetch import RECIPE, PlayedNode, _chunk
 
@@ -23,9 +24,16 @@ LONG_S = 600.0  # longer than any test may take: nothing here may wait for its d
 FIRST = (0, 0)
 
 
-def _open(node: FakeNode, *, timeout_s: float = LONG_S, window: int = 4) -> BatchFetcher:
+def _open(
+    node: FakeNode, *, timeout_s: float = LONG_S, total_s: float = math.inf, window: int = 4
+) -> BatchFetcher:
     return BatchFetcher(
-        node.endpoint, dataset="set", recipe=RECIPE, timeout_s=timeout_s, window=window
+        node.endpoint,
+        dataset="set",
+        recipe=RECIPE,
+        timeout_s=timeout_s,
+        total_s=total_s,
+        window=window,
     )
 
 
@@ -171,11 +179,63 @@ def test_a_greeting_that_is_never_answered_ends_in_time_whatever_else_is_said() 
             _open(node, timeout_s=0.5)
 
 
+def test_the_deadline_that_has_passed_is_the_one_that_is_named() -> None:
+    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node:
+        node.script = lambda key, chunks: chunks if key == FIRST else []
+        with (
+            _open(node, timeout_s=LONG_S, total_s=0.5) as fetcher,
+            pytest.raises(PeerError, match=r"within 0\.5 s in all: "),
+        ):
+            list(fetcher.fetch([FIRST, (0, 1)]))
+        with (
+            _open(node, timeout_s=0.5, total_s=LONG_S) as fetcher,
+            pytest.raises(PeerError, match=r"within 0\.5 s: "),
+        ):
+            list(fetcher.fetch([FIRST, (0, 1)]))
+
+
 def test_the_same_batch_twice_at_once_is_refused() -> None:
     with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node, _open(node) as fetcher:
         with pytest.raises(ConfigError, match="batch 0 of epoch 0 is asked for twice"):
             list(fetcher.fetch([FIRST, FIRST]))
         assert [batch.key for batch in fetcher.fetch([FIRST, (0, 1)])] == [FIRST, (0, 1)]
+
+
+def _stop_after(*keys: BatchKey) -> Iterator[BatchKey]:
+    yield from keys
+    raise ValueError("the source of keys fails")
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ([FIRST, (0, 1), (0, 1), (0, 2)], ConfigError),
+        ([FIRST, (0, 1), (0, 2), (0, 2)], ConfigError),
+        (_stop_after(FIRST, (0, 1), (0, 2)), ValueError),
+    ],
+)
+def test_a_key_that_cannot_be_asked_for_leaves_the_session_its_window(
+    keys: Iterable[BatchKey], error: type[Exception]
+) -> None:
+    with (
+        FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node,
+        _open(node, window=2) as fetcher,
+    ):
+        with pytest.raises(error):
+            list(fetcher.fetch(keys))
+        again = [FIRST, (0, 1), (0, 2), (0, 3)]
+        assert [batch.key for batch in fetcher.fetch(again)] == again
+        assert node.largest_window == 2
+        assert not node.problems
+
+
+def test_a_batch_may_be_asked_for_again_as_soon_as_it_is_released() -> None:
+    with (
+        FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node,
+        _open(node, window=1) as fetcher,
+    ):
+        assert [batch.key for batch in fetcher.fetch([FIRST, FIRST])] == [FIRST, FIRST]
+        assert not node.problems
 
 
 @contextmanager
