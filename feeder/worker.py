@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from feeder.channel import Channel, ChannelClosedError
-from feeder.errors import DatasetError, FeederError, ResourceError
+from feeder.errors import FeederError, ResourceError
 from feeder.parent_death import die_with_parent
 from feeder.runtime import check_libraries, library_versions, tune_allocator
 from feeder.shortage import explain_shortage
@@ -108,9 +108,12 @@ def main(channel_fd: int, parent: int) -> int:
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
     try:
         return Filled(chunk.ticket, *filler.fill(chunk))
-    except (DatasetError, ResourceError, MemoryError) as error:
-        reason = explain_shortage(error) or error
-        return FillFailed(ticket=chunk.ticket, code="dataset", message=printable(str(reason)))
+    except Exception as error:  # mmap raises OSError when memory runs out, not MemoryError
+        failure = error if isinstance(error, FeederError) else explain_shortage(error)
+        if failure is None:
+            raise
+        code = "resource" if isinstance(failure, ResourceError) else "dataset"
+        return FillFailed(ticket=chunk.ticket, code=code, message=printable(str(failure)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A worker: what it says on its channel, what it writes into slots, and when it ends."""
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -19,6 +21,7 @@ from feeder.dataset import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
+from feeder.worker import _fill
 from feeder.worker_messages import (
     CannotStart,
     CloseSession,
@@ -160,6 +163,39 @@ def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -
         assert failed[0].code == "dataset"
         assert "shard-00000.fds" in failed[0].message
     memory.close()
+
+
+def test_want_of_memory_is_reported_and_the_worker_lives(packed: Path) -> None:
+    recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
+    with WorkerProcess() as worker:
+        channel, process = worker.channel, psutil.Process(worker.process.pid)
+        channel.send(Configure(datasets={"d": source_of(packed)}, open_shards=8, self_test=False))
+        assert isinstance(channel.receive(), Started)
+        channel.send(
+            OpenSession(session=1, dataset="d", recipe=recipe, seed=3, slots=2), memory.fileno()
+        )
+        lifted = process.rlimit(psutil.RLIMIT_AS)
+        # Enough for small objects, too little for the first scratch buffer.
+        limit_bytes = process.memory_info().vms + (3 << 20)
+        process.rlimit(psutil.RLIMIT_AS, (limit_bytes, lifted[1]))
+        channel.send(Fill(1, 1, 0, 0, 0, 0, 10))
+        failed = channel.receive()
+        assert isinstance(failed, FillFailed)
+        assert failed.code == "resource"
+        assert failed.message.startswith("memory ran out: this process may use ")
+        process.rlimit(psutil.RLIMIT_AS, lifted)
+        channel.send(Fill(2, 1, 0, 0, 0, 0, 10))
+        assert isinstance(channel.receive(), Filled)
+    memory.close()
+
+
+def test_what_no_code_of_ours_expects_ends_a_worker() -> None:
+    def fail(_: Fill) -> None:
+        raise OSError(errno.EIO, "a fault")
+
+    filler = SimpleNamespace(fill=fail)
+    with pytest.raises(OSError, match="a fault"):
+        _fill(filler, Fill(1, 1, 0, 0, 0, 0, 1))  # type: ignore[arg-type]
 
 
 def test_a_dataset_that_is_not_the_served_one_fails_and_keeps_no_other_from_being_filled(
