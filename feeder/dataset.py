@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.errors import DatasetError
+from feeder.errors import DatasetError, ResourceError
 from feeder.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.plan import ShardLayout
 from feeder.proven_shard import ProvenShard
@@ -93,8 +93,9 @@ class Dataset:
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises DatasetError that names the sample whose record is not the one that was packed, makes
-        no sense (``feeder.record_checks``) or cannot be read.
+        Raises DatasetError that names the sample if its record has changed since its shard was
+        verified, or contradicts itself (``feeder.record_checks``). A shard that cannot be opened,
+        verified or read is named instead; ResourceError if too many files are open to open it.
         """
         shards, rows = self.layout.locate(sample_ids)
         records = np.empty(len(sample_ids), RECORD)
@@ -119,7 +120,8 @@ class Dataset:
         """Return where the blobs of ``read_records(sample_ids)`` are.
 
         The system is asked to read them ahead, so that a disk is busy with the next samples while
-        one decodes. Raises DatasetError that names a sample whose record points out of its shard.
+        one decodes. Raises DatasetError that names a sample whose record points out of its shard;
+        errors of a shard are those of ``read_records``.
         """
         places = []
         extents = records[["offset", "blob_bytes", "checksum"]].tolist()
@@ -138,7 +140,8 @@ class Dataset:
         """Read a sample's blob into the scratch ``into`` and return the part that it fills.
 
         ``into`` holds at least ``place.blob_bytes`` bytes. Raises DatasetError that names the
-        sample when the blob is not the one that was packed.
+        sample when the blob is not the one that was packed; errors of a shard are those of
+        ``read_records``.
         """
         sample_id, shard, offset, blob_bytes, expected = place
         blob = into.data[:blob_bytes]
@@ -152,7 +155,7 @@ class Dataset:
     def describe(self, sample_id: int) -> str:
         """Return e.g. ``sample 17 (n01440764/x.JPEG) in shard-00003.fds``, for messages.
 
-        A damaged dataset does not make it raise.
+        A shard that is damaged or cannot be opened makes the name unreadable, and raises nothing.
         """
         shard, row = self._locate(sample_id)
         try:
@@ -160,7 +163,7 @@ class Dataset:
             record = np.empty(1, RECORD)
             proven = reader.copy_record(row, record.view(np.uint8).data)
             name = printable(reader.read_name(record[0])) if proven else "name unreadable"
-        except DatasetError:
+        except (DatasetError, ResourceError):
             name = "name unreadable"
         return f"sample {sample_id} ({name}) in {self.manifest.shards[shard].name}"
 

@@ -1,4 +1,4 @@
-"""A shard of a dataset whose every record and name is proven to be the one that the manifest means.
+"""A shard of a dataset whose every record and name is verified against the manifest.
 
 The manifest holds a checksum of each shard's index (its records and names). On first use the whole
 index is read once and compared with it, and hashed in blocks on the way. Later reads copy whole
@@ -47,7 +47,7 @@ class ProvenShard(ShardReader):
                 block_hashes = self._prove_index(entry)
             elif len(block_hashes) != -(-self._index_bytes // BLOCK_BYTES):
                 raise self._foreign("its index has another size")
-        except DatasetError:
+        except BaseException:
             self.close()
             raise
         self.block_hashes = block_hashes
@@ -106,7 +106,7 @@ class ProvenShard(ShardReader):
         }
         if not all(agrees.values()):
             different = ", ".join(what for what, same in agrees.items() if not same)
-            raise self._foreign(f"{different} differ")
+            raise self._foreign(f"different {different}")
 
     def _prove_index(self, entry: ShardEntry) -> "array[int]":
         """Read the whole index; return its blocks' hashes if it is the one that ``entry`` means."""
@@ -132,6 +132,7 @@ class ProvenShard(ShardReader):
 
     def _foreign(self, how: str) -> DatasetError:
         return DatasetError(
-            f"{self.path} is not the shard that the manifest beside it means ({how}): run "
-            f"`feeder verify {self.path.parent}`, then restore the shard or pack again"
+            f"{self.path} does not match the manifest ({how}): run "
+            f"`feeder verify {self.path.parent}`, then restore the shard or pack again; if the "
+            "dataset was packed again, restart what reads it"
         )

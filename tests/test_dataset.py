@@ -1,5 +1,6 @@
 """Open datasets: samples by id, checked, in little memory, with errors that name the sample."""
 
+import errno
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -186,6 +187,35 @@ def test_shard_that_is_opened_again_is_still_proven(damaged: Path) -> None:
         with pytest.raises(DatasetError, match=r"record of sample 0 in .*shard-00000.fds is not"):
             dataset.read_records(np.array([0]))
         assert np.array_equal(dataset.read_records(np.array([5, 6])), records[[5, 6]])
+
+
+def test_shard_is_closed_when_memory_runs_out_while_it_is_proven(
+    packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise MemoryError
+
+    process = psutil.Process()
+    before = process.num_fds()
+    with Dataset.open(packed[1]) as dataset:
+        with monkeypatch.context() as patched:
+            patched.setattr(ProvenShard, "read_into", run_out)
+            with pytest.raises(MemoryError):
+                dataset.read_records(np.array([0]))
+        assert process.num_fds() == before
+        assert len(dataset.read_records(np.array([0]))) == 1
+
+
+def test_sample_is_described_also_where_its_shard_cannot_be_opened_again(
+    packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Dataset.open(packed[1], open_shards=1) as dataset:
+        dataset.read_records(_all_ids(dataset))
+        monkeypatch.setattr("feeder.shard_reader.open_regular", refuse)
+        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 
 def test_index_of_many_blocks_is_read_as_it_was_written(

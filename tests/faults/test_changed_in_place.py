@@ -215,5 +215,5 @@ def test_what_was_changed_before_the_start_is_not_served(
         *("--data", f"d={served}", "--bind", f"ipc://{tmp_path}/node", "--workers", "1"),
         is_ready=False,
     ) as daemon:
-        daemon.wait_line(rf"{SHARD} is not the shard that the manifest")
+        daemon.wait_line(rf"{SHARD} does not match the manifest")
         assert daemon.process.wait() == DatasetError.exit_status

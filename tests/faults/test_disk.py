@@ -89,7 +89,7 @@ def test_a_shard_that_was_replaced_is_read_on_until_a_worker_opens_the_other(
         assert [digest(batch) for batch in loader] == undisturbed[:EPOCH]
         (worker,) = daemon.workers()
         worker.kill()
-        with pytest.raises(DatasetError, match=rf"{SHARD} is not the shard that the manifest"):
+        with pytest.raises(DatasetError, match=rf"{SHARD} does not match the manifest"):
             list(chain(loader, loader))
         intact.replace(shard)
         loader.set_epoch(3)
