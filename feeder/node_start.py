@@ -137,13 +137,14 @@ def check_classes(classes: Sequence[str], folder: str) -> None:
 
 
 def measure_pictures(dataset: Dataset) -> DecodedSize:
-    """Return a dataset's decoded size by its first records: packing shuffles, so any are fair.
+    """Estimate a dataset's decoded size from its first records; packing shuffles, so any will do.
 
-    Damaged ones are left out: whoever is to serve them says so.
+    Stops at the first damaged record: reading others of the same shard would check all of it again
+    each time, and filling chunks reports the damage.
     """
     sizes_bytes: list[int] = []
-    for sample_id in range(min(_MEASURED_RECORDS, dataset.layout.samples)):
-        with contextlib.suppress(DatasetError):
+    with contextlib.suppress(DatasetError):
+        for sample_id in range(min(_MEASURED_RECORDS, dataset.layout.samples)):
             record = dataset.read_records(np.array([sample_id]))[0]
             sizes_bytes.append(place_bytes(4 * int(record["width"]) * int(record["height"])))
     mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES

@@ -315,10 +315,10 @@ class SampleReader:
         everything = (0, columns * tile_mcus, 0, tile_rows, whole.width, whole.height)
         try:
             picture, stride_bytes = self._decode(blob, layout, everything, 1)
-        except ValueError:
+            self._pictures.keep(entry, picture[: whole.size_bytes])
+        except BaseException:  # else the entry stays locked for as long as this process lives
             self._pictures.abandon(entry)
             raise
-        self._pictures.keep(entry, picture[: whole.size_bytes])
         self.seconds.update(before)  # it is filling, and no stage of the sample's way
         self.fill_seconds += perf_counter() - started
         return picture[whole.y * stride_bytes + 4 * whole.x :], stride_bytes

@@ -1,8 +1,10 @@
 """A batch's bytes are the same whether a sample was in the decoded cache, filled it, or neither."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,11 +17,14 @@ from feeder.cache_plan import DecodedSize, FillAllowance, place_bytes, plan_cach
 from feeder.dataset import Dataset
 from feeder.decoded_cache import DecodedCache
 from feeder.errors import DatasetError
+from feeder.manifest import ShardEntry
 from feeder.node_start import measure_pictures
 from feeder.packing import Packing, Pixels, pixel_layout_of
+from feeder.proven_shard import ProvenShard
 from feeder.recipe import Interpolation, Recipe
 from feeder.sample import SampleReader
 from feeder.sample_cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
+from feeder.shard_format import shard_name
 from tests.jpegs import SAMPLINGS, encode, picture
 
 SIZES = [(224, 224), (31, 40), (150, 97), (97, 150), (300, 61), (1, 1), (5, 3), (223, 299)]
@@ -69,6 +74,14 @@ def fill(
     labels = np.full(len(ids), -7, np.int64)
     reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
     return pixels, labels
+
+
+def count_locks(cache: DecodedCache) -> int:
+    """Return how many ranges of the cache's file this process has locked."""
+    mine = f" {os.getpid()} "
+    inode = f":{os.fstat(cache.fileno()).st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sum(mine in line and inode in line for line in lines)
 
 
 def assert_equal(
@@ -283,18 +296,30 @@ def test_a_damaged_image_leaves_nothing_behind_in_the_cache(packed: Path, tmp_pa
         cache.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("corrupt"), DatasetError),
+        (MemoryError(), MemoryError),
+        (OSError(errno.ENOMEM, "memory"), OSError),
+    ],
+)
 def test_an_image_that_does_not_decode_gives_its_claim_back(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    raised: type[Exception],
 ) -> None:
     def refuse(*_: object) -> None:
-        raise ValueError("corrupt")
+        raise error
 
     cache = create(dataset)
     reader = _eager_reader(cache, dataset)
     with monkeypatch.context() as patched:
         patched.setattr("feeder.sample.decode_rgbx", refuse)
-        with pytest.raises(DatasetError, match="does not decode"):
+        with pytest.raises(raised):
             fill(reader, np.array([0]), 8)
+    assert count_locks(cache) == 0
     assert cache.entries == 0
     assert cache.used_bytes > cache.plan.pixels_at, "its place stays reserved"
     fill(reader, np.array([0]), 8)
@@ -309,6 +334,28 @@ def test_a_datasets_decoded_size_is_that_of_its_records(dataset: Dataset, tmp_pa
     assert measure_pictures(dataset) == DecodedSize(
         samples=len(ids), picture_bytes=sum(sizes) / len(ids)
     )
+
+
+def test_a_damaged_shard_is_looked_at_once_for_the_decoded_size(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in packed.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = tmp_path / shard_name(0)
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1  # of its names
+    shard.write_bytes(content)
+    opened: list[int] = []
+
+    class Watched(ProvenShard):
+        def __init__(self, folder: Path, entry: ShardEntry, number: int, *rest: Any) -> None:
+            opened.append(number)
+            super().__init__(folder, entry, number, *rest)
+
+    monkeypatch.setattr("feeder.dataset.ProvenShard", Watched)
+    with Dataset.open(tmp_path) as dataset:
+        assert measure_pictures(dataset).picture_bytes > 0
+    assert opened == [0]
 
 
 def test_packed_rows_are_copied_and_not_decoded(dataset: Dataset) -> None:
