@@ -1,17 +1,24 @@
-"""Which datasets stall: a worker that reads from them gets no answer, as from a dead NFS server.
+"""Which datasets stall: reads from them do not return, as from a dead NFS server.
 
-A worker without progress for the deadline is stuck, and is ended. So that one dataset blocks one
-worker at most, the surplus is ended after PATIENCE of that deadline already where other datasets
-wait for workers: all but one of the workers that are silent in the same dataset, and any that holds
-a chunk of another dataset behind its own.
+A worker that makes no progress for the deadline is stuck, and is killed. One that made none for
+PATIENCE of the deadline is *silent*. It is killed already then if other datasets would have to wait
+for it, which is the case where
 
-The dataset of a stuck worker *stalls* until a chunk of it that was tried after that, or one that
-was silent then, is finished. Until then one worker at a time tries one of its chunks, and none does
-while the kernel holds a worker that was ended: such a process cannot die before its read returns,
-so another would only join it. Pure: the caller brings the clock.
+    it holds a chunk of another dataset behind the one that it reads, or
+    chunks of other datasets wait for a worker, and another worker is silent in the same dataset;
+    one of these workers is spared until the deadline.
 
-Invariant: a dataset that stalls is tried by one worker at a time, and leaves no more processes to
-the kernel than read from it when it began to stall, and one for each try.
+So a dataset whose reads do not return blocks one worker for longer than that, and no more.
+
+The dataset of a killed worker *stalls* until one of its chunks is finished (an error counts) that
+was given to a worker after the kill, or that a silent worker was reading at that time. Until then
+one worker at a time tries one chunk of it; none does while the kernel holds a killed worker, which
+cannot die before its read returns: the next one would only get stuck beside it. Pure: the caller
+passes the time.
+
+Invariant: while a dataset stalls, at most one worker at a time is given a chunk of it. So what the
+kernel holds are at most the workers that had its chunks in hand when it began to stall, and after
+these one at a time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -37,7 +44,7 @@ class _Stall:
     after_ticket: int
     """Later chunks prove that the dataset answers."""
     held: set[int] = field(default_factory=set)
-    """Ended workers that the kernel holds."""
+    """Killed workers that the kernel holds."""
 
 
 class Stalls:
@@ -93,7 +100,7 @@ class Stalls:
         ``waiting`` are the datasets that have chunks which no worker has in hand.
         """
         stuck: list[tuple[int, str]] = []
-        spared: dict[str, int] = {}
+        spared: dict[str, list[Chunk]] = {}
         for worker, held in hands.items():
             if not held.chunks or held.is_stuck:
                 continue
@@ -111,9 +118,11 @@ class Stalls:
                 stall.since_s = min(stall.since_s, held.progress_s)
                 stall.after_ticket = max(stall.after_ticket, last_ticket)
             else:
-                spared[dataset] = worker
-        for dataset, worker in spared.items():
-            next(iter(hands[worker].chunks.values())).is_stalled |= dataset in self._stalls
+                spared.setdefault(dataset, []).append(oldest)
+        for dataset, silent in spared.items():
+            if dataset in self._stalls:
+                for chunk in silent:
+                    chunk.is_stalled = True
         return stuck
 
     def check_at_s(

@@ -110,6 +110,20 @@ def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
     assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
 
 
+@pytest.mark.parametrize("answering", [2, 3])
+def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
+    shell = patient_shell(workers=3)
+    want(shell, A, "d")
+    shell.advance(20.0)
+    for worker in (2, 3):
+        shell.fill(worker)
+    shell.advance(DEADLINE_S - 20.0)
+    assert shell.killed == [1]
+    assert shell.table.stalled_datasets == 1
+    shell.fill(answering)
+    assert shell.table.stalled_datasets == 0
+
+
 def test_an_error_is_an_answer() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d")
