@@ -1,8 +1,9 @@
 """Fills chunks into the slots of sessions: what a worker process does all day.
 
 Rows depend on (dataset, recipe, seed, epoch, index) alone. Nothing is kept between chunks but
-scratch, open shards and the plans of recent epochs. A dataset is opened for its first chunk, so one
-whose files are missing, changed or on a file system that hangs keeps no worker from serving others.
+scratch, open shards and the plans of recent epochs. A dataset is opened for its first chunk, so if
+its files are missing or changed, only its own chunks fail. If its file system hangs, it blocks a
+worker until that is ended for want of progress, after up to 30 s (``feeder.stalls``).
 """
 
 from collections import OrderedDict
@@ -118,7 +119,9 @@ class ChunkFiller:
         """Write the chunk into its slot; return the seconds spent in each of STAGES, and what the
         decoded cache did (feeder.sample_cache.COUNTS).
 
-        Raises DatasetError that names the sample, when one cannot be read or decoded.
+        Raises DatasetError that names the sample that is damaged or does not decode, or else the
+        shard or manifest that cannot be opened, verified or read. Raises ResourceError if too many
+        files are open; MemoryError or an OSError of mmap if memory runs out.
         """
         session = self._sessions[chunk.session]
         dataset, reader = self._dataset(session.dataset), self._reader(session)

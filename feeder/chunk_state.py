@@ -76,4 +76,4 @@ class Hands:
     is_proven: bool = False
     """It has finished a chunk."""
     is_stuck: bool = False
-    """It is being ended for want of progress."""
+    """It is being killed because it made no progress."""

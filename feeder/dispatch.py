@@ -5,11 +5,12 @@ each; within a session earlier batches go first. A chunk goes to the worker with
 in hand, so the chunks of one batch spread over all workers; a worker holds at most WORKER_DEPTH, so
 that it never waits for its next one and a batch never waits behind a long queue.
 
-A chunk whose worker died or was stuck is *suspect*: it goes alone to a worker that has no other in
-hand, preferably one that has filled a chunk before, so that the end of that worker is evidence
-against the chunk. It is given up after DEATHS_MAX workers died with this chunk alone in hand, or
-KILLS_MAX where SIGKILL ended them, which no damaged sample raises. ``feeder.stalls`` knows which
-datasets stall: their chunks, too, are given alone, one at a time.
+When a worker dies or is stuck, the oldest chunk in its hands is *suspect*; the others go back to
+the queue. A suspect goes alone to a worker that has no other chunk in hand, preferably one that has
+filled a chunk before, so that the death of that worker is evidence against the chunk. It is given
+up after DEATHS_MAX workers died with this chunk alone in hand, or after KILLS_MAX if SIGKILL ended
+them, which a damaged sample does not cause. ``feeder.stalls`` knows which datasets stall: their
+chunks, too, are given alone, one at a time.
 
 Invariant: a row of a batch is in the hands of at most one worker, and is filled once unless that
 worker died. Memory is bounded by the batches enqueued and WORKER_DEPTH chunks a worker.
@@ -30,7 +31,7 @@ DEATHS_MAX: Final = 3
 """A chunk is given up when so many workers crashed with nothing else in hand."""
 
 KILLS_MAX: Final = 10
-"""The same for workers that SIGKILL ended: an operator's, or the kernel's for want of memory."""
+"""The same for workers killed by SIGKILL (by an operator, or by the kernel for want of memory)."""
 
 
 @dataclass(frozen=True, slots=True)

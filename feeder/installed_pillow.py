@@ -17,10 +17,11 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final
 
-_SPOILED: Final = {"libtiff": "compressed TIFFs", "libwebp": "WebP images"}
-"""The libraries that Pillow can be built without, and what then cannot be packed."""
+_FORMATS: Final = {"libtiff": "compressed TIFFs", "libwebp": "WebP images"}
+"""Libraries that Pillow can be built without: the source files that need each."""
 
-_HEADERS: Final = {"libtiff": "libtiff-dev", "libwebp": "libwebp-dev"}
+_HEADER_PACKAGES: Final = {"libtiff": "libtiff-dev", "libwebp": "libwebp-dev"}
+"""The same libraries: the system package that has each one's headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class InstalledPillow:
     """Libraries of source formats that it was built without."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what somebody should do something about, a line each."""
+        """Return problems to fix, a line each."""
         lines: list[str] = []
         if not self.is_simd:
             found = f"plain Pillow {self.version} is installed in place of Pillow-SIMD"
@@ -50,17 +51,17 @@ class InstalledPillow:
                 "environment"
             )
         if self.missing:
-            spoiled = " and ".join(_SPOILED[name] for name in self.missing)
+            formats = " and ".join(_FORMATS[name] for name in self.missing)
             lines.append(
                 f"this Pillow was built without {' and '.join(self.missing)}: packing quarantines "
-                f"{spoiled}; {remedy_for(*self.missing)}"
+                f"{formats}; {remedy_for(*self.missing)}"
             )
         return tuple(lines)
 
 
 def remedy_for(*missing: str) -> str:
     """Return how to get a Pillow that has the libraries ``missing``."""
-    headers = " and ".join(_HEADERS[name] for name in missing)
+    headers = " and ".join(_HEADER_PACKAGES[name] for name in missing)
     return f"install {headers} and build pillow-simd again (`make setup` does both)"
 
 
@@ -93,7 +94,7 @@ def missing_libraries() -> tuple[str, ...]:
         "libtiff": hasattr(_imaging, "libtiff_decoder"),
         "libwebp": importlib.util.find_spec("PIL._webp") is not None,
     }
-    return tuple(name for name in _SPOILED if not has[name])
+    return tuple(name for name in _FORMATS if not has[name])
 
 
 def _find_distribution(name: str) -> Distribution | None:

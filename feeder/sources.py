@@ -38,7 +38,6 @@ JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
 SNIFF_BYTES: Final = 16
 _JPEG: Final = "JPEG"
 
-# O_NONBLOCK: opening a named pipe must not wait for a writer
 _FLAGS = {
     "PNG": Oddity.PNG,
     "WEBP": Oddity.WEBP,
