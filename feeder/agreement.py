@@ -7,7 +7,7 @@ others have computed (``feeder.self_test``).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from feeder.errors import ResourceError
+from feeder.errors import DisagreementError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Agreement:
         return "" if self._first is None else self._first.self_test
 
     def check(self, maker: Maker) -> None:
-        """Raise ResourceError, which names both, where ``maker`` differs from the first."""
+        """Raise DisagreementError, which names both, where ``maker`` differs from the first."""
         self._first = self._first or maker
         disagreement = find_disagreement(self._first, maker)
         if disagreement is not None:
-            raise ResourceError(
+            raise DisagreementError(
                 f"{disagreement}; were libraries installed meanwhile? Start the daemon again"
             )
 

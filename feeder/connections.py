@@ -7,7 +7,9 @@ has received, which the kernel counts, are compared with those of its messages. 
 nothing for ipc: there a connection is cut if memory grew, bytes waited in it, memory grew on, and
 bytes wait in it again while no message has come of the first. libzmq reads from all in turn, so
 memory that grows on means that it has read those bytes: an innocent client's are a message, unless
-they still wait because the thread that reads has not run, and then memory does not grow.
+they still wait because the thread that reads has not run, and then memory does not grow. A
+connection that is silent for _SILENT_S while memory grows is cut, too.
+
 Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the client has hung
 up.
 

@@ -4,7 +4,8 @@
     ├── ConfigError      the command line, the configuration or a recipe asks for the impossible
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
-    │   └── OutputError      standard output cannot be written
+    │   ├── DisagreementError   processes of a daemon would make different batches
+    │   └── OutputError         standard output cannot be written
     │       └── OutputClosedError   its reader has gone, as `| head` does: exits without a line
     ├── PeerError        the other side is absent, silent or gone past the deadline
     └── ProtocolError    the other side said something that the protocol does not allow
@@ -42,6 +43,10 @@ class ResourceError(FeederError):
     """Raised when the machine lacks something: disk space, memory, a port, a library."""
 
     exit_status = 4
+
+
+class DisagreementError(ResourceError):
+    """Raised when a process would make other bytes than the first: libraries were replaced."""
 
 
 class OutputError(ResourceError):

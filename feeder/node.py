@@ -64,6 +64,8 @@ def main(channel_fd: int, parent: int) -> int:
             raise
         report_failure(end, failure)
         return failure.exit_status
+    except SystemExit as error:  # it has logged why
+        return int(error.code or 0)
     return 0
 
 

@@ -107,7 +107,7 @@ class NodeLoop:
         self._polls = _PollSet()
         self._polls.add(wakeup.fileno(), self._on_signal)
         self._polls.add(control.fileno(), self._on_control)
-        self._polls.add(router.monitor, self._on_monitor)  # no other connection comes in before
+        self._polls.add(router.monitor, self._on_monitor)
         if router.zap is not None:  # clients wait in their handshakes while workers start
             self._polls.add(router.zap.socket, router.zap.answer)
         self._pool = WorkerPool(
@@ -169,8 +169,8 @@ class NodeLoop:
             shortage = explain_shortage(error)
             if shortage is None or self._ready is None:
                 raise
-            # A start that fails ends the daemon; later the supervisor starts a successor, and the
-            # sessions' memory is free again.
+            # Ending frees the sessions' memory for a successor. An error that is reported instead
+            # would be one of starting.
             _log.error("%s", shortage)
             raise SystemExit(shortage.exit_status) from error
         finally:

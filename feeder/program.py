@@ -22,6 +22,7 @@ else:
     import _signal
 
 _STOP_SIGNALS = (_signal.SIGINT, _signal.SIGTERM)
+_before_leaving: "list[Callable[[], None]]" = []
 
 
 def run_program(name: str, main: "Callable[[], int]") -> int:
@@ -83,6 +84,8 @@ def leave_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
     def leave(number: int, frame: "FrameType | None") -> None:
         try:
             write(2, line)
+            for call in _before_leaving:
+                call()
         finally:  # also where standard error cannot be written
             end(128 + number)
 
@@ -90,3 +93,8 @@ def leave_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
         if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, leave)
     return leave
+
+
+def call_before_leaving(call: "Callable[[], None]") -> None:
+    """Have ``call`` follow the line of ``leave_on_signals``, for example to see that it arrives."""
+    _before_leaving.append(call)

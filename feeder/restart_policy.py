@@ -1,7 +1,7 @@
 """When a node process that crashed is started again, and when that is given up: no clock, no I/O.
 
-The pause doubles with each crash in a row, from FIRST_PAUSE_S to LAST_PAUSE_S; a node process that
-has served for WINDOW_S starts over. One that has never served is given up after more than
+The pause doubles with each crash, from FIRST_PAUSE_S to LAST_PAUSE_S; WINDOW_S without a crash
+resets it. One that has never served is given up after more than
 CRASHES_MAX crashes within WINDOW_S: it cannot work here. One that has served is always started
 again, as whatever ends it may pass and other clients need it then.
 """

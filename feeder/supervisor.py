@@ -27,9 +27,9 @@ from feeder.config import Config
 from feeder.dataset import Dataset
 from feeder.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
 from feeder.endpoint import parse_endpoint
-from feeder.errors import ConfigError, ResourceError
+from feeder.errors import ConfigError, DisagreementError, ResourceError
 from feeder.first_read import check_readable
-from feeder.limit_remedies import explain_start
+from feeder.limit_remedies import PASSING, explain_start
 from feeder.log_lines import REPORT_PAUSE_S, LineStream
 from feeder.memory_budget import (
     CACHE_SHARE,
@@ -178,7 +178,10 @@ class Supervisor:
             self._bury(node)
             return
         if isinstance(message, CannotStart):
-            raise message.as_error()
+            error = message.as_error()
+            if isinstance(error, DisagreementError) or not node.config.is_successor:
+                raise error
+            _log.warning("node process %d cannot start: %s", node.config.number, error)
         if isinstance(message, NodeReady) and self._end_by_s is None:
             name = f"node process {node.config.number}"
             self._agreement.check(Maker(name, message.self_test, message.libraries))
@@ -219,8 +222,12 @@ class Supervisor:
         try:
             node.start()
         except OSError as error:
-            what = f"node process {node.config.number}"
-            raise ResourceError(explain_start(what, error)) from error
+            text = explain_start(f"node process {node.config.number}", error)
+            at_s = node.policy.crashed(time.monotonic(), has_served=node.config.is_successor)
+            if error.errno not in PASSING or not node.config.is_successor or at_s is None:
+                raise ResourceError(text) from error
+            _log.warning("%s; trying again in %.1f s", text, at_s - time.monotonic())
+            node.due_s = at_s
         finally:
             if node.is_running:
                 self._polls.register(node.fd, select.POLLIN)

@@ -10,6 +10,8 @@ CloseSession         ──────────►            (unmaps the sl
 end of channel       ──────────►            (ends)
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from feeder.cache_plan import CachePlan
@@ -99,8 +101,14 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
 
     def as_error(self) -> FeederError:
         """Return the error that was carried."""
-        classes = {kind.__name__: kind for kind in FeederError.__subclasses__()}
+        classes = {kind.__name__: kind for kind in _kinds_of(FeederError)}
         return classes.get(self.error, FeederError)(self.message)
+
+
+def _kinds_of(error: type[FeederError]) -> Iterator[type[FeederError]]:
+    yield error
+    for kind in error.__subclasses__():
+        yield from _kinds_of(kind)
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):

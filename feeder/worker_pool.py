@@ -1,12 +1,14 @@
 """The workers of a node process: started, watched and replaced.
 
 A worker that dies is replaced at once if it had worked for a while, else after a pause that doubles
-(exponential backoff) up to a cap. A worker that reports why it cannot start ends the node process
-with that one line. So does one that would make other bytes than the first, as libraries can be
-replaced under a daemon that runs, and so do START_TRIES in a row that crash while starting before
-any worker has come up: waiting does not help there. The pool never waits for a worker: what it
-reads comes through the poll set, and ``tend`` does what is due at ``deadline_s``. A killed worker
-that does not end, as its read does not return, is left to the kernel and replaced.
+(exponential backoff) up to a cap. Before any worker has come up, waiting does not help: one that
+reports why it cannot start ends the node process with that one line, and so do START_TRIES in a row
+that crash while starting. A worker that would make other bytes than the first always does, as
+libraries can be replaced under a daemon that runs.
+
+The pool waits for a worker only while that one ends, for _EXIT_GRACE_S: what it reads comes through
+the poll set, and ``tend`` does what is due at ``deadline_s``. A killed worker that does not end, as
+its read does not return, is left to the kernel and replaced.
 """
 
 import contextlib
@@ -131,6 +133,7 @@ class WorkerPool:
         self._next_number = 0
         self._may_give_up = may_give_up
         self._crashed_starts = 0
+        self._last_reason = ""  # that a worker gave for not starting; logged once in a row
         self._young_deaths = 0
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, and the kernel holds them
         self._missing_from_s: list[float] = []  # when the workers that are missing are started
@@ -257,7 +260,7 @@ class WorkerPool:
         self._set_deadline()
 
     def _read(self, worker: _Worker) -> None:
-        """Take one message from a worker; raises what it says it cannot start for."""
+        """Take one message from a worker; raises why it cannot start, if none ever could."""
         try:
             message = worker.channel.receive()
         except ChannelClosedError:
@@ -277,14 +280,18 @@ class WorkerPool:
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Maker(name, message.self_test, message.libraries))
-                self._crashed_starts, self._may_give_up = 0, False
+                self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
                 self._stages, self._cache_counts = message.stages, message.cache_counts
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")
                 worker.started_s = time.monotonic()
                 self._set_deadline()
                 self._report(Joined(worker.number))
             case CannotStart():
-                raise message.as_error()
+                if self._may_give_up:
+                    raise message.as_error()
+                if message.message != self._last_reason:
+                    self._last_reason = message.message
+                    _log.warning("worker %d cannot start: %s", worker.number, message.message)
 
     def _bury(self, worker: _Worker, grace_s: float = _EXIT_GRACE_S) -> None:
         """Reap a worker or leave it to the kernel, and plan its successor.

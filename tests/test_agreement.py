@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from feeder.agreement import Agreement, Maker, find_disagreement
-from feeder.errors import ResourceError
+from feeder.errors import DisagreementError
 from feeder.self_test import compute_self_test
 from tests.daemon import DEADLINE_S, Daemon, pack_small, run_status
 from tests.machine_tree import node, write_tree
@@ -57,7 +57,7 @@ def test_all_are_compared_with_the_first() -> None:
     for name in ("worker 1", "worker 2"):
         agreement.check(Maker(name, "a" * 32, {}))
     assert agreement.self_test == "a" * 32
-    with pytest.raises(ResourceError, match=r"worker 1 and worker 3 .* Start the daemon again"):
+    with pytest.raises(DisagreementError, match=r"worker 1 and worker 3 .* Start the daemon again"):
         agreement.check(Maker("worker 3", "b" * 32, {}))
     assert agreement.self_test == "a" * 32
 
@@ -76,7 +76,7 @@ def check_refusal(daemon: Daemon, who: str) -> None:
     assert re.search(rf"{who} \d and {who} \d would make different batches of the same", line)
     assert compute_self_test() in line
     assert "libraries of equal versions" in line
-    assert daemon.process.wait(DEADLINE_S) == ResourceError.exit_status
+    assert daemon.process.wait(DEADLINE_S) == DisagreementError.exit_status
 
 
 def test_status_and_ready_line_tell_the_hash(packed: Path) -> None:

@@ -63,6 +63,17 @@ sys.addaudithook(interrupt)
 """
 
 
+WHILE_SERVING_STARTS = """
+import os, signal, sys
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "feeder.supervisor":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.addaudithook(interrupt)
+"""
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("interrupts")
@@ -131,6 +142,15 @@ def test_a_signal_at_the_very_end_ends_a_command_without_a_word(dataset: Path) -
     done = run_with(AT_THE_END, SCRIPT, "serve", "--show", folder=dataset.parent)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert "[serve]" in done.stdout
+
+
+def test_a_daemon_that_is_interrupted_while_it_starts_says_so(
+    dataset: Path, tmp_path: Path
+) -> None:
+    """Its standard error is a pipe of its own by then, which a thread relays."""
+    serve = (SCRIPT, "serve", "--data", f"d={dataset}", "--bind", f"ipc://{tmp_path}/s")
+    done = run_with(WHILE_SERVING_STARTS, *serve, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (143, "feeder: interrupted\n")
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])

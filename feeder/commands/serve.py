@@ -73,9 +73,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 then."""
     from feeder.config import format_effective, load_config
+    from feeder.program import call_before_leaving
     from feeder.stderr_relay import StderrRelay
 
-    StderrRelay()
+    call_before_leaving(StderrRelay().close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))

@@ -1,5 +1,6 @@
 """Processes that die in ways of their own; see test_fault_matrix for each at each phase."""
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,9 +35,10 @@ def dataset(packed: Path) -> Iterator[Dataset]:
         yield opened
 
 
-def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0") -> Daemon:
+def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0", **environ: str) -> Daemon:
     return Daemon(
-        *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more)
+        *("--data", f"d={packed}", "--bind", bind, "--workers", "2", "--chunk-images", "4", *more),
+        environ=environ,
     )
 
 
@@ -139,6 +141,65 @@ def test_node_processes_that_crash_again_and_again_end_the_daemon(
         line = daemon.wait_line("^feeder: error: ", 60)
         assert "crashed 6 times within 60 s; the last one was ended by signal 11" in line
         assert daemon.process.wait(DEADLINE_S) == 4
+
+
+def test_a_node_process_that_cannot_start_again_is_tried_until_it_can(
+    packed: Path, dataset: Dataset, tmp_path: Path
+) -> None:
+    folder, away = tmp_path / "dataset", tmp_path / "away"
+    shutil.copytree(packed, folder)
+    with serve(folder) as daemon:
+        folder.rename(away)
+        daemon.node.kill()
+        assert "dataset" in daemon.wait_line("warning: node process 0 cannot start: ")
+        daemon.wait_line("node process 0 .* ended with status 3: restarted in ")
+        away.rename(folder)
+        daemon.wait_line("node process 0 serves again")
+        fetch_one(daemon, dataset)
+
+
+def test_a_node_process_for_which_there_are_no_files_is_tried_until_there_are(
+    packed: Path, dataset: Dataset
+) -> None:
+    with serve(packed) as daemon:
+        supervisor = psutil.Process(daemon.process.pid)
+        before = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (supervisor.num_fds(), before[1]))
+        daemon.node.kill()
+        daemon.wait_line("node process 0 cannot be started: .*; trying again in ")
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, before)
+        daemon.wait_line("node process 0 serves again")
+        fetch_one(daemon, dataset)
+
+
+def test_a_worker_that_cannot_be_replaced_is_tried_until_it_can(
+    packed: Path, dataset: Dataset, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if 'feeder.worker' in sys.orig_argv and os.path.exists({str(missing)!r}):\n"
+        "    sys.modules['turbojpeg'] = None\n"
+    )
+    with serve(packed, PYTHONPATH=str(tmp_path)) as daemon:
+        first, second = daemon.workers()
+        missing.touch()
+        first.kill()
+        assert "turbojpeg is not installed" in daemon.wait_line("worker 3 cannot start: ")
+        wait_until(lambda: daemon.counters()["worker_starts_failed"] > 1, "it is tried again")
+        fetch_one(daemon, dataset)
+        missing.unlink()
+        second.kill()
+        fetch_one(daemon, dataset)
+        assert len([line for line in daemon.lines if "cannot start: " in line]) == 1
+
+
+def fetch_one(daemon: Daemon, dataset: Dataset) -> None:
+    recipe = small_recipe()
+    with RawClient(daemon.endpoint) as client:
+        client.hello(recipe)
+        client.want((0, 0))
+        check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
 
 
 def test_a_dataset_that_is_damaged_fails_its_batch_with_the_samples_name(
