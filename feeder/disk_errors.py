@@ -9,6 +9,7 @@ from pathlib import Path
 from feeder.errors import ResourceError
 from feeder.path_text import path_to_text
 from feeder.shard_format import printable
+from feeder.shortage import name_file
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -31,6 +32,7 @@ def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             cause, mend = f"not writable ({error.strerror})", "change that"
         else:
-            at = f" at {printable(path_to_text(error.filename))}" if error.filename else ""
+            name = name_file(error)
+            at = f" at {printable(path_to_text(name))}" if name else ""
             cause, mend = f"{error.strerror}{at}", "mend that"
         raise ResourceError(f"{doing} {folder} failed: {cause}; {mend}, then {remedy}") from error

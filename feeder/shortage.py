@@ -34,6 +34,9 @@ _NO_THREAD: Final = (
     "cgroup) and on address space (ulimit -v)"
 )
 _OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
+_EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
+"""Those of pyproject.toml by what they bring, where it is not daemon."""
+
 _NO_MEMORY_TEXTS: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate")
 _NO_LIBRARY_TEXT: Final = "cannot open shared object file"
 
@@ -54,9 +57,11 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
             return ResourceError(f"a library cannot be loaded ({missing}): install it")
         top = (error.name or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
+            extra = _EXTRAS.get(top, "daemon")
+            setup = "" if extra == "plots" else "run `make setup`, or "  # which leaves plots out
             return ResourceError(
-                f"the library {top} is not installed in this environment: run `make setup`, or "
-                "install feeder[daemon]"
+                f"the library {top} is not installed in this environment: {setup}install "
+                f"feeder[{extra}]"
             )
     if isinstance(error, RuntimeError) and "can't start new thread" in texts[0]:
         return ResourceError(_NO_THREAD)
@@ -67,14 +72,29 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
 
 def explain_os_error(error: OSError) -> ResourceError:
     """Return the one-line error for an OSError that no code of ours expected."""
-    try:
-        os.getcwd()
-    except OSError:
-        return ResourceError(
-            "the working directory was deleted: change to one that exists, and try again"
-        )
-    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    if _may_be_working_directory(error):
+        try:
+            os.getcwd()
+        except OSError:
+            return ResourceError(
+                "the working directory was deleted: change to one that exists, and try again"
+            )
+    name = name_file(error)
+    where = f": {name}" if name else ""
     return ResourceError(f"the operating system refused: {error.strerror or error}{where}")
+
+
+def name_file(error: OSError) -> str:
+    """Return the file that an error is about, or its descriptor's number; "" where it has none."""
+    name = error.filename
+    return str(name) if isinstance(name, int) else os.fsdecode(name or "")
+
+
+def _may_be_working_directory(error: OSError) -> bool:
+    """Return whether a deleted working directory can be the cause of an error."""
+    if error.errno not in (errno.ENOENT, errno.ESTALE) or isinstance(error.filename, int):
+        return False
+    return not os.path.isabs(error.filename or "")
 
 
 def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
@@ -89,11 +109,12 @@ def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
 
 def check_threads(count: int) -> None:
     """Raise ResourceError where ``count`` threads cannot be started; libzmq would abort."""
-    before = len(os.listdir(_TASKS))
+    threads: list[int] = []
     may_end = _thread.allocate_lock()
     ended: list[_thread.LockType] = []
 
     def wait(end: _thread.LockType) -> None:
+        threads.append(_thread.get_native_id())
         with may_end:
             end.release()
 
@@ -110,8 +131,9 @@ def check_threads(count: int) -> None:
         end.acquire()
     # A thread's stack is free for the next one only when the kernel is done with the thread.
     give_up_s = time.monotonic() + _THREADS_END_S
-    while len(os.listdir(_TASKS)) > before and time.monotonic() < give_up_s:
-        time.sleep(0.0001)
+    for thread in threads:
+        while os.path.exists(f"{_TASKS}/{thread}") and time.monotonic() < give_up_s:
+            time.sleep(0.0001)
 
 
 def _more_memory() -> str:

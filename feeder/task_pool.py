@@ -28,8 +28,8 @@ from typing import Any, Final, Self
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.parent_death import die_with_parent
-from feeder.python_process import package_path, python_command, single_thread_environment
-from feeder.shortage import check_import_memory, explain_shortage
+from feeder.python_process import child_environment, python_command, single_thread_environment
+from feeder.shortage import check_import_memory, explain_shortage, name_file
 from feeder.stop_signals import stop_signals_held_back
 from feeder.topology import usable_cpus
 
@@ -94,7 +94,7 @@ class TaskPool:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # the terminal's Ctrl-C is for the parent
-                    env={**os.environ, **package_path(), **single_thread_environment()},
+                    env=child_environment(single_thread_environment()),
                 )
             except OSError as error:
                 ours.close()
@@ -253,7 +253,7 @@ def _perform_one(
             "kind": "error",
             "errno": error.errno,
             "message": error.strerror,
-            "path": os.fsdecode(error.filename) if error.filename else None,
+            "path": name_file(error) or None,
         }
     except FeederError as error:
         kind = next((k.__name__ for k in _ERRORS.values() if isinstance(error, k)), "")

@@ -1,15 +1,19 @@
 """Too little memory, threads or files: one line that says what to raise, and status 4."""
 
+import _thread
 import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from feeder.disk_errors import explain_disk_errors
 from feeder.errors import ResourceError
 from feeder.shortage import check_threads, explain_os_error, explain_shortage
+from feeder.task_pool import _perform_one, _raise_error
 from tests.daemon import DEADLINE_S, wait_until
 from tests.sources import make_source, pack
 
@@ -138,6 +142,35 @@ def test_threads_that_were_tried_end() -> None:
     wait_until(lambda: len(os.listdir("/proc/self/task")) <= before, "they have ended")
 
 
+def test_threads_of_others_that_start_meanwhile_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one does between the count and the wait, in a process of many threads."""
+    end, others = threading.Event(), []
+    start_thread = _thread.start_new_thread
+
+    def start_another_too(*arguments: object) -> int:
+        others.append(threading.Thread(target=end.wait))
+        with monkeypatch.context() as patch:
+            patch.setattr(_thread, "start_new_thread", start_thread)
+            others[-1].start()
+        return start_thread(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_thread, "start_new_thread", start_another_too)
+    monkeypatch.setattr("feeder.shortage._THREADS_END_S", 3600.0)
+    try:
+        check_threads(2)
+    finally:
+        end.set()
+        for other in others:
+            other.join()
+
+
+def test_threads_are_checked_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.shortage._TASKS", "/nowhere")
+    check_threads(2)
+
+
 def _wrapped(text: str) -> ImportError:
     """An import error as numpy raises it: the reason is in the cause."""
     error = ImportError("Importing the numpy C-extensions failed")
@@ -154,6 +187,10 @@ def _wrapped(text: str) -> ImportError:
         (_wrapped("x.so: failed to map segment from shared object"), "loading libraries"),
         (_wrapped("libjpeg.so.62: cannot open shared object file"), "libjpeg.so.62"),
         (ModuleNotFoundError("No module named 'msgspec'", name="msgspec"), "msgspec is not inst"),
+        (ModuleNotFoundError("No module named 'torch.x'", name="torch.x"), "feeder[client]"),
+        (ModuleNotFoundError("No module named 'altair'", name="altair"), "feeder[plots]"),
+        (ModuleNotFoundError("No module named 'vl_convert'", name="vl_convert"), "feeder[plots]"),
+        (ModuleNotFoundError("No module named 'psutil'", name="psutil"), "feeder[daemon]"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
@@ -185,3 +222,57 @@ def test_an_unexpected_os_error_names_its_file() -> None:
     assert str(explain_os_error(error)) == (
         "the operating system refused: Permission denied: /somewhere"
     )
+
+
+@pytest.fixture
+def deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder that is gone."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+
+@pytest.mark.usefixtures("deleted_folder")
+@pytest.mark.parametrize(
+    ("error", "is_the_folders"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "made"), True),
+        (OSError(errno.ESTALE, "Stale file handle", b"made"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/a/b"), False),
+        (OSError(errno.ESTALE, "Stale file handle", 7), False),
+        (OSError(errno.EIO, "Input/output error", "made"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+    ],
+)
+def test_a_deleted_working_directory_is_blamed_for_what_it_causes_alone(
+    error: OSError, is_the_folders: bool
+) -> None:
+    line = str(explain_os_error(error))
+    assert ("the working directory was deleted" in line) is is_the_folders
+    assert (str(error.strerror) in line) is not is_the_folders
+
+
+def test_an_os_error_about_a_descriptor_names_its_number(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        os.stat(987_654)
+    assert str(explain_os_error(caught.value)) == (
+        "the operating system refused: Bad file descriptor: 987654"
+    )
+    with (
+        pytest.raises(ResourceError, match="Bad file descriptor at 987654; mend that"),
+        explain_disk_errors("packing into", tmp_path, "try again"),
+    ):
+        os.stat(987_654)
+
+
+def _raise_for_a_descriptor(*_: object) -> dict[str, object]:
+    os.stat(987_654)
+    return {}
+
+
+def test_a_workers_os_error_about_a_descriptor_reaches_its_parent() -> None:
+    answer = _perform_one(_raise_for_a_descriptor, {}, {}, lambda _: None)
+    with pytest.raises(OSError, match="Bad file descriptor: '987654'"):
+        _raise_error(answer)
