@@ -5,7 +5,7 @@ import socket
 import subprocess
 
 from feeder.channel import open_pair
-from feeder.python_process import package_path, python_command, single_thread_environment
+from feeder.python_process import child_environment, python_command, single_thread_environment
 from feeder.stop_signals import stop_signals_held_back
 
 
@@ -23,7 +23,7 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
                 ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **package_path(), **single_thread_environment()},
+                env=child_environment(single_thread_environment()),
             )
         except OSError:
             ours.close()

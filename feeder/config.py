@@ -103,7 +103,8 @@ class ServeConfig:
     # SIGTERM must be over in 5 s: 4 to finish what was asked for, 1 to end the processes.
     drain_s: Annotated[float, Number(0, 4.5)] = 4.0
 
-    # Per process. Half of the usual soft limit of 1024 files; the rest is for sockets and slots.
+    # Of each dataset, in each worker. The soft limit of open files is raised to the hard one, and
+    # where that is too low for as many, workers keep fewer open (feeder/descriptor_budget.py).
     open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
 
     # Where /sys and /proc are looked for. Another folder stands in for a machine in tests.

@@ -22,7 +22,7 @@ from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.parent_death import die_with_parent
-from feeder.python_process import package_path, python_command
+from feeder.python_process import child_environment, python_command
 from feeder.regular_file import open_regular, read_regular
 
 ANSWER_DEADLINE_S: Final = 30.0
@@ -44,10 +44,10 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
     try:
         process = subprocess.Popen(
             python_command("feeder.first_read", os.getpid(), *manifests),
-            env={**os.environ, **package_path()},
+            env=child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # whoever reads ours to its end must not wait for the child
+            stderr=subprocess.DEVNULL,  # the child must not keep our stderr open
             process_group=0,  # the terminal's Ctrl-C is for the parent
         )
     except OSError:
@@ -55,8 +55,10 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
     assert process.stdout is not None
     try:
         with process.stdout as answers:
+            poll = select.poll()  # select.select takes no descriptor above 1023
+            poll.register(answers, select.POLLIN)
             for name in folders:
-                if not select.select([answers], [], [], deadline_s)[0]:
+                if not poll.poll(deadline_s * 1000):
                     raise ResourceError(
                         f"{name} cannot be read: no answer in {deadline_s:.0f} s, is its file "
                         "system alive?"

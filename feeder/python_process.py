@@ -34,10 +34,10 @@ def use_single_threads() -> None:
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a child of ours, with the variables ``more``."""
-    return {**os.environ, **package_path(), **(more or {})}
+    return {**os.environ, **_package_path(), **(more or {})}
 
 
-def package_path() -> dict[str, str]:
+def _package_path() -> dict[str, str]:
     """Return PYTHONPATH such that a child finds our packages, where it would not by itself.
 
     Installed ones it finds; and site-packages must not come before the standard library, where an

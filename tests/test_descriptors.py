@@ -21,6 +21,7 @@ from feeder.descriptor_budget import (
 )
 from feeder.errors import ResourceError
 from feeder.fetch import BatchFetcher
+from feeder.first_read import check_readable
 from feeder.plan import ShardLayout
 from feeder.stats_request import request_counters
 from feeder.wire import Hello
@@ -199,6 +200,13 @@ def test_sessions_beyond_what_files_allow_for_are_refused_by_name(
         for fetcher in lent:
             assert len(list(fetcher.fetch([(0, 1)]))) == 1
         assert daemon.node == node
+
+
+def test_datasets_are_looked_at_where_descriptors_have_large_numbers(packed: Path) -> None:
+    with enough_files_for(1200), contextlib.ExitStack() as filling:
+        for _ in range(1050):
+            filling.callback(os.close, os.dup(0))
+        check_readable({"dataset d": packed})
 
 
 @pytest.mark.parametrize("files", [12, 16, 40])
