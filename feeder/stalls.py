@@ -1,14 +1,15 @@
 """Which datasets stall: reads from them do not return, as from a dead NFS server.
 
 A worker that makes no progress for the deadline is stuck, and is killed. One that made none for
-PATIENCE of the deadline is *silent*. It is killed already then if other datasets would have to wait
-for it, which is the case where
+PATIENCE of the deadline is *silent*. A silent worker is killed before the deadline if it keeps other
+datasets waiting:
 
-    it holds a chunk of another dataset behind the one that it reads, or
-    chunks of other datasets wait for a worker, and another worker is silent in the same dataset;
-    one of these workers is spared until the deadline.
+    it holds a chunk of another dataset behind the one that it reads; or
+    chunks of other datasets wait for a worker, and another worker is silent in the same dataset
+    (one of these workers is spared until the deadline).
 
-So a dataset whose reads do not return blocks one worker for longer than that, and no more.
+So while others wait, a dataset whose reads do not return blocks one worker at most for longer than
+that.
 
 The dataset of a killed worker *stalls* until one of its chunks is finished (an error counts) that
 was given to a worker after the kill, or that a silent worker was reading at that time. Until then
@@ -16,9 +17,9 @@ one worker at a time tries one chunk of it; none does while the kernel holds a k
 cannot die before its read returns: the next one would only get stuck beside it. Pure: the caller
 passes the time.
 
-Invariant: while a dataset stalls, at most one worker at a time is given a chunk of it. So what the
-kernel holds are at most the workers that had its chunks in hand when it began to stall, and after
-these one at a time.
+Invariant: while a dataset stalls, at most one worker at a time is given a chunk of it. So the kernel
+holds at most the workers that had its chunks in hand when it began to stall; after these, one at a
+time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
