@@ -1,8 +1,8 @@
 """Which datasets stall: reads from them do not return, as from a dead NFS server.
 
 A worker that makes no progress for the deadline is stuck, and is killed. One that made none for
-PATIENCE of the deadline is *silent*. A silent worker is killed before the deadline if it keeps other
-datasets waiting:
+PATIENCE of the deadline is *silent*. A silent worker is killed before the deadline if it keeps
+other datasets waiting:
 
     it holds a chunk of another dataset behind the one that it reads; or
     chunks of other datasets wait for a worker, and another worker is silent in the same dataset
@@ -17,9 +17,9 @@ one worker at a time tries one chunk of it; none does while the kernel holds a k
 cannot die before its read returns: the next one would only get stuck beside it. Pure: the caller
 passes the time.
 
-Invariant: while a dataset stalls, at most one worker at a time is given a chunk of it. So the kernel
-holds at most the workers that had its chunks in hand when it began to stall; after these, one at a
-time.
+Invariant: while a dataset stalls, at most one worker at a time is given a chunk of it. So the
+kernel holds at most the workers that had its chunks in hand when it began to stall; after these,
+one at a time.
 """
 
 from collections.abc import Collection, Iterable, Mapping
