@@ -60,6 +60,7 @@ def unpack_dataset(
                 f"{out} is not empty: give an empty or a new folder, or --force to replace files "
                 "of the same names"
             )
+        remove_unfinished(os.fsencode(out))  # else names that a killed run left would be listed
         setup = UnpackSetup(path=path_to_text(path.absolute()), out=path_to_text(out.absolute()))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
@@ -69,6 +70,8 @@ def unpack_dataset(
                     shortened += news["shortened"]
             if shortened:
                 _list_shortened(out, len(manifest.shards))
+            else:
+                (out / SHORTENED_NAME).unlink(missing_ok=True)  # another dataset's
         finally:
             progress.end()
             remove_unfinished(os.fsencode(out))

@@ -3,9 +3,11 @@
 Names are bytes here, as the file system has them, whatever the locale.
 """
 
+import contextlib
 import errno
 import json
 import os
+import re
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +25,7 @@ from feeder.unpack_names import NameLimits, choose_name
 
 _REPORT_EVERY: Final = 32  # samples
 _TEMPORARY: Final = b".unpacking-"
+_UNFINISHED: Final = re.compile(rb"\.unpacking-\d+\.(tmp|names)")
 _REFUSED: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """What file systems answer to names that they do not take, if they do not take every byte."""
 
@@ -135,8 +138,7 @@ def _remove(path: bytes) -> None:
 
 
 def remove_unfinished(out: bytes) -> None:
-    """Remove what was being written when an unpacking died."""
-    with os.scandir(out) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(_TEMPORARY)]
-    for path in found:
-        _remove(path)
+    """Remove what was being written when an unpacking died; ``out`` may be gone itself."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in filter(_UNFINISHED.fullmatch, os.listdir(out)):
+            _remove(os.path.join(out, name))

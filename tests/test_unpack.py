@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from feeder.errors import ConfigError, DatasetError
 from feeder.manifest import MANIFEST_NAME
 from feeder.shard_format import decode_name, encode_name, shard_name
-from feeder.unpack import unpack_dataset
+from feeder.unpack import SHORTENED_NAME, unpack_dataset
 from feeder.unpack_names import NameLimits, choose_name
 from tests.jpegs import SAMPLINGS, encode, picture
 from tests.sources import InlinePool, encoded, file_tree, image, make_source, pack, pixels, silent
@@ -140,6 +140,53 @@ def test_interrupted_unpacking_leaves_only_whole_files(
     assert all(name.endswith(".jpg") for name in file_tree(out))
     _unpack(packed, out, force=True)
     assert len(file_tree(out)) == 7
+
+
+def test_what_others_call_nearly_as_what_is_unfinished_stays(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".unpacking-folder").mkdir(parents=True)
+    kept = {".unpacking-notes", ".unpacking-1.tmp.txt", "x.unpacking-1.tmp", ".unpacking-a.names"}
+    for name in (*kept, ".unpacking-00001.tmp", ".unpacking-100000.names"):
+        (out / name).touch()
+    _unpack(packed, out, force=True)
+    assert {name for name in file_tree(out) if not name.endswith(".jpg")} == kept
+    assert (out / ".unpacking-folder").is_dir()
+
+
+def test_an_error_is_reported_also_where_the_folder_has_gone_meanwhile(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def fail(*_: object) -> Iterator[object]:
+        out.rmdir()
+        raise DatasetError("the shard is damaged")
+
+    monkeypatch.setattr(InlinePool, "run", fail)
+    with pytest.raises(DatasetError, match="the shard is damaged"):
+        _unpack(packed, out)
+
+
+def test_no_list_of_shortened_names_stays_from_another_dataset(
+    packed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / SHORTENED_NAME).write_text("{}\n")
+    _unpack(packed, out, force=True)
+    assert len(file_tree(out)) == 7
+
+
+def test_names_of_an_unpacking_that_was_killed_are_not_listed(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", 7)
+    (source / "class0" / ("a" * 255)).write_bytes(encoded(image(seed=100)))
+    pack(source, tmp_path / "packed", shards=2)
+    out = tmp_path / "out"
+    out.mkdir()
+    for number in range(2):
+        (out / f".unpacking-{number:05}.names").write_text("{}\n")
+    _unpack(tmp_path / "packed", out, force=True)
+    assert len((out / SHORTENED_NAME).read_text("ascii").splitlines()) == 1
 
 
 @pytest.mark.parametrize(
