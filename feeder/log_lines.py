@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -34,7 +35,10 @@ class LineStream(io.TextIOBase):
         """Write to ``fd``; ``source`` begins the line that reports dropped ones."""
         self._source = source
         self._fd = fd
-        self._lock = threading.Lock()
+        # Reentrant: a failing __del__ that the garbage collector runs in the midst of a write is
+        # reported by Python on this very stream, in the same thread.
+        self._lock = threading.RLock()
+        self._waiting: deque[bytes] = deque()  # the first is being written
         self._begun = b""  # a line without its end
         self._unreported = 0
 
@@ -53,21 +57,29 @@ class LineStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the lines that are complete now, or drop them."""
-        with self._lock:
-            whole, newline, self._begun = (
-                self._begun + text.encode(errors="backslashreplace")
-            ).rpartition(b"\n")
-            if newline:
-                self._put(whole + newline)
+        self._take(text.encode(errors="backslashreplace"))
         return len(text)
 
     def report_dropped(self) -> None:
         """Write how many lines were dropped, if there were any and there is room again."""
-        with self._lock:
-            self._report()
+        self._take(b"")
 
-    def _put(self, lines: bytes) -> None:
-        for piece in cut_into_pieces(lines):
+    def _take(self, text: bytes) -> None:
+        with self._lock:
+            self._waiting.append(text)
+            if len(self._waiting) > 1:
+                return  # this thread is in the loop below, which comes to it
+            try:
+                while self._waiting:
+                    self._put(self._waiting[0])
+                    self._waiting.popleft()
+            finally:
+                self._waiting.clear()  # an exception of a signal's handler must not stop the stream
+
+    def _put(self, text: bytes) -> None:
+        whole, newline, self._begun = (self._begun + text).rpartition(b"\n")
+        self._report()
+        for piece in cut_into_pieces(whole + newline):
             if not (self._report() and self._put_piece(piece)):
                 self._unreported += piece.count(b"\n")
                 counters.log_lines_dropped += piece.count(b"\n")

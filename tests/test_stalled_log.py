@@ -280,6 +280,67 @@ def test_a_line_longer_than_that_is_cut_between_characters() -> None:
     assert re.fullmatch(r"é+ … \(cut\)\n", piece.decode())
 
 
+@contextlib.contextmanager
+def writing_from_within(
+    stream: LineStream, text: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Have the first write(2) of a stream write ``text`` to it, as Python does for a failing
+    ``__del__`` that the garbage collector runs then."""
+    write, is_first = os.write, True
+
+    def write_twice(fd: int, data: bytes) -> int:
+        nonlocal is_first
+        if fd == stream.fileno() and is_first:
+            is_first = False
+            for part in text.partition(" "):
+                stream.write(part)
+            stream.report_dropped()
+        return write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_twice)
+        yield
+
+
+def do_in_time(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive(), "deadlock"
+
+
+def test_what_is_written_while_a_line_is_written_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    stream = LineStream("", writer)
+    with writing_from_within(stream, "Exception ignored\n", monkeypatch):
+        do_in_time(lambda: stream.write("a line\nanother\nand "))
+    do_in_time(lambda: stream.write("more\n"))
+    assert os.read(reader, 4096) == b"a line\nanother\nand Exception ignored\nmore\n"
+    for end in (reader, writer):
+        os.close(end)
+
+
+def test_lines_that_are_dropped_while_another_is_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with full_pipe() as (reader, writer):
+        os.set_blocking(writer, False)
+        stream = LineStream("", writer)
+        with writing_from_within(stream, "Exception ignored\n", monkeypatch):
+            do_in_time(lambda: stream.write("a line\n"))
+        with writing_from_within(stream, "and again\n", monkeypatch):
+            do_in_time(stream.report_dropped)
+        while select.select([reader], [], [], 0)[0]:
+            os.read(reader, 65536)
+        stream.report_dropped()
+        assert os.read(reader, 4096) == (
+            b"feeder: warning: 3 log lines dropped while stderr was not read\n"
+        )
+        assert not stream.has_dropped
+
+
 def test_a_stream_without_a_reader_raises_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
