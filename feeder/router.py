@@ -356,14 +356,19 @@ class Router:
                 self.socket.bind(first_name)
         except zmq.ZMQError as error:
             raise _explain_bind(endpoint, error) from error
-        if endpoint.transport == "ipc":
+        if endpoint.transport == "tcp":
+            self.read_monitor(time.monotonic())
+            return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        try:
             self._files[path] = identify_file(resting_path(path))
             self._paths[first_name] = path
-        self.read_monitor(time.monotonic())
-        if endpoint.transport == "ipc":
+            self.read_monitor(time.monotonic())
             resting_path(path).rename(path)  # nobody can come before the gate is there
-            return str(endpoint)
-        return self.socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                resting_path(path).unlink()
+            raise _explain_bind(endpoint, error) from error
+        return str(endpoint)
 
 
 def _metadata(frame: zmq.Frame, name: str) -> str:
@@ -380,7 +385,7 @@ def _unreachable(error: zmq.ZMQError) -> PeerUnreachableError:
     raise error
 
 
-def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError | ResourceError:
+def _explain_bind(endpoint: Endpoint, error: zmq.ZMQError | OSError) -> ConfigError | ResourceError:
     if error.errno == errno.EADDRINUSE:
         return ResourceError(
             f"{endpoint} is in use by another process: stop that one or bind another port"

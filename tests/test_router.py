@@ -1,6 +1,7 @@
 """The node process's socket: whose connections are said to have ended."""
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from feeder.endpoint import parse_endpoint
+from feeder.errors import ResourceError
 from feeder.router import Router
 from tests.daemon import wait_until
 from tests.misuse import dial_zmtp, frame
@@ -156,6 +158,19 @@ def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
     begun_s = time.monotonic()
     router.close()
     assert time.monotonic() - begun_s < 5.0
+
+
+def test_a_socket_file_that_cannot_get_its_name_is_an_error_and_none_stays(
+    router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(ResourceError, match=r"ipc://.*/s cannot be bound: Input/output error"):
+        router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
+    assert not list(tmp_path.iterdir())
+    router.close()
 
 
 def test_who_is_too_many_and_gone_is_not_cut_where_its_number_is_something_elses(
