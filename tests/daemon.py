@@ -364,11 +364,16 @@ def node_processes(supervisor: psutil.Process) -> list[psutil.Process]:
 
 
 def runs(process: psutil.Process, module: str) -> bool:
-    """Whether a process lives and runs a module of ours."""
+    """Whether a process lives and has a module of ours, or another word, in its command line."""
+    return module in command_of(process)
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """Return a process's command line; nothing where it has ended, reaped or not."""
     try:
-        return module in process.cmdline()
+        return process.cmdline()
     except psutil.NoSuchProcess:
-        return False
+        return []
 
 
 def open_fds(process: psutil.Process) -> int:

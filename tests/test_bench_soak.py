@@ -18,6 +18,7 @@ from bench.soak import SoakReport, judge
 from feeder.errors import ConfigError
 from feeder.slot_layout import SlotLayout
 from feeder.slots import SlotMemory
+from tests.daemon import runs
 from tests.synthetic_sets import pack_synthetic
 
 TOLERANCE = Tolerance(absolute=4.0, relative=0.05)
@@ -202,7 +203,7 @@ def test_a_daemon_that_dies_is_reported_with_its_last_words(
     def start_and_kill_the_daemon(clients: soak._Clients) -> None:
         start(clients)
         for process in psutil.Process().children():
-            if "serve" in process.cmdline():
+            if runs(process, "serve"):
                 process.kill()
                 process.wait()
 

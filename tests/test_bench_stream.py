@@ -23,6 +23,7 @@ from bench.stream import client_counts
 from bench.streams import Measured
 from feeder.cli import main as feeder_main
 from feeder.errors import ConfigError, PeerError, ResourceError
+from tests.daemon import runs
 from tests.synthetic_sets import pack_synthetic
 
 SAMPLES = 41
@@ -192,7 +193,7 @@ def test_no_end_of_the_bench_leaves_a_process(
     )
     started: set[psutil.Process] = set()
     try:
-        while not any("feeder.worker" in _command(process) for process in started):
+        while not any(runs(process, "feeder.worker") for process in started):
             assert bench.poll() is None
             started |= set(psutil.Process(bench.pid).children(recursive=True))
         bench.send_signal(number)
@@ -208,10 +209,3 @@ def test_no_end_of_the_bench_leaves_a_process(
     if number is not signal.SIGKILL:
         assert status == 128 + number
         assert list(short_folder.iterdir()) == []
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

@@ -20,6 +20,7 @@ from feeder.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.progress import ProgressLine
 from feeder.recipe import Recipe
 from feeder.sample import SampleReader
+from tests.daemon import command_of
 from trainer_client import Batch, FeederLoader
 from trainer_client._device import Normaliser
 
@@ -232,7 +233,7 @@ def test_a_daemon_that_is_killed_names_itself_and_one_that_returns_goes_unnotice
             supervisor = next(
                 child
                 for child in psutil.Process().children()
-                if str(tmp_path) in str(child.cmdline())
+                if str(tmp_path) in str(command_of(child))
             )
             supervisor.kill()
             with pytest.raises(PeerError, match=f"from {endpoint} within 3 s: the connection is"):
