@@ -3,15 +3,17 @@
 libzmq takes in a message of many parts until its last part has come, and asks nobody (its limits
 are the bytes of a part and the number of whole messages). So a client that sends part after part
 fills the process's memory without one message to show for it. Here the bytes that a tcp connection
-has received, which the kernel counts, are compared with those of its messages. The kernel counts
-nothing for ipc: there a connection is cut if memory grew, bytes waited in it, memory grew on, and
-bytes wait in it again while no message has come of the first. libzmq reads from all in turn, so
-memory that grows on means that it has read those bytes: an innocent client's are a message, unless
-they still wait because the thread that reads has not run, and then memory does not grow. A
-connection that is silent for _SILENT_S while memory grows is cut, too.
+has received, which the kernel counts, are compared with those of its messages.
 
-Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to it the client has hung
-up.
+The kernel counts nothing for ipc. There a connection becomes a suspect when it has unread bytes
+while memory grows. It is cut if memory keeps growing, it has unread bytes again, and no message has
+come from it in between. libzmq reads from all connections in turn, so by then it has read the first
+bytes, and a well-behaved client's would have completed a message. If its I/O thread has not run,
+the bytes are still unread, but then memory does not grow either. A connection that sends no message
+for _SILENT_S while memory grows is cut, too.
+
+Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to libzmq it looks as if the
+client had hung up.
 
 So that this never is another connection's, which got the number in the meantime, the descriptor is
 held on to and its inode compared. One is kept in reserve for that: it matters most when no more can
@@ -54,8 +56,8 @@ _GROWTH_BYTES: Final = 16 << 20
 _GROWTH_LOCAL_BYTES: Final = 64 << 20
 _PROOF_BYTES: Final = 8 << 20
 _PROOF_SHARE_BYTES: Final = 128 << 10
-"""Once memory has grown by this, and by that for each connection, libzmq has read from all of them:
-it takes one frame, or less, of each in turn."""
+"""After growth by _PROOF_BYTES, and _PROOF_SHARE_BYTES more for each connection, libzmq has read
+from every one: it takes at most one frame from each in turn."""
 
 _QUIET_S: Final = 0.2
 _LATE_S: Final = 5.0
@@ -93,7 +95,8 @@ class _Connection:
     seen_messages: int = 0
     message_bytes: int = 0
     suspected_at_bytes: int | None = None
-    """Memory held when bytes of it waited, or less where it shrank since; None if heard since."""
+    """Memory held when unread bytes were first seen here, lowered when memory shrinks; None if none
+    were seen since the last message."""
     is_cut: bool = False
 
     def lately_s(self, now_s: float) -> float:
@@ -107,10 +110,8 @@ class _Connection:
         return received - self.message_bytes
 
     def holds_memory(self, waiting: int, held: int, proof_bytes: int, now_s: float) -> bool:
-        """Return whether memory, of which much is held, can be an ipc connection's.
-
-        That takes bytes that were ``waiting`` here before memory grew by ``proof_bytes``, and are
-        waiting now.
+        """Return whether an ipc connection may be what fills memory, of which ``held`` bytes are in
+        use: it had unread bytes before memory grew by ``proof_bytes``, and has ``waiting`` now.
         """
         if now_s - self.heard_s > _SILENT_S:
             return True

@@ -169,8 +169,8 @@ class NodeLoop:
             shortage = explain_shortage(error)
             if shortage is None or self._ready is None:
                 raise
-            # Ending frees the sessions' memory for a successor. An error that is reported instead
-            # would be one of starting.
+            # Exit, so that a successor starts with the sessions' memory freed. A reported error
+            # would be taken for a failure to start.
             _log.error("%s", shortage)
             raise SystemExit(shortage.exit_status) from error
         finally:

@@ -96,5 +96,5 @@ def leave_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
 
 
 def call_before_leaving(call: "Callable[[], None]") -> None:
-    """Have ``call`` follow the line of ``leave_on_signals``, for example to see that it arrives."""
+    """Have ``leave_on_signals`` run ``call`` after writing its line, for example to flush it."""
     _before_leaving.append(call)

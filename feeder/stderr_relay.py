@@ -46,7 +46,8 @@ class StderrRelay:
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
-        # Signals are for the main thread: were this one to take one, the other would go on unaware.
+        # The kernel may deliver a signal to any thread that does not block it, and the main thread
+        # would not notice until later.
         with stop_signals_held_back():
             self._thread.start()  # first: where no thread can be had, descriptor 2 stays as it is
         os.dup2(writer, _STDERR)

@@ -3,8 +3,8 @@
 A worker that dies is replaced at once if it had worked for a while, else after a pause that doubles
 (exponential backoff) up to a cap. Before any worker has come up, waiting does not help: one that
 reports why it cannot start ends the node process with that one line, and so do START_TRIES in a row
-that crash while starting. A worker that would make other bytes than the first always does, as
-libraries can be replaced under a daemon that runs.
+that crash while starting. A worker whose bytes would differ from the first one's ends it at any
+time: libraries can be replaced under a running daemon.
 
 The pool waits for a worker only while that one ends, for _EXIT_GRACE_S: what it reads comes through
 the poll set, and ``tend`` does what is due at ``deadline_s``. A killed worker that does not end, as
@@ -133,7 +133,7 @@ class WorkerPool:
         self._next_number = 0
         self._may_give_up = may_give_up
         self._crashed_starts = 0
-        self._last_reason = ""  # that a worker gave for not starting; logged once in a row
+        self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._young_deaths = 0
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, and the kernel holds them
         self._missing_from_s: list[float] = []  # when the workers that are missing are started
@@ -260,7 +260,8 @@ class WorkerPool:
         self._set_deadline()
 
     def _read(self, worker: _Worker) -> None:
-        """Take one message from a worker; raises why it cannot start, if none ever could."""
+        """Take one message from a worker; raises the error of one that cannot start, unless others
+        have."""
         try:
             message = worker.channel.receive()
         except ChannelClosedError:

@@ -12,7 +12,7 @@ from feeder.dataset import Dataset
 from feeder.wire import Failed
 from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
 
-KILLS = 12
+KILLS = 20
 OPTIONS = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--chunk-images", "2")
 
 
