@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 # Most tests wait for daemons, so more at a time than there are cores; the longest files come first.
 SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# The tests start some thousand Python processes, which would all compile anew what they import.
+unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 
 .DELETE_ON_ERROR:

@@ -7,19 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-_TWO_THREADS = """
-import os, sys, threading
+_TURN_S: Final = 0.002  # a hold lasts up to a second
 
-def spin():
+_TWO_THREADS = f"""
+import os, sys, threading, time
+
+def run():
     while os.getppid() == int(sys.argv[1]):
-        pass
+        time.sleep({_TURN_S})
 
-threading.Thread(target=spin).start()
-spin()
+threading.Thread(target=run).start()
+run()
 """
 KINDS = ("stop one", "stop all", "starve one", "starve all")
 
@@ -30,8 +34,7 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-c", _TWO_THREADS, str(os.getpid())]
     with subprocess.Popen(command) as process:
         try:
-            while len(_threads(process.pid)) != 2:
-                pass
+            _wait(lambda: len(_threads(process.pid)) == 2)
             yield process
         finally:
             process.kill()
@@ -61,6 +64,7 @@ def test_every_kind_is_seen_and_a_bystander_is_left_alone() -> None:
                 if found[0] == found[2] and any(found):
                     seen.add(f"{kind} {'all' if all(found) else 'one'}")
             assert tracer_of(bystander) != tool
+            time.sleep(_TURN_S)
 
 
 def test_a_process_that_was_stopped_before_stays_stopped() -> None:
@@ -68,19 +72,16 @@ def test_a_process_that_was_stopped_before_stays_stopped() -> None:
     with child() as process:
         process.send_signal(signal.SIGSTOP)
         first, _ = _threads(process.pid)
-        while not is_stopped_by(tool, first):
-            pass
-        while is_stopped_by(tool, first):
-            pass
-        while not _status(first)["State"].startswith("T"):  # by way of R, without a step of its own
-            pass
+        _wait(lambda: is_stopped_by(tool, first))
+        _wait(lambda: not is_stopped_by(tool, first))
+        # By way of R, without a step of its own.
+        _wait(lambda: _status(first)["State"].startswith("T"))
 
 
 def test_a_process_that_is_killed_while_it_is_stopped_is_reaped() -> None:
     tool = os.getppid()
     with child() as process:
-        while not any(is_stopped_by(tool, thread) for thread in _threads(process.pid)):
-            pass
+        _wait(lambda: any(is_stopped_by(tool, thread) for thread in _threads(process.pid)))
         process.kill()
         assert process.wait() == -signal.SIGKILL
 
@@ -93,6 +94,11 @@ def test_that_never_ends() -> None:
     with child() as process:
         Path(os.environ["PID_FILE"]).write_text(str(process.pid))
         process.wait()
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(_TURN_S)
 
 
 def _threads(process: int) -> list[int]:
