@@ -245,7 +245,8 @@ def test_what_the_plan_takes_for_granted_is_what_processes_have_open(
         assert daemon.workers()[0].num_fds() < _WORKER_FILES
         before = daemon.node.num_fds()
         with lend(daemon.endpoint):
-            assert daemon.node.num_fds() <= before + 4
+            # One more, which was passed on to the client, may be about to be closed.
+            wait_until(lambda: daemon.node.num_fds() <= before + 4, "a session has four at most")
 
 
 def test_files_are_divided() -> None:
