@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
-# Most tests wait for daemons, so more at a time than there are cores; the longest files come first.
+# Most tests wait for daemons, so more at a time than there are cores, file by file as collected.
 SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The tests start some thousand Python processes, which would all compile anew what they import.
 unexport PYTHONDONTWRITEBYTECODE

@@ -27,7 +27,8 @@ def starved(
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """The tool, which runs a test of ``starved_example``.
 
-    Without a busy loop, but where it matters: the suite that this test is one of has work to do.
+    Its busy loops are off unless a test is about them: they would take the processor from the
+    tests that run beside this one.
     """
     inherited = {name: text for name, text in os.environ.items() if name not in _NOT_PASSED_ON}
     with subprocess.Popen(
