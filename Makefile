@@ -36,7 +36,7 @@ test-shuffled: setup $(VENV)/.test-packages
 
 # All takes several times as long there, so what hangs is given as much longer.
 test-starved: setup $(VENV)/.test-packages
-	@$(BIN)/python -m tests.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS) \
+	@$(BIN)/python -m tests.support.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS) \
 		--timeout 900 --override-ini faulthandler_timeout=600
 
 check: lint types
@@ -52,7 +52,7 @@ fuzz: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES))
 
 peers: setup
-	@$(BIN)/python -m bench.peer_setup
+	@$(BIN)/python -m bench.rivals.setup
 
 test-numa: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86
@@ -63,7 +63,7 @@ test-systemd: setup
 	@$(BIN)/python -m tests.numa.run unit
 
 clean:
-	rm -rf $(VENV) build demo .build *.egg-info feeder/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp is made anew when what it depends on has changed; with none stale, make is quick.
 
@@ -98,10 +98,10 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 	@$(PIP) install "$(TORCH)"
 	@touch $@
 
-$(VENV)/.project: pyproject.toml $(wildcard feeder/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
+$(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
 	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
-	@$(BIN)/python -c 'from feeder import runtime; runtime.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in runtime.library_versions().items()))'
+	@$(BIN)/python -c 'from feeder.jpeg import libraries; libraries.check_libraries(); print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in libraries.library_versions().items()))'
 	@touch $@
 
 # The pictures of the bench are drawn in tests, too; `locales` is for names in other encodings.

@@ -2,7 +2,7 @@
 
 import sys
 
-from feeder.program import run_program
+from feeder.process.program import run_program
 
 
 def start() -> int:
@@ -11,7 +11,7 @@ def start() -> int:
 
 
 def _run() -> int:
-    from feeder.shortage import NUMPY_THREADS_BYTES, check_import_memory
+    from feeder.process.shortage import NUMPY_THREADS_BYTES, check_import_memory
 
     check_import_memory(NUMPY_THREADS_BYTES)
     from bench.cli import run

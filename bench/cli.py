@@ -8,11 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import ablate, chaos, compare, decode, peers, plots, soak, stream
+from bench import compare
+from bench.chaos import run as chaos
 from bench.compare import Comparison
+from bench.micro import decode
+from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
-from feeder.program import run_guarded
-from feeder.stop_signals import StopSignals
+from bench.rivals import run as peers
+from bench.soak import run as soak
+from bench.stream import ablate
+from bench.stream import run as stream
+from feeder.process.program import run_guarded
+from feeder.process.stop_signals import StopSignals
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -81,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run_resume(arguments: argparse.Namespace) -> Report:
-    from bench import resume  # with torch, which takes seconds that no other bench needs
+    from bench.stream import resume  # with torch, which takes seconds that no other bench needs
 
     return resume.run(arguments)
 

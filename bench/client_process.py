@@ -20,12 +20,12 @@ from typing import Final
 from bench.daemon import DATASET_NAME
 from bench.line_process import LineProcess
 from bench.machine import pinned_to
+from feeder.client.blocking import BatchFetcher
 from feeder.errors import FeederError, PeerError
-from feeder.fetch import BatchFetcher
-from feeder.parent_death import die_with_parent
-from feeder.python_process import python_command
-from feeder.recipe import Recipe
-from feeder.stop_signals import StopSignals
+from feeder.plan.recipe import Recipe
+from feeder.process.parent_death import die_with_parent
+from feeder.process.python_process import python_command
+from feeder.process.stop_signals import StopSignals
 
 TIMEOUT_S: Final = 60.0
 

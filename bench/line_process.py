@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from feeder.python_process import child_environment
+from feeder.process.python_process import child_environment
 
 STOP_TIMEOUT_S: Final = 10.0
 

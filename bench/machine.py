@@ -9,8 +9,8 @@ from pathlib import Path
 import zmq
 
 from feeder.errors import ConfigError
-from feeder.runtime import library_versions
-from feeder.topology import format_cpulist, read_topology, usable_cpus
+from feeder.host.topology import format_cpulist, read_topology, usable_cpus
+from feeder.jpeg.libraries import library_versions
 
 
 def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object]:

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from feeder.errors import DatasetError, ResourceError
-from feeder.regular_file import read_regular
+from feeder.process.regular_file import read_regular
 
 RATE: Final = "images/s"
 

@@ -1,8 +1,8 @@
-"""The ``feeder`` process: sets up its signals and streams, then runs ``feeder.cli``."""
+"""The ``feeder`` process: sets up its signals and streams, then runs ``feeder.cli.main``."""
 
 import sys
 
-from feeder.program import run_program
+from feeder.process.program import run_program
 
 
 def start() -> int:
@@ -11,7 +11,7 @@ def start() -> int:
 
 
 def _run() -> int:
-    from feeder.cli import run
+    from feeder.cli.main import run
 
     return run(sys.argv[1:])
 

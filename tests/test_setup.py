@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import REPOSITORY
+from tests.support.sources import REPOSITORY
 
 BUILDS = "--force-reinstall --no-deps --no-cache-dir --no-binary pillow-simd"
 

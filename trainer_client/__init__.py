@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feeder.wire import PADDING_LABEL
+    from feeder.wire.messages import PADDING_LABEL
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
     from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
@@ -32,7 +32,7 @@ __all__ = [
 _MODULES = {
     "IMAGENET_MEAN": "trainer_client._device",
     "IMAGENET_STD": "trainer_client._device",
-    "PADDING_LABEL": "feeder.wire",
+    "PADDING_LABEL": "feeder.wire.messages",
     "Accuracy": "trainer_client._accuracy",
     "AccuracyResult": "trainer_client._accuracy",
     "Batch": "trainer_client._batch",

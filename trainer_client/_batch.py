@@ -15,10 +15,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from feeder.lent_memory import LentMemory
-from feeder.packing import DEFAULT_PACKING, Packing, pixel_layout_of
-from feeder.recipe import Recipe
-from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
+from feeder.client.mapped_slots import LentMemory
+from feeder.plan.packing import DEFAULT_PACKING, Packing, pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import PADDING_LABEL, PADDING_SAMPLE_ID
 
 Bytes = bytes | memoryview
 

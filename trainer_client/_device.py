@@ -20,7 +20,13 @@ import numpy as np
 import torch
 
 from feeder.errors import ConfigError
-from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, pixel_layout_of, unpack_levels
+from feeder.plan.packing import (
+    DEFAULT_PACKING,
+    Packing,
+    PixelLayout,
+    pixel_layout_of,
+    unpack_levels,
+)
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)

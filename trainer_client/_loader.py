@@ -45,23 +45,23 @@ import msgspec
 import torch
 import torch.distributed
 
-from feeder.answer_checks import name_batch
+from feeder.client.core.answer_checks import name_batch
+from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.session import ClientSession, Job
+from feeder.client.endpoints import Directory
+from feeder.client.transport import Transport
 from feeder.errors import ConfigError, DatasetError, ProtocolError
-from feeder.keys import read_client_keys
-from feeder.plan import MAX_EPOCH, rank_indices
-from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
-from feeder.wire import MAX_WINDOW, Hello, Welcome, encode
+from feeder.plan.epoch import MAX_EPOCH, rank_indices
+from feeder.plan.recipe import Recipe
+from feeder.security.keys import read_client_keys
+from feeder.wire.messages import MAX_WINDOW, Hello, Welcome, encode
+from feeder.wire.slot_layout import SlotLayout
 from trainer_client._batch import Batch, BatchBuffers
 from trainer_client._defaults import resolve_device, resolve_rank
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
-from trainer_client._endpoints import Directory
-from trainer_client._prefetch import Prefetch
-from trainer_client._session import ClientSession, Job
 from trainer_client._staging import Stage, make_stage
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
 from trainer_client._statistics import LoaderStatistics
-from trainer_client._transport import Transport
 
 MAX_TIMEOUT_S: Final = 86_400
 

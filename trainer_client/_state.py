@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from feeder.errors import ConfigError
-from feeder.plan import MAX_EPOCH, MAX_SEED
-from feeder.recipe import MAX_BATCH_SIZE, Recipe
+from feeder.plan.epoch import MAX_EPOCH, MAX_SEED
+from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
 STATE_VERSION: Final = 1  # raise it when keys change their meaning
 

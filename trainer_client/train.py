@@ -19,14 +19,14 @@ OMP_WAIT_POLICY=passive: torch's threads otherwise spin on the cores that the wo
 
 import sys
 
-from feeder.program import run_program
+from feeder.process.program import run_program
 
 
 def _run() -> int:
-    from feeder.shortage import TORCH_BYTES, check_import_memory
+    from feeder.process.shortage import TORCH_BYTES, check_import_memory
 
     check_import_memory(TORCH_BYTES)
-    from trainer_client._job import run_process
+    from trainer_client.reference.train import run_process
 
     return run_process()
 
@@ -34,6 +34,12 @@ def _run() -> int:
 if __name__ == "__main__":
     sys.exit(run_program("train", _run))  # before torch, which takes seconds to import
 else:
-    from trainer_client._job import EpochResult, TrainingOptions, TrainingResult, main, train
+    from trainer_client.reference.train import (
+        EpochResult,
+        TrainingOptions,
+        TrainingResult,
+        main,
+        train,
+    )
 
     __all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]

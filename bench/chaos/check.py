@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from feeder.wire import BatchKey
+from feeder.wire.messages import BatchKey
 
 GAP_MAX_S: Final = 3.0
 """The longest that a client may wait after a node process was killed."""

@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from bench.chaos_check import Arrival
+from bench.chaos.check import Arrival
 from bench.line_process import LineProcess
 from feeder.errors import PeerError
-from feeder.python_process import python_command
-from feeder.wire import BatchKey
+from feeder.process.python_process import python_command
+from feeder.wire.messages import BatchKey
 
 TIMEOUT_S: Final = 60.0
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
@@ -153,4 +153,4 @@ def _start(orders: ClientOrders) -> LineProcess:
 
 def _command(orders: ClientOrders, *more: str) -> list[str]:
     text = msgspec.json.encode(orders).decode()
-    return python_command("bench.chaos_trainer", os.getpid(), text, *more)
+    return python_command("bench.chaos.trainer", os.getpid(), text, *more)

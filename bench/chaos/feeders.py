@@ -14,13 +14,13 @@ from typing import Final, Self
 
 import psutil
 
-from bench.chaos_proxy import TcpProxy
+from bench.chaos.proxy import TcpProxy
 from bench.daemon import DATASET_NAME, Daemon, free_port, start_daemon
+from feeder.client.blocking import BatchFetcher
+from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
 from feeder.metrics import Counters
-from feeder.recipe import Recipe
-from feeder.stats_request import request_counters
+from feeder.plan.recipe import Recipe
 
 _ANSWER_S: Final = 1.0
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.chaos_check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
-from bench.chaos_clients import Ways
-from bench.chaos_faults import KINDS
-from bench.chaos_scene import Struck
+from bench.chaos.check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
+from bench.chaos.clients import Ways
+from bench.chaos.faults import KINDS
+from bench.chaos.scene import Struck
 from bench.report import RATE, JudgedReport, Result, single
 
 

@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.chaos_check import Course, Verdict, check_arrivals
-from bench.chaos_clients import Client, ClientOrders, Ways, make_digests
-from bench.chaos_faults import draw_faults
-from bench.chaos_feeders import Feeder
-from bench.chaos_report import ChaosReport, Run, judge, longest_gap
-from bench.chaos_scene import Scene
+from bench.chaos.check import Course, Verdict, check_arrivals
+from bench.chaos.clients import Client, ClientOrders, Ways, make_digests
+from bench.chaos.faults import draw_faults
+from bench.chaos.feeders import Feeder
+from bench.chaos.report import ChaosReport, Run, judge, longest_gap
+from bench.chaos.scene import Scene
+from bench.data.material import dataset_or_synthetic
 from bench.machine import describe_machine
-from bench.material import dataset_or_synthetic
-from feeder.dataset import Dataset
+from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
-from feeder.plan import rank_indices
-from feeder.progress import ProgressLine
-from feeder.recipe import Recipe
+from feeder.pack.progress import ProgressLine
+from feeder.plan.epoch import rank_indices
+from feeder.plan.recipe import Recipe
 
 LEASE_S: Final = 5.0
 _COURSE_MIN: Final = 64

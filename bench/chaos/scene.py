@@ -14,12 +14,12 @@ from typing import Final, Self
 
 import psutil
 
-from bench.chaos_clients import TIMEOUT_S, Client
-from bench.chaos_faults import Fault
-from bench.chaos_feeders import Feeder
+from bench.chaos.clients import TIMEOUT_S, Client
+from bench.chaos.faults import Fault
+from bench.chaos.feeders import Feeder
 from bench.footprint import mapped_slot_memories
 from feeder.errors import PeerError
-from feeder.recipe import Recipe
+from feeder.plan.recipe import Recipe
 
 _LOOK_S: Final = 0.05
 """Between two looks at whether a feeder is whole."""

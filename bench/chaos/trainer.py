@@ -1,12 +1,12 @@
 """A training process for ``feeder-bench chaos``: takes batches, says what they are, may be killed.
 
-    python -m bench.chaos_trainer PARENT_PID ORDERS
+    python -m bench.chaos.trainer PARENT_PID ORDERS
 
 ORDERS is the JSON of ``ClientOrders``. It answers in JSON, a line for each batch: its epoch and
 index, the hash of all it consists of, when it was there, and the loader's state after it, with
 which a successor goes on. A line that is a text is an error, and its last. SIGTERM ends it cleanly.
 
-    python -m bench.chaos_trainer PARENT_PID ORDERS DATASET
+    python -m bench.chaos.trainer PARENT_PID ORDERS DATASET
 
 makes the batches here instead, by the way of a sample that the workers go and with no daemon, and
 says the hashes of those whose keys it is told, ``EPOCH INDEX`` a line.
@@ -24,15 +24,15 @@ import msgspec
 import numpy as np
 import torch
 
-from bench.chaos_clients import BatchLine, ClientOrders, Ways
+from bench.chaos.clients import BatchLine, ClientOrders, Ways
 from bench.daemon import DATASET_NAME
-from feeder.dataset import Dataset
+from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
-from feeder.parent_death import die_with_parent
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.stop_signals import StopSignals
-from feeder.wire import BatchKey
+from feeder.plan.recipe import Recipe
+from feeder.process.parent_death import die_with_parent
+from feeder.process.stop_signals import StopSignals
+from feeder.sample.reader import SampleReader
+from feeder.wire.messages import BatchKey
 from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
 

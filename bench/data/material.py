@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.synthetic import write_synthetic
-from feeder.pack import PackOptions, pack_dataset
-from feeder.progress import ProgressLine
-from feeder.topology import usable_cpus
+from bench.data.synthetic import write_synthetic
+from feeder.host.topology import usable_cpus
+from feeder.pack.progress import ProgressLine
+from feeder.pack.run import PackOptions, pack_dataset
 
 SYNTHETIC_CLASSES = 10
 _IMAGES_PER_JOB = 64

@@ -1,8 +1,8 @@
 """Synthetic ImageNet: class-named folders of JPEGs for those without data, the demo and the bench.
 
-    python -m bench.synthetic DST --images N --classes K
+    python -m bench.data.synthetic DST --images N --classes K
 
-The same seed gives the same files whatever the number of processes; ``bench.synthetic_image`` says
+The same seed gives the same files whatever the number of processes; ``synthetic_image`` says
 what is in a picture.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
+from bench.data.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 from feeder.errors import ConfigError, FeederError, ResourceError
-from feeder.parent_death import die_with_parent
-from feeder.stop_signals import StopSignals
+from feeder.process.parent_death import die_with_parent
+from feeder.process.stop_signals import StopSignals
 
 
 def write_synthetic(
@@ -187,7 +187,7 @@ def _receive_done(connection: multiprocessing.connection.Connection) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.synthetic",
+        prog="python -m bench.data.synthetic",
         description="Write folders of synthetic JPEGs that decode like ImageNet's.",
     )
     parser.add_argument("destination", type=Path, metavar="DST", help="folder to make")
@@ -207,10 +207,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 jobs=arguments.jobs,
             )
         except FeederError as error:
-            sys.stderr.write(f"bench.synthetic: error: {error}\n")
+            sys.stderr.write(f"bench.data.synthetic: error: {error}\n")
             return error.exit_status
         except KeyboardInterrupt:
-            sys.stderr.write("bench.synthetic: interrupted\n")
+            sys.stderr.write("bench.data.synthetic: interrupted\n")
             return signals.exit_status
     print(f"{arguments.images} images of {arguments.classes} classes in {arguments.destination}")
     return 0

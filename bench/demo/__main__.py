@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.demo_feeder import run_feeder, serving
-from bench.demo_report import DemoReport
+from bench.data.synthetic import write_synthetic
+from bench.demo.feeder import run_feeder, serving
+from bench.demo.report import DemoReport
 from bench.machine import describe_machine
-from bench.synthetic import write_synthetic
-from feeder.contact_sheet import draw_contact_sheet
+from feeder.cli.contact_sheet import draw_contact_sheet
+from feeder.client.stats import request_counters
 from feeder.errors import ConfigError, FeederError
-from feeder.progress import ProgressLine
-from feeder.stats_request import request_counters
-from feeder.stop_signals import StopSignals
-from feeder.topology import usable_cpus
+from feeder.host.topology import usable_cpus
+from feeder.pack.progress import ProgressLine
+from feeder.process.stop_signals import StopSignals
 
 if TYPE_CHECKING:  # torch is loaded late, see main
     from trainer_client import Batch, FeederLoader

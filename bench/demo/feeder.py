@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Final
 
 from feeder.errors import ResourceError
-from feeder.python_process import child_environment
+from feeder.process.python_process import child_environment
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 
 _LAUNCH: Final = (
-    "import sys; from feeder.parent_death import die_with_parent; "
+    "import sys; from feeder.process.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
     "from feeder.__main__ import start; del sys.argv[1]; sys.exit(start())"
 )

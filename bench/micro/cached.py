@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.cache_plan import (
+from feeder.dataset.opened import Dataset
+from feeder.plan.recipe import Recipe
+from feeder.sample.cache import DecodedPictures
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import (
     CachePlan,
     DecodedSize,
     FillAllowance,
     place_bytes,
     plan_cache,
 )
-from feeder.dataset import Dataset
-from feeder.decoded_cache import DecodedCache
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.sample_cache import DecodedPictures
+from feeder.sample.reader import SampleReader
 
 _NAME = "bench"
 _SPARE = 1.2

@@ -6,13 +6,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.contenders import PreparedSamples
+from bench.micro.contenders import PreparedSamples
 from bench.report import RATE, Result, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from feeder.recode import Subsampling
-from feeder.sample import SampleReader
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.recode import Subsampling
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 
 FEWEST: Final = 8
 """Images that a class needs to be measured: fewer say more about themselves than about it."""

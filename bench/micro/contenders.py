@@ -18,15 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from turbojpeg import TJPF_RGBX
 
-from feeder.crop import CropPlan, plan_crops
-from feeder.dataset import Dataset
-from feeder.decode import decode_rgbx, turbojpeg
-from feeder.recipe import Recipe
-from feeder.recode import SegmentLayout
-from feeder.resize import resize_pack, resize_pack_reference
-from feeder.sample import DecodePlan, plan_decode
-from feeder.scratch import Scratch
-from feeder.tiles import (
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
     TileGrids,
     join_segments,
@@ -34,12 +27,19 @@ from feeder.tiles import (
     layout_of,
     whole_jpeg,
 )
+from feeder.jpeg.decode import decode_rgbx, turbojpeg
+from feeder.jpeg.recode import SegmentLayout
+from feeder.jpeg.resize import resize_pack, resize_pack_reference
+from feeder.jpeg.scratch import Scratch
+from feeder.plan.crop import CropPlan, plan_crops
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import DecodePlan, plan_decode
 
 _Join = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 class _Resize(Protocol):
-    """``feeder.resize.resize_pack`` or its reference."""
+    """``feeder.jpeg.resize.resize_pack`` or its reference."""
 
     def __call__(
         self,

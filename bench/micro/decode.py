@@ -1,6 +1,6 @@
 """``feeder-bench decode``: one core's images per second, stage by stage and whole.
 
-All contenders have the same images, crops and order (``bench.contenders``), in turns on one pinned
+All contenders have the same images, crops and order (``contenders``), in turns on one pinned
 core; each round has the crops of another epoch, so that no lucky draw decides. What they give is
 compared too: without DCT scaling, the product's pixels must be those of Pillow's resize of the full
 decode, bit for bit.
@@ -15,21 +15,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.cached import CachedReaders
-from bench.classes import measure_classes
-from bench.contenders import PreparedSamples
-from bench.limits import LIMITS, StageLimits
+from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, describe_machine, pinned_to
-from bench.material import dataset_or_synthetic
-from bench.quality import measure_scaling
+from bench.micro.cached import CachedReaders
+from bench.micro.classes import measure_classes
+from bench.micro.contenders import PreparedSamples
+from bench.micro.limits import LIMITS, StageLimits
+from bench.micro.quality import measure_scaling
 from bench.report import RATE, Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.dataset import Dataset
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.progress import ProgressLine
-from feeder.recipe import Recipe
-from feeder.runtime import check_libraries, tune_allocator
-from feeder.sample import STAGES, SampleReader
+from feeder.jpeg.libraries import check_libraries, tune_allocator
+from feeder.pack.progress import ProgressLine
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import STAGES, SampleReader
 
 CHUNK_IMAGES = 32
 """Images in a call of the reader, as the daemon's workers have it by default."""

@@ -1,11 +1,11 @@
 """How like real images the synthetic ones are, where a decoder is concerned.
 
-    python -m bench.likeness SRC
+    python -m bench.micro.likeness SRC
 
 packs the real images in SRC and _TIMES as many synthetic ones, decodes both in turns on one core,
 whole and by the tiles of random-resized crops (_TIMES a real image), and reports rates, bytes and
 sizes of both. Rates are by CPU time, so that a machine in use will do. The constants of
-``bench.synthetic_image`` were fitted with it.
+``bench.data.synthetic_image`` were fitted with it.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from typing import Final
 
 import numpy as np
 
-from bench.contenders import PreparedSamples
-from bench.decode import CHUNK_IMAGES, compare_rates
+from bench.data.material import dataset_or_synthetic, pack
 from bench.machine import choose_core, describe_machine, pinned_to
-from bench.material import dataset_or_synthetic, pack
+from bench.micro.contenders import PreparedSamples
+from bench.micro.decode import CHUNK_IMAGES, compare_rates
 from bench.report import Report, Result, single
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.dataset import Dataset
+from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
-from feeder.recipe import Recipe
-from feeder.recode import Subsampling
-from feeder.runtime import tune_allocator
+from feeder.jpeg.libraries import tune_allocator
+from feeder.jpeg.recode import Subsampling
+from feeder.plan.recipe import Recipe
 
 _TIMES: Final = 5
 """More synthetic images, and more crops of a real one, so that chance matters less."""
@@ -112,7 +112,7 @@ def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Res
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.likeness",
+        prog="python -m bench.micro.likeness",
         description="Compare the decoding of real and of synthetic images.",
     )
     parser.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json is not None:
             report.write_json(arguments.json)
     except FeederError as error:
-        sys.stderr.write(f"bench.likeness: error: {error}\n")
+        sys.stderr.write(f"bench.micro.likeness: error: {error}\n")
         return error.exit_status
     return 0
 

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.contenders import PreparedSamples
-from feeder.decode import decode_rgbx
-from feeder.resize import resize_pack
-from feeder.scratch import Scratch
+from bench.micro.contenders import PreparedSamples
+from feeder.jpeg.decode import decode_rgbx
+from feeder.jpeg.resize import resize_pack
+from feeder.jpeg.scratch import Scratch
 
 LIMITS: Final = ("read", "join", "decode", "resize")
 

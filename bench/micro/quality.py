@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report import Result, single
-from feeder.crop import plan_crops
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.tiles import TileGrids
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import TileGrids
+from feeder.plan.crop import plan_crops
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 
 EPOCHS: Final = 20
 """Whose crops are looked at: one in 25 of ImageNet's is large enough to be scaled."""

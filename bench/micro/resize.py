@@ -13,14 +13,14 @@ from time import process_time
 
 import numpy as np
 
-from bench.decode import CHUNK_IMAGES, compare_rates
 from bench.machine import choose_core, describe_machine, pinned_to
+from bench.micro.decode import CHUNK_IMAGES, compare_rates
 from bench.report import Report
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.crop import plan_crops
 from feeder.errors import FeederError
-from feeder.recipe import Recipe
-from feeder.resize import SLACK_BYTES, VERSIONS, resize_pack, resize_pack_reference
+from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, resize_pack, resize_pack_reference
+from feeder.plan.crop import plan_crops
+from feeder.plan.recipe import Recipe
 
 _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (500, 400), (640, 480), (300, 250))
 
@@ -79,7 +79,9 @@ def measure_resize(*, crops: int, rounds: int, core: int) -> Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench.resize", description="Time resizing.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.micro.resize", description="Time resizing."
+    )
     parser.add_argument("--crops", type=int, default=256, help="(default 256)")
     parser.add_argument("--rounds", type=int, default=7, help="(default 7)")
     parser.add_argument("--core", type=int, help="to pin to (default: the first usable)")
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(report.to_text(), end="")
     except FeederError as error:
-        sys.stderr.write(f"bench.resize: error: {error}\n")
+        sys.stderr.write(f"bench.micro.resize: error: {error}\n")
         return error.exit_status
     return 0
 

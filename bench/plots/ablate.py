@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from bench.plot_style import BLUE, FAINT_INK, GREY, INK, Chart
+from bench.plots.style import BLUE, FAINT_INK, GREY, INK, Chart
 from bench.report import Report, Result
 
 _HEIGHT = 250

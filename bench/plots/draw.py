@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bench.peers_report import PeersReport
-from bench.plot_style import FAINT_INK, INK
+from bench.plots.style import FAINT_INK, INK
 from bench.report import Report
-from bench.soak import SoakReport
+from bench.rivals.report import PeersReport
+from bench.soak.run import SoakReport
 from feeder.errors import ConfigError, ResourceError
 
 _PIXELS_A_POINT: Final = 2
@@ -33,10 +33,10 @@ def write_plot(report: Report, path: Path) -> None:
     """Draw ``report`` to the PNG ``path``; ConfigError when there is no picture of that bench."""
     import altair as alt
 
-    from bench.plot_ablate import draw_ablation
-    from bench.plot_peers import draw_peers
-    from bench.plot_soak import draw_soak
-    from bench.plot_stream import draw_stream
+    from bench.plots.ablate import draw_ablation
+    from bench.plots.rivals import draw_peers
+    from bench.plots.soak import draw_soak
+    from bench.plots.stream import draw_stream
 
     subtitle = describe(report.machine)
     if isinstance(report, SoakReport):

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from bench.peers_report import ALL_CORES, PeersReport
 from bench.report import RATE
+from bench.rivals.report import ALL_CORES, PeersReport
 
 _COLOURS: Final = {
     "Feeder": "#1f6f8b",

@@ -2,9 +2,9 @@
 
 import altair as alt
 
-from bench.growth import WARM_UP_SHARE
-from bench.plot_style import BLUE, COLOURS, GREY, INK, RED, Chart
-from bench.soak import SoakReport
+from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart
+from bench.soak.growth import WARM_UP_SHARE
+from bench.soak.run import SoakReport
 
 
 def draw_soak(report: SoakReport) -> Chart:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from bench.plot_style import BLUE, FAINT_INK, GREY, INK, ORANGE, Chart
+from bench.plots.style import BLUE, FAINT_INK, GREY, INK, ORANGE, Chart
 from bench.report import Report, Result
 
 _WAY = re.compile(r"stream/(ipc|tcp)(?:-(\d+)-clients)?(-\w+-cpu)?(?:-(\d+)-workers)?")

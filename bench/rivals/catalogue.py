@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-SCRIPTS: Final = Path(__file__).parent / "peer_scripts"
+SCRIPTS: Final = Path(__file__).parent / "scripts"
 OURS: Final = "feeder"
 
 
@@ -70,7 +70,7 @@ class Contender:
 
 def default_folder() -> Path:
     """Return where ``make peers`` puts the environments."""
-    return Path(__file__).parents[1] / ".peers"
+    return Path(__file__).parents[2] / ".peers"
 
 
 _TORCH: Final = "torch==2.13.0"  # as in the Makefile; where only its DataLoader is used

@@ -17,11 +17,11 @@ from typing import Final
 
 from PIL import Image
 
-from bench.material import SYNTHETIC_CLASSES, pack
-from bench.synthetic import write_synthetic
+from bench.data.material import SYNTHETIC_CLASSES, pack
+from bench.data.synthetic import write_synthetic
 from feeder.errors import DatasetError
-from feeder.progress import ProgressLine
-from feeder.topology import usable_cpus
+from feeder.host.topology import usable_cpus
+from feeder.pack.progress import ProgressLine
 
 _SYNTHETIC_IMAGES: Final = 256
 """Drawing one takes longer than repeating one."""

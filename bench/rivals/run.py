@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import choose_core, describe_machine
-from bench.peer_catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
-from bench.peer_material import PeerMaterial, prepare_material
-from bench.peer_process import Introduction, PeerFailure, PeerProcess, Turn
-from bench.peer_setup import why_missing
-from bench.peers_report import ALL_CORES, CPU_RATE, ContenderNotes, PeersReport, build_results
 from bench.report import Result
+from bench.rivals.catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
+from bench.rivals.material import PeerMaterial, prepare_material
+from bench.rivals.process import Introduction, PeerFailure, PeerProcess, Turn
+from bench.rivals.report import ALL_CORES, CPU_RATE, ContenderNotes, PeersReport, build_results
+from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError, ResourceError
-from feeder.progress import ProgressLine
-from feeder.topology import format_cpulist
+from feeder.host.topology import format_cpulist
+from feeder.pack.progress import ProgressLine
 
 BATCH_SIZE: Final = 128
 _WARM_UP_BATCHES: Final = 8

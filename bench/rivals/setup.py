@@ -1,6 +1,6 @@
 """Makes the peers' virtual environments; ``make peers`` runs it.
 
-    python -m bench.peer_setup [NAME…] [--folder DIR]
+    python -m bench.rivals.setup [NAME…] [--folder DIR]
 
 Each is made in ``.peers/NAME`` and checked by importing it. One that is there already is left
 alone; one that cannot be made keeps its reason in ``failed.txt`` in its folder, whose last line the
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.peer_catalogue import ENVIRONMENTS, Environment, default_folder
-from bench.peer_process import last_line
+from bench.rivals.catalogue import ENVIRONMENTS, Environment, default_folder
+from bench.rivals.process import last_line
 
 _STEP_TIMEOUT_S: Final = 1800.0
 MARK: Final = "installed.txt"
@@ -116,7 +116,7 @@ def _reason(said: str) -> str:
 def main(argv: Iterable[str] | None = None) -> int:
     """Make all environments, or those that are named; the status is 0 also when some fail."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.peer_setup", description="Make the peers' virtual environments."
+        prog="python -m bench.rivals.setup", description="Make the peers' virtual environments."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}")
     parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")

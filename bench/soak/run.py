@@ -3,7 +3,7 @@
 Clients stream as fast as they are served, in turns over ipc and over tcp. Every few seconds one of
 them ends, in turns cleanly and by SIGKILL, and another takes its place. Meanwhile the daemon's
 processes are sampled. Growth of a process's own memory or descriptors, or of the slots of all
-(``bench.growth`` says what counts), slots that are left when all clients are gone, and a process
+(``growth`` says what counts), slots that are left when all clients are gone, and a process
 that had to be replaced end the bench with status 1 and the reason.
 """
 
@@ -21,14 +21,14 @@ import psutil
 
 from bench.client_process import Arrived, ClientProcess, await_open, read_clients
 from bench.daemon import Daemon, running_daemon
+from bench.data.material import dataset_or_synthetic
 from bench.footprint import Footprint
-from bench.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
 from bench.machine import choose_core, choose_other_core, describe_machine
-from bench.material import dataset_or_synthetic
 from bench.report import RATE, JudgedReport, Result, single, summarise
-from feeder.dataset import Dataset
+from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, PeerError
-from feeder.progress import ProgressLine
+from feeder.pack.progress import ProgressLine
 
 WINDOW: Final = 4
 _FOR_EVER: Final = 10**9

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.daemon import DATASET_NAME, Daemon, running_daemon
+from bench.data.material import dataset_or_synthetic
 from bench.machine import describe_machine, pinned_to
-from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.dataset import Dataset
+from feeder.client.blocking import BatchFetcher
+from feeder.client.stats import request_counters
+from feeder.dataset.opened import Dataset
 from feeder.errors import ResourceError
-from feeder.fetch import BatchFetcher
-from feeder.progress import ProgressLine
-from feeder.recipe import Recipe
-from feeder.runtime import check_libraries
-from feeder.stats_request import request_counters
-from feeder.topology import format_cpulist, usable_cpus
+from feeder.host.topology import format_cpulist, usable_cpus
+from feeder.jpeg.libraries import check_libraries
+from feeder.pack.progress import ProgressLine
+from feeder.plan.recipe import Recipe
 
 BATCH_SIZE: Final = 128
 WINDOW: Final = 4

@@ -1,4 +1,4 @@
-"""A client that sends garbage as fast as it can: ``python -m bench.garbage PARENT ENDPOINT``.
+"""Sends garbage as fast as it can: ``python -m bench.stream.garbage PARENT ENDPOINT``.
 
 It shakes hands as any ZeroMQ client does, so that its frames get as far as they can, and comes back
 when it is cut. Says a line once it has begun.
@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import zmq
 
-from feeder.parent_death import die_with_parent
+from feeder.process.parent_death import die_with_parent
 
 _FRAME_BYTES_MAX: Final = 2000
 _FRAMES: Final = 256

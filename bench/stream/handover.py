@@ -15,9 +15,9 @@ import numpy as np
 import zmq
 
 from bench.report import Result, single, summarise
+from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
-from feeder.wire import BatchKey, NodeMessage
+from feeder.wire.messages import BatchKey, NodeMessage
 
 BATCHES: Final = 12
 _TIMEOUT_S: Final = 60.0

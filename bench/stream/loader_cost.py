@@ -16,7 +16,7 @@ import torch
 from bench.daemon import DATASET_NAME
 from bench.report import Result, single
 from feeder.errors import PeerError
-from feeder.python_process import child_environment, python_command
+from feeder.process.python_process import child_environment, python_command
 from trainer_client import FeederLoader
 from trainer_client._batch import HostBatch
 
@@ -49,7 +49,7 @@ class _IdleStage:
 
 def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
     """Return the row; PeerError when the client fails."""
-    command = python_command("bench.loader_cost", endpoint, batch_size)
+    command = python_command("bench.stream.loader_cost", endpoint, batch_size)
     done = subprocess.run(
         command,
         env=child_environment(),

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from bench.daemon import DATASET_NAME, running_daemon
+from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.material import dataset_or_synthetic
 from bench.report import Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.dataset import Dataset
-from feeder.progress import ProgressLine
+from feeder.dataset.opened import Dataset
+from feeder.pack.progress import ProgressLine
 from trainer_client import FeederLoader
 
 BATCH_SIZE: Final = 32

@@ -8,8 +8,8 @@ costs beside the bare work is the ratio's distance from 1. More clients at once,
 its own, have their turns in the same rounds; they share the client's core. A second daemon with two
 workers follows where there are two cores; its clients share their cores.
 
-``bench.transport`` adds its rows at the end: what of the way is the messages', not the decoder's;
-and ``bench.security``: what encryption costs, and a client that sends garbage.
+``transport`` adds its rows at the end: what of the way is the messages', not the decoder's;
+and ``security``: what encryption costs, and a client that sends garbage.
 """
 
 import argparse
@@ -25,23 +25,23 @@ from typing import Final
 import numpy as np
 
 from bench.daemon import Daemon, running_daemon
-from bench.handover import BATCHES, measure_handover
-from bench.loader_cost import measure_loader_cost
+from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.material import dataset_or_synthetic
 from bench.report import RATE, Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from bench.security import SecurityOptions, measure_security
-from bench.streams import ClientPool, Measured, Stream, StreamHere
-from bench.transport import TransportOptions, measure_transport
-from feeder.dataset import Dataset
+from bench.stream.handover import BATCHES, measure_handover
+from bench.stream.loader_cost import measure_loader_cost
+from bench.stream.security import SecurityOptions, measure_security
+from bench.stream.streams import ClientPool, Measured, Stream, StreamHere
+from bench.stream.transport import TransportOptions, measure_transport
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.plan import EpochPlan
-from feeder.progress import ProgressLine
-from feeder.recipe import Recipe
-from feeder.runtime import check_libraries, tune_allocator
-from feeder.sample import SampleReader
-from feeder.wire import BatchKey
+from feeder.jpeg.libraries import check_libraries, tune_allocator
+from feeder.pack.progress import ProgressLine
+from feeder.plan.epoch import EpochPlan
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+from feeder.wire.messages import BatchKey
 
 BATCH_SIZE: Final = 256
 CHUNK_IMAGES: Final = 32

@@ -1,7 +1,7 @@
 """What keys cost, and what a client costs that sends garbage: rows of ``feeder-bench stream``.
 
 Two daemons, one plain and one with keys, take turns with the same batches. The garbage comes from a
-process of its own on the client's core (``bench.garbage``), in every second turn of a transport.
+process of its own on the client's core (``garbage``), in every second turn of a transport.
 
     stream/tcp-curve            encrypted tcp, against plain tcp of the same rounds
     stream/X-beside-garbage     a good client over X, against the same client alone
@@ -25,11 +25,11 @@ from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import pinned_to
 from bench.report import RATE, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from bench.streams import WINDOW
-from feeder.fetch import BatchFetcher
-from feeder.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
-from feeder.python_process import child_environment, python_command
-from feeder.recipe import Recipe
+from bench.stream.streams import WINDOW
+from feeder.client.blocking import BatchFetcher
+from feeder.plan.recipe import Recipe
+from feeder.process.python_process import child_environment, python_command
+from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
 _TIMEOUT_S: Final = 60.0
 _BOX_BYTES: Final = 32 * 224 * 224 * 3  # a chunk
@@ -151,7 +151,7 @@ def _run(
 @contextmanager
 def _garbage(endpoint: str) -> Iterator[None]:
     process = subprocess.Popen(
-        python_command("bench.garbage", os.getpid(), endpoint),
+        python_command("bench.stream.garbage", os.getpid(), endpoint),
         env=child_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -22,10 +22,10 @@ from bench.client_process import (
     read_clients,
 )
 from bench.daemon import DATASET_NAME
-from bench.handover import TimedFetcher
 from bench.report import RATE, Result, single, summarise
+from bench.stream.handover import TimedFetcher
 from feeder.errors import PeerError
-from feeder.recipe import Recipe
+from feeder.plan.recipe import Recipe
 
 WINDOW: Final = 4
 

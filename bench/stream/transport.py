@@ -6,7 +6,7 @@ MB, asked for four batches ahead. The sender has the worker's core, the receiver
     memcpy            the chunks' pixels from one buffer to another, on the client's core
     zmq/X             DEALER and ROUTER and nothing else; frames are received and dropped
     zmq/X-copied      the same, with the pixels copied into batch buffers, as our client has to
-    transport/X       the daemon's node process, whose worker does nothing, and ``feeder.fetch``
+    transport/X       the daemon's node process, whose worker does nothing, and ``BatchFetcher``
 """
 
 import os
@@ -27,12 +27,12 @@ from bench.daemon import DATASET_NAME, free_port
 from bench.machine import pinned_to
 from bench.report import Result, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from bench.transport_server import IMAGE_SIZE, WINDOW
+from bench.stream.transport_server import IMAGE_SIZE, WINDOW
+from feeder.client.blocking import BatchFetcher
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
-from feeder.progress import ProgressLine
-from feeder.python_process import child_environment, python_command
-from feeder.recipe import Recipe
+from feeder.pack.progress import ProgressLine
+from feeder.plan.recipe import Recipe
+from feeder.process.python_process import child_environment, python_command
 
 RATE_UNIT: Final = "GB/s"
 _TRANSPORTS: Final = ("ipc", "tcp")
@@ -216,7 +216,7 @@ def _running_server(kind: str, options: TransportOptions) -> Iterator[Mapping[st
         with pinned_to(frozenset({options.server_core})):
             process = subprocess.Popen(
                 python_command(
-                    *("bench.transport_server", str(os.getpid()), kind, *endpoints.values()),
+                    *("bench.stream.transport_server", str(os.getpid()), kind, *endpoints.values()),
                     *(str(options.batch_size), str(options.chunk_images)),
                 ),
                 env=child_environment(),

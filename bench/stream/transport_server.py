@@ -1,7 +1,7 @@
-"""The other sides of ``bench.transport``: processes that send batches which nobody decodes.
+"""The other sides of ``bench.stream.transport``: processes that send batches which nobody decodes.
 
-    python -m bench.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
-    python -m bench.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
+    python -m bench.stream.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
+    python -m bench.stream.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
 
 ``raw`` answers each message with the chunks of a batch and does nothing else: what ZeroMQ can do
 with these messages. ``node`` is the daemon's own node process (sessions, slots, router), but its
@@ -20,18 +20,18 @@ import zmq
 
 from bench.daemon import DATASET_NAME
 from feeder import __version__
-from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
-from feeder.endpoint import parse_endpoint
-from feeder.node_service import NodeService
-from feeder.parent_death import die_with_parent
-from feeder.plan import ShardLayout
-from feeder.router import Router
-from feeder.slot_door import SlotDoor
-from feeder.slot_layout import SlotLayout
-from feeder.slots import SlotMemory
-from feeder.wire import Chunk, encode
-from feeder.worker_messages import Configure, Fill, Filled, NodeToWorker
-from feeder.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.router import Router
+from feeder.node.service import NodeService
+from feeder.node.slot_door import SlotDoor
+from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.plan.epoch import ShardLayout
+from feeder.process.parent_death import die_with_parent
+from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.wire.messages import Chunk, encode
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.messages import Configure, Fill, Filled, NodeToWorker
+from feeder.worker.slot_memory import SlotMemory
 
 IMAGE_SIZE: Final = 224
 WINDOW: Final = 4

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.stop_signals import stop_signals_held_back
+from feeder.process.stop_signals import stop_signals_held_back
 
 _SMALLEST_PX: Final = 128  # below it a caption has no room and a picture is hard to judge
 _LARGEST_PX: Final = 256

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from feeder.crop import plan_crops
-from feeder.dataset import Dataset
-from feeder.packing import Pixels, pixel_layout_of, unpack_levels
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.tiles import layout_of, whole_jpeg
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.plan.crop import plan_crops
+from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 
 _MARGIN_LEVEL = 232  # of the margins beside a whole image that is not square
 _DIM = 0.45  # what is outside the crop keeps this share of its brightness

@@ -4,7 +4,7 @@ import argparse
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Add them; ``feeder.keys.read_client_keys`` takes what is given."""
+    """Add them; ``feeder.security.keys.read_client_keys`` takes what is given."""
     parser.add_argument(
         "--server-key", metavar="KEY", help="the daemon's public key: its file, or the key itself"
     )

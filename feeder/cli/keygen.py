@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the keys and say where they are; nothing is replaced unless asked for."""
     import zmq
 
-    from feeder.keys import (
+    from feeder.process.stop_signals import stop_signals_held_back
+    from feeder.security.keys import (
         PUBLIC_SUFFIX,
         SecretKey,
         format_public_key,
         format_secret_key,
         is_key_name,
     )
-    from feeder.stop_signals import stop_signals_held_back
 
     path: Path = arguments.path
     if not path.name:

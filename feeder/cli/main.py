@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Sequence
 
 from feeder import __version__
-from feeder.commands import keygen, pack, preview, serve, status, unpack, verify
-from feeder.program import run_guarded
-from feeder.python_process import use_single_threads
-from feeder.shortage import check_import_memory
+from feeder.cli import keygen, pack, preview, serve, status, unpack, verify
+from feeder.process.program import run_guarded
+from feeder.process.python_process import use_single_threads
+from feeder.process.shortage import check_import_memory
 
 _COMMANDS = (pack, verify, unpack, serve, preview, status, keygen)
 

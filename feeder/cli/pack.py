@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feeder.pack import PackSummary
+    from feeder.pack.run import PackSummary
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -44,10 +44,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, and print the survey."""
-    from feeder.pack import PackOptions, pack_dataset
-    from feeder.progress import ProgressLine
-    from feeder.stop_signals import StopSignals
-    from feeder.task_pool import choose_jobs
+    from feeder.pack.progress import ProgressLine
+    from feeder.pack.run import PackOptions, pack_dataset
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.process.stop_signals import StopSignals
 
     options = PackOptions(
         shards=arguments.shards,
@@ -79,8 +79,8 @@ def format_survey(destination: Path, summary: "PackSummary") -> list[str]:
     """Return the lines that tell what was packed, what was odd, and what was left out."""
     from collections import Counter
 
-    from feeder.progress import format_duration
-    from feeder.shard_format import printable
+    from feeder.dataset.format import printable
+    from feeder.pack.progress import format_duration
 
     manifest = summary.manifest
     packed = sum(shard.bytes for shard in manifest.shards)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from feeder.commands.key_options import add_key_options
+from feeder.cli.key_options import add_key_options
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from feeder.recipe import Recipe
+    from feeder.plan.recipe import Recipe
 
 _BATCH_SIZE = 256
 _DEADLINE_S = 30.0
@@ -76,7 +76,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw the sheet and say where it is."""
-    from feeder.contact_sheet import draw_contact_sheet
+    from feeder.cli.contact_sheet import draw_contact_sheet
     from feeder.errors import ConfigError
 
     for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
@@ -111,8 +111,8 @@ def _preview_dataset(
     arguments: argparse.Namespace,
 ) -> "tuple[NDArray[np.uint8], list[str]]":
     """Return the pictures (n, size, size, 3) of a batch of a packed dataset, and their captions."""
-    from feeder.crop_preview import draw_boxes, draw_crops
-    from feeder.dataset import Dataset
+    from feeder.cli.crop_preview import draw_boxes, draw_crops
+    from feeder.dataset.opened import Dataset
 
     with Dataset.open(arguments.dataset_path) as dataset:
         recipe = _recipe(arguments, dataset.layout.samples)
@@ -128,9 +128,9 @@ def _preview_served(
     arguments: argparse.Namespace,
 ) -> "tuple[NDArray[np.uint8], list[str]]":
     """Return the same of a batch that the daemon at ``--from`` serves."""
-    from feeder.fetch import BatchFetcher
-    from feeder.keys import read_client_keys
-    from feeder.packing import pixel_layout_of, unpack_levels
+    from feeder.client.blocking import BatchFetcher
+    from feeder.plan.packing import pixel_layout_of, unpack_levels
+    from feeder.security.keys import read_client_keys
 
     recipe = _recipe(arguments, None)
     with BatchFetcher(
@@ -167,7 +167,7 @@ def _name_classes(
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":
     from feeder.errors import ConfigError
-    from feeder.recipe import Recipe, parse_field
+    from feeder.plan.recipe import Recipe, parse_field
 
     batch_size = arguments.batch_size
     if batch_size is None:

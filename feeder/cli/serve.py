@@ -72,9 +72,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 then."""
-    from feeder.config import format_effective, load_config
-    from feeder.program import call_before_leaving
-    from feeder.stderr_relay import StderrRelay
+    from feeder.daemon.config import format_effective, load_config
+    from feeder.process.program import call_before_leaving
+    from feeder.process.stderr_relay import StderrRelay
 
     call_before_leaving(StderrRelay().close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
@@ -82,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(format_effective(config))
         return 0
     try:
-        from feeder.log_lines import start_logging
-        from feeder.notify import Notifier
-        from feeder.supervisor import Supervisor
+        from feeder.daemon.notify import Notifier
+        from feeder.daemon.supervisor import Supervisor
+        from feeder.process.log_lines import start_logging
     except ModuleNotFoundError as error:
         raise ResourceError(
             f"the daemon's library {error.name} is not installed in this environment: run "

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from feeder.commands.key_options import add_key_options
+from feeder.cli.key_options import add_key_options
 from feeder.errors import ConfigError
 
 _DEADLINE_S = 5.0
@@ -32,9 +32,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, and print the answer; PeerError when there is none in time."""
-    from feeder.keys import read_client_keys
+    from feeder.client.stats import request_counters
     from feeder.metrics import format_counters
-    from feeder.stats_request import request_counters
+    from feeder.security.keys import read_client_keys
 
     if not 0 < arguments.timeout <= 3600:
         raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")

@@ -26,10 +26,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Unpack, and say how much."""
-    from feeder.progress import ProgressLine
-    from feeder.stop_signals import StopSignals
-    from feeder.task_pool import choose_jobs
-    from feeder.unpack import SHORTENED_NAME, unpack_dataset
+    from feeder.pack.progress import ProgressLine
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
+    from feeder.process.stop_signals import StopSignals
 
     with StopSignals() as signals:
         try:

@@ -22,10 +22,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify, print the problems and the verdict."""
     from feeder.errors import DatasetError
-    from feeder.progress import ProgressLine
-    from feeder.stop_signals import StopSignals
-    from feeder.task_pool import choose_jobs
-    from feeder.verify import Verification
+    from feeder.pack.progress import ProgressLine
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.pack.verify import Verification
+    from feeder.process.stop_signals import StopSignals
 
     progress = ProgressLine(sys.stderr)
     found = 0

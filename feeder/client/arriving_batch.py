@@ -1,4 +1,4 @@
-"""A batch of ``feeder.fetch`` on its way here: which of its rows have come, and where they are.
+"""A batch of ``blocking`` on its way here: which of its rows have come, and where they are.
 
 Invariant: each row is written exactly once, or lies in the slot that the batch is lent in. A node
 answers each request once, so whatever comes twice, or after the batch is whole, is ProtocolError.
@@ -10,12 +10,12 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from feeder.answer_checks import check_chunk, check_loan, name_batch
+from feeder.client.core.answer_checks import check_chunk, check_loan, name_batch
 from feeder.errors import ProtocolError
-from feeder.packing import Pixels, pixel_layout_of
-from feeder.recipe import Recipe
-from feeder.slot_layout import ChunkArrays
-from feeder.wire import BatchKey, Chunk, Lent
+from feeder.plan.packing import Pixels, pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import BatchKey, Chunk, Lent
+from feeder.wire.slot_layout import ChunkArrays
 
 
 class ArrivingBatch:

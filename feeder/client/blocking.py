@@ -19,25 +19,24 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from feeder.answer_checks import check_welcome, count_valid, name_batch
-from feeder.arriving_batch import ArrivingBatch
-from feeder.client_context import open_context
+from feeder.client.arriving_batch import ArrivingBatch
+from feeder.client.context import open_context
+from feeder.client.core.answer_checks import check_welcome, count_valid, name_batch
+from feeder.client.mapped_slots import NotSharedError, SlotClaim
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
-from feeder.handshake import (
+from feeder.plan.packing import Pixels
+from feeder.plan.recipe import Recipe
+from feeder.process.name_lookup import resolve_endpoint
+from feeder.security.handshake import (
     MONITORED,
     HandshakeWatch,
     await_message,
     dial,
     say_first,
 )
-from feeder.keys import ClientKeys
-from feeder.lent_memory import NotSharedError, SlotClaim
-from feeder.name_lookup import resolve_endpoint
-from feeder.packing import Pixels
-from feeder.recipe import Recipe
-from feeder.slot_claim import door_path
-from feeder.slot_layout import ChunkArrays, SlotLayout
-from feeder.wire import (
+from feeder.security.keys import ClientKeys
+from feeder.wire.claim import door_path
+from feeder.wire.messages import (
     MAX_NODE_HEADER_BYTES,
     BatchKey,
     Bye,
@@ -55,6 +54,7 @@ from feeder.wire import (
     decode_from_node,
     encode,
 )
+from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class BatchFetcher:
 
         ``timeout_s`` is the deadline of opening, name look-up included, and then of each batch,
         counted from the latest rows that came; ``total_s`` that of all together.
-        ``keys`` (``feeder.keys.read_client_keys``) are for tcp, where the feeder asks for them.
+        ``keys`` (``read_client_keys``) are for tcp, where the feeder asks for them.
         ``share_memory=False`` has batches copied over the socket even where slots can be mapped.
         ``copied_because`` says why they are copied; it is None where they are read in place.
         ``received_bytes`` counts all that came over the socket.

@@ -17,24 +17,8 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client_context import Context
-from feeder.errors import ConfigError, ProtocolError, ResourceError
-from feeder.handshake import MONITORED, HandshakeWatch, dial
-from feeder.keys import ClientKeys
-from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
-from feeder.slot_layout import SlotLayout
-from feeder.wire import (
-    MAX_NODE_HEADER_BYTES,
-    Chunk,
-    ClientMessage,
-    Hello,
-    NodeMessage,
-    VersionMismatch,
-    decode_from_node,
-    encode,
-)
-from trainer_client._batch import SlotBuffer
-from trainer_client._session_events import (
+from feeder.client.context import Context
+from feeder.client.core.events import (
     AttemptFailed,
     ClaimSlots,
     Connected,
@@ -44,6 +28,22 @@ from trainer_client._session_events import (
     SlotsMapped,
     SlotsNotShared,
 )
+from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
+from feeder.errors import ConfigError, ProtocolError, ResourceError
+from feeder.security.handshake import MONITORED, HandshakeWatch, dial
+from feeder.security.keys import ClientKeys
+from feeder.wire.messages import (
+    MAX_NODE_HEADER_BYTES,
+    Chunk,
+    ClientMessage,
+    Hello,
+    NodeMessage,
+    VersionMismatch,
+    decode_from_node,
+    encode,
+)
+from feeder.wire.slot_layout import SlotLayout
+from trainer_client._batch import SlotBuffer
 
 FAREWELL_MS: Final = 200  # how long the last message may take to leave
 RECONNECT_MS: Final = 100

@@ -10,7 +10,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ResourceError
-from feeder.shortage import ZMQ_THREADS, check_threads
+from feeder.process.shortage import ZMQ_THREADS, check_threads
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

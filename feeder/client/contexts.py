@@ -16,9 +16,9 @@ from typing import Final
 
 import zmq
 
-from feeder.client_context import Context, check_room
+from feeder.client.context import Context, check_room
 from feeder.errors import ResourceError
-from feeder.shortage import ZMQ_THREADS, check_threads
+from feeder.process.shortage import ZMQ_THREADS, check_threads
 
 CONTEXTS_MAX: Final = 16
 _ADDRESSES: Final = ""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from feeder.errors import ConfigError
-from feeder.regular_file import IrregularFileError, read_regular
+from feeder.process.regular_file import IrregularFileError, read_regular
 
 FILE_BYTES_MAX: Final = 1 << 20
 ENDPOINTS_MAX: Final = 256  # each takes some four descriptors, of which there often are 1024

@@ -15,13 +15,9 @@ from typing import Final
 
 import zmq
 
-from feeder.errors import FeederError, ProtocolError, ResourceError
-from feeder.wire import Chunk
-from trainer_client._batch import BatchBuffers
-from trainer_client._contexts import Contexts
-from trainer_client._link import FAREWELL_MS, Link
-from trainer_client._session import ClientSession
-from trainer_client._session_events import (
+from feeder.client.connection import FAREWELL_MS, Link
+from feeder.client.contexts import Contexts
+from feeder.client.core.events import (
     ChunkArrived,
     ChunkStored,
     ClaimSlots,
@@ -38,6 +34,10 @@ from trainer_client._session_events import (
     Send,
     Store,
 )
+from feeder.client.core.session import ClientSession
+from feeder.errors import FeederError, ProtocolError, ResourceError
+from feeder.wire.messages import Chunk
+from trainer_client._batch import BatchBuffers
 
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000

@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 
 from feeder.errors import ProtocolError
-from feeder.slot_claim import ANSWER_BYTES_MAX, FAREWELL, decode_answer, encode_claim
-from feeder.slot_layout import ChunkArrays, SlotLayout
+from feeder.wire.claim import ANSWER_BYTES_MAX, FAREWELL, decode_answer, encode_claim
+from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 

@@ -4,19 +4,19 @@ import time
 
 import zmq
 
-from feeder.client_context import open_context
+from feeder.client.context import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
-from feeder.handshake import (
+from feeder.metrics import Counters
+from feeder.process.name_lookup import resolve_endpoint
+from feeder.security.handshake import (
     MONITORED,
     HandshakeWatch,
     await_message,
     dial,
     say_first,
 )
-from feeder.keys import ClientKeys
-from feeder.metrics import Counters
-from feeder.name_lookup import resolve_endpoint
-from feeder.wire import Refused, Stats, StatsRequest, decode_from_node, encode
+from feeder.security.keys import ClientKeys
+from feeder.wire.messages import Refused, Stats, StatsRequest, decode_from_node, encode
 
 
 def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from feeder.client.core.prefetch import CompleteBatch
+from feeder.client.core.session import ClientSession
+from feeder.client.endpoints import Directory
+from feeder.client.io_thread import Pump
 from feeder.errors import ConfigError, PeerError
-from feeder.wire import Welcome
+from feeder.wire.messages import Welcome
 from trainer_client._batch import BatchBuffers
-from trainer_client._endpoints import Directory
-from trainer_client._prefetch import CompleteBatch
-from trainer_client._pump import Pump
-from trainer_client._session import ClientSession
 
 CLOSE_TIMEOUT_S: Final = 1.8
 TURN_S: Final = 0.25  # of a wait: at most so much counts of the time that this process was stopped

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
-from feeder.config_keys import (
+from feeder.daemon.config_keys import (
     AbsoluteFolder,
     Choice,
     Endpoints,
@@ -33,11 +33,11 @@ from feeder.config_keys import (
     PinList,
     WholeNumber,
 )
-from feeder.endpoint import check_exposure, parse_endpoint
+from feeder.dataset.format import encode_name
 from feeder.errors import ConfigError
-from feeder.path_text import path_to_text
-from feeder.regular_file import read_regular
-from feeder.shard_format import encode_name
+from feeder.node.endpoint import check_exposure, parse_endpoint
+from feeder.process.path_text import path_to_text
+from feeder.process.regular_file import read_regular
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from feeder.endpoint import parse_endpoint
 from feeder.errors import ConfigError
-from feeder.placement_plan import parse_pin
-from feeder.wire import MAX_ENDPOINTS
+from feeder.host.placement_plan import parse_pin
+from feeder.node.endpoint import parse_endpoint
+from feeder.wire.messages import MAX_ENDPOINTS
 
 AUTO = "auto"
 
@@ -108,7 +108,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PinList:
-    """The argument of `--pin`, kept as text; `feeder.placement.parse_pin` reads it."""
+    """The argument of `--pin`, kept as text; `feeder.host.placement.parse_pin` reads it."""
 
     @property
     def allowed(self) -> str:

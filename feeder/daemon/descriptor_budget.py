@@ -9,10 +9,10 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.admission import MEMORIES_A_SESSION
 from feeder.errors import ResourceError
-from feeder.limit_remedies import more_files
-from feeder.node_messages import NodeConfig
+from feeder.node.messages import NodeConfig
+from feeder.remedies import more_files
+from feeder.session.admission import MEMORIES_A_SESSION
 
 _NODE_FILES: Final = 24
 """What a node process has open without workers, endpoints and clients: libzmq's, channels, keys,

@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from feeder.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.child import start_child
-from feeder.node import encode_placement
-from feeder.node_messages import (
+from feeder.daemon.backoff import RestartPolicy
+from feeder.host.placement import NodePlacement
+from feeder.node.__main__ import encode_placement
+from feeder.node.messages import (
     Drain,
     Neighbours,
     NodeConfig,
@@ -18,8 +18,8 @@ from feeder.node_messages import (
     NodeToSupervisor,
     SupervisorToNode,
 )
-from feeder.placement import NodePlacement
-from feeder.restart_policy import RestartPolicy
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.child import start_child
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, side by side
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process

@@ -21,27 +21,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from feeder.agreement import Agreement, Maker
-from feeder.channel import ChannelClosedError
-from feeder.config import Config
-from feeder.dataset import Dataset
-from feeder.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
-from feeder.endpoint import parse_endpoint
+from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
+from feeder.daemon.config import Config
+from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
+from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
+from feeder.daemon.notify import Notifier
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DisagreementError, ResourceError
-from feeder.first_read import check_readable
-from feeder.limit_remedies import PASSING, explain_start
-from feeder.log_lines import REPORT_PAUSE_S, LineStream
-from feeder.memory_budget import (
+from feeder.host.memory_budget import (
     CACHE_SHARE,
     available_bytes,
     cache_budget,
     client_slots_budget,
     slots_budget,
 )
-from feeder.node_messages import Neighbours, NodeConfig, NodeReady
-from feeder.node_process import START_DEADLINE_S, NodeProcess
-from feeder.notify import Notifier
-from feeder.placement import (
+from feeder.host.placement import (
     NodePlacement,
     check_placement,
     format_table,
@@ -49,10 +44,15 @@ from feeder.placement import (
     parse_pin,
     plan_placement,
 )
-from feeder.restart_policy import CRASHES_MAX, WINDOW_S
-from feeder.topology import UsableCpus, read_topology, usable_cpus
-from feeder.wakeup import SignalWakeup
-from feeder.worker_messages import CannotStart
+from feeder.host.topology import UsableCpus, read_topology, usable_cpus
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.messages import Neighbours, NodeConfig, NodeReady
+from feeder.process.channel import ChannelClosedError
+from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
+from feeder.process.wakeup import SignalWakeup
+from feeder.remedies import PASSING, explain_start
+from feeder.wire.agreement import Agreement, Maker
+from feeder.worker.messages import CannotStart
 
 HARD_END_S: Final = 4.8
 """Everything is killed so long after SIGTERM; a little less than the 5 s that are promised."""

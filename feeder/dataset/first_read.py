@@ -1,6 +1,6 @@
 """Whether datasets can be read at all, found out by a process that can be left behind.
 
-    python -m feeder.first_read PARENT_PID MANIFEST…
+    python -m feeder.dataset.first_read PARENT_PID MANIFEST…
 
 A read from a dead file system never returns, and no signal ends the process that waits for it. So
 before one of ours reads a dataset for the first time, a child does: of each dataset the manifest
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.parent_death import die_with_parent
-from feeder.python_process import child_environment, python_command
-from feeder.regular_file import open_regular, read_regular
+from feeder.process.parent_death import die_with_parent
+from feeder.process.python_process import child_environment, python_command
+from feeder.process.regular_file import open_regular, read_regular
 
 ANSWER_DEADLINE_S: Final = 30.0
 """For each dataset; an automounter or a cold NFS mount takes seconds."""
@@ -38,12 +38,14 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
 
     ``folders`` has the folder of each dataset by what the dataset is called in messages.
     """
-    from feeder.manifest import MANIFEST_NAME  # not at module level: the child is cheap without
+    from feeder.dataset.manifest import (
+        MANIFEST_NAME,  # not at module level: the child is cheap without
+    )
 
     manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
     try:
         process = subprocess.Popen(
-            python_command("feeder.first_read", os.getpid(), *manifests),
+            python_command("feeder.dataset.first_read", os.getpid(), *manifests),
             env=child_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

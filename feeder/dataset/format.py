@@ -45,7 +45,7 @@ RECORD: Final = np.dtype(
         ("tile_mcus", "u1"),
         ("mcu_width_px", "u1"),
         ("mcu_height_px", "u1"),
-        ("subsampling", "u1"),  # feeder.recode.Subsampling
+        ("subsampling", "u1"),  # feeder.jpeg.recode.Subsampling
         ("flags", "<u2"),  # Oddity
         ("table_bits", "<u4"),  # widths of the segment table's fields, a byte each
         ("reserved", "V8"),  # zero

@@ -14,11 +14,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from feeder.dataset.format import printable, shard_name
 from feeder.errors import DatasetError
-from feeder.permutation import MAX_SIZE
-from feeder.plan import MAX_SHARDS
-from feeder.regular_file import read_regular
-from feeder.shard_format import printable, shard_name
+from feeder.plan.epoch import MAX_SHARDS
+from feeder.plan.permutation import MAX_SIZE
+from feeder.process.regular_file import read_regular
 
 MANIFEST_NAME: Final = "manifest.json"
 QUARANTINE_NAME: Final = "quarantine.jsonl"

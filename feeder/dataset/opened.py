@@ -1,7 +1,7 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
 Opening reads the manifest and nothing else; what is kept is half a byte a sample, of the shards in
-use. Every read proves that it returns what was packed (``feeder.proven_shard``): a file may change
+use. Every read proves that it returns what was packed (``proven_shard``): a file may change
 under a process that has read it before.
 """
 
@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.format import RECORD, checksum, printable
+from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
+from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.record_checks import find_impossible
 from feeder.errors import DatasetError, ResourceError
-from feeder.manifest import MANIFEST_NAME, Manifest, load_manifest
-from feeder.plan import ShardLayout
-from feeder.proven_shard import ProvenShard
-from feeder.record_checks import find_impossible
-from feeder.shard_format import RECORD, checksum, printable
+from feeder.plan.epoch import ShardLayout
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 
@@ -94,7 +94,7 @@ class Dataset:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
         Raises DatasetError that names the sample if its record has changed since its shard was
-        verified, or contradicts itself (``feeder.record_checks``). A shard that cannot be opened,
+        verified, or contradicts itself (``record_checks``). A shard that cannot be opened,
         verified or read is named instead; ResourceError if too many files are open to open it.
         """
         shards, rows = self.layout.locate(sample_ids)

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.errors import DatasetError, ResourceError
-from feeder.regular_file import open_regular
-from feeder.shard_format import (
+from feeder.dataset.format import (
     HEADER_BYTES,
     RECORD,
     RECORD_BYTES,
@@ -21,6 +19,8 @@ from feeder.shard_format import (
     checksum,
     decode_header,
 )
+from feeder.errors import DatasetError, ResourceError
+from feeder.process.regular_file import open_regular
 
 
 class ShardReader:

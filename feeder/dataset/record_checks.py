@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.recode import PIXELS_MAX, Subsampling
+from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 
 MCU_PX: Final = {
     Subsampling.S444: (8, 8),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from feeder.shard_format import (
+from feeder.dataset.format import (
     ALIGNMENT_BYTES,
     HEADER_BYTES,
     RECORD_BYTES,
@@ -23,7 +23,7 @@ from feeder.shard_format import (
 )
 
 if TYPE_CHECKING:
-    from feeder.recode import TiledJpeg
+    from feeder.jpeg.recode import TiledJpeg
 
 _BUFFER_BYTES = 1 << 20  # ten images a write: fewer calls, and no more memory than one large image
 

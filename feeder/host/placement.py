@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feeder.errors import ResourceError
-from feeder.placement_check import (
+from feeder.host.placement_check import (
     PlacementCheck,
     check_placement,
     count_pages,
     format_table,
     merge_checks,
 )
-from feeder.placement_plan import NodePlacement, Pin, PinMode, parse_pin, plan_placement
-from feeder.topology import format_cpulist, read_cpulist
+from feeder.host.placement_plan import NodePlacement, Pin, PinMode, parse_pin, plan_placement
+from feeder.host.topology import format_cpulist, read_cpulist
 
 __all__ = [
     "AppliedPlacement",

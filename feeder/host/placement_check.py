@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from feeder.placement_plan import NodePlacement
-from feeder.topology import UsableCpus, format_cpulist, parse_cpulist
+from feeder.host.placement_plan import NodePlacement
+from feeder.host.topology import UsableCpus, format_cpulist, parse_cpulist
 
 _PAGE_KB = os.sysconf("SC_PAGESIZE") // 1024
 _NODE_PAGES = re.compile(r"N(\d+)=(\d+)")

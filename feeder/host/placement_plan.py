@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from feeder.errors import ConfigError
-from feeder.topology import Topology, UsableCpus, format_cpulist, parse_cpulist
+from feeder.host.topology import Topology, UsableCpus, format_cpulist, parse_cpulist
 
 
 class PinMode(enum.StrEnum):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.regular_file import read_regular
+from feeder.process.regular_file import read_regular
 
 _CPULIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _CPU_MAX = 65_535  # Linux is built for 8192 at most

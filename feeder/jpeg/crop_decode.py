@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder import _native
-from feeder.recode import SegmentLayout, Subsampling
+from feeder.jpeg import _native
+from feeder.jpeg.recode import SegmentLayout, Subsampling
 
 DECODER_SLACK_BYTES: Final = 5120
 """Zero bytes that follow a joined JPEG, and that the decoder should be shown: libjpeg-turbo takes
@@ -50,7 +50,7 @@ class TileGrids:
 
     @classmethod
     def of_records(cls, records: NDArray[np.void]) -> "TileGrids":
-        """Take the geometry from records (n,) of dtype ``feeder.shard_format.RECORD``."""
+        """Take the geometry from records (n,) of dtype ``feeder.dataset.format.RECORD``."""
         field = {name: records[name].astype(np.int64) for name in _RECORD_FIELDS}
         return cls(
             width=field["width"],
@@ -173,5 +173,5 @@ that names the first segment that is not as its tables say.
 
 
 def layout_of(record: np.void) -> SegmentLayout:
-    """Return the layout that a record of dtype ``feeder.shard_format.RECORD`` gives."""
+    """Return the layout that a record of dtype ``feeder.dataset.format.RECORD`` gives."""
     return SegmentLayout(*(int(record[name]) for name in SegmentLayout._fields))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
-from feeder import _native
+from feeder.jpeg import _native
 
 
 def decode_rgbx(
@@ -30,7 +30,7 @@ def decode_rgbx(
     interpolated as libjpeg does by default. Raises ValueError with TurboJPEG's sentence where the
     JPEG is damaged or as little as questionable, or ``out`` is too small.
 
-    ``feeder.scratch.Scratch.take_picture`` gives the room in which this is fastest.
+    ``feeder.jpeg.scratch.Scratch.take_picture`` gives the room in which this is fastest.
     """
     _native.decode_rgbx(jpeg, -(-width // scale), -(-height // scale), stride_bytes, out)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from feeder import __version__
 from feeder.errors import ResourceError
-from feeder.installed_pillow import find_pillow
-from feeder.loaded_libraries import jpeg_turbo_version, pillow_jpeg_turbo_version
+from feeder.jpeg.installed_pillow import find_pillow
+from feeder.jpeg.loaded_libraries import jpeg_turbo_version, pillow_jpeg_turbo_version
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _MIB = 1 << 20

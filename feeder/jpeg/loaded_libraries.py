@@ -19,7 +19,7 @@ _MAPS: Final = Path("/proc/self/maps")
 @functools.cache
 def jpeg_turbo_version() -> str:
     """Return the version that decodes and packs here: both where TurboJPEG has one of its own."""
-    from feeder import _native
+    from feeder.jpeg import _native
 
     by_headers = f"{_native.LIBJPEG_TURBO_VERSION} by its headers"
     packing = version_at(_native.LIBJPEG_ADDRESS) or by_headers

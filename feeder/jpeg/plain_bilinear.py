@@ -28,7 +28,7 @@ def resize_plainly(
 ) -> None:
     """Resize ``box`` of an RGBX picture into the levels ``out``, uint8 (size, size, 3).
 
-    Picture, box and origin are as ``feeder.resize.resize_pack`` takes them.
+    Picture, box and origin are as ``feeder.jpeg.resize.resize_pack`` takes them.
     """
     # The last row may end with its last pixel: a window of a larger picture has no whole rows.
     shape, strides = (height, width), (stride_bytes, 4)

@@ -2,7 +2,7 @@
 
 A tiled JPEG is a baseline JPEG whose *segments*, the codes of a few MCUs of one MCU row each, can
 be found, and so a rectangle of tiles cut out, without decoding anything: beside it stand the length
-of each segment and the DC coefficients that prediction has reached after it (``feeder.tiles``).
+of each segment and the DC coefficients that prediction has reached after it (``crop_decode``).
 Only the entropy coding changes: coefficients and quantisation tables stay as they are, Huffman
 tables are made anew for the image. The work is done in ``feeder/native/recode.c`` with
 libjpeg-turbo's transcoding calls; ``jpegtran`` does the like and is what the tests compare it to.
@@ -14,8 +14,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from feeder import _native
 from feeder.errors import DatasetError
+from feeder.jpeg import _native
 
 TILE_WIDTHS_PX = (16, 32, 64, 128)
 PIXELS_MAX: Final = 100_000_000  # of a sample; 300 MB as RGB, the bound of a bomb

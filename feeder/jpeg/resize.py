@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder import _native
-from feeder.packing import Pixels
+from feeder.jpeg import _native
+from feeder.plan.packing import Pixels
 
 SLACK_BYTES = 12
 """What must be readable after a picture's last pixel: vector loads reach past it."""

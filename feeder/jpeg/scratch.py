@@ -9,7 +9,7 @@ import mmap
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.resize import SLACK_BYTES
+from feeder.jpeg.resize import SLACK_BYTES
 
 _HUGE_PAGE_BYTES = 2 << 20
 ROW_BYTES = 32

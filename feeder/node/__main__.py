@@ -17,9 +17,9 @@ import sys
 from typing import Final
 
 from feeder.errors import FeederError
-from feeder.parent_death import die_with_parent
-from feeder.placement import NodePlacement, apply_placement
-from feeder.shortage import check_import_memory, explain_shortage
+from feeder.host.placement import NodePlacement, apply_placement
+from feeder.process.parent_death import die_with_parent
+from feeder.process.shortage import check_import_memory, explain_shortage
 
 _PLACEMENT_BYTES_MAX: Final = 64 * 1024
 
@@ -55,7 +55,7 @@ def main(channel_fd: int, parent: int) -> int:
     try:
         check_import_memory()
         applied = apply_placement(decode_placement(packet))
-        from feeder.node_start import serve_node
+        from feeder.node.start import serve_node
 
         serve_node(end, decode_placement(packet), applied.warning)
     except Exception as error:
@@ -71,8 +71,8 @@ def main(channel_fd: int, parent: int) -> int:
 
 def report_failure(end: socket.socket, error: FeederError) -> None:
     """Send the supervisor the reason why this process ends."""
-    from feeder.channel import Channel, ChannelClosedError
-    from feeder.worker_messages import CannotStart
+    from feeder.process.channel import Channel, ChannelClosedError
+    from feeder.worker.messages import CannotStart
 
     control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
     with contextlib.suppress(ChannelClosedError):  # the supervisor is gone

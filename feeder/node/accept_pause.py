@@ -18,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from feeder.endpoint import identify_file, resting_path
+from feeder.node.endpoint import identify_file, resting_path
 
 BURST: Final = 512.0
 CONNECTIONS_A_S: Final = 300.0

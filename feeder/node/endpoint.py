@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from feeder.dataset.format import printable
 from feeder.errors import ConfigError, ResourceError
-from feeder.shard_format import printable
-from feeder.slot_claim import DOOR_SUFFIX
+from feeder.wire.claim import DOOR_SUFFIX
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")

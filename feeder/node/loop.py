@@ -14,11 +14,8 @@ from typing import Final
 import zmq
 
 from feeder import __version__
-from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
-from feeder.channel import Channel, ChannelClosedError
-from feeder.decoded_cache import DecodedCache
-from feeder.log_lines import REPORT_PAUSE_S, LineStream
-from feeder.node_messages import (
+from feeder.dataset.format import printable
+from feeder.node.messages import (
     Drain,
     Neighbours,
     NodeConfig,
@@ -26,15 +23,18 @@ from feeder.node_messages import (
     NodeToSupervisor,
     SupervisorToNode,
 )
-from feeder.node_service import NodeService
-from feeder.router import Router
-from feeder.session_events import DrainAsked
-from feeder.shard_format import printable
-from feeder.shortage import explain_shortage
-from feeder.slot_door import SlotDoor
-from feeder.wakeup import SignalWakeup
-from feeder.worker_messages import Configure, DatasetSource
-from feeder.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.node.router import Router
+from feeder.node.service import NodeService
+from feeder.node.slot_door import SlotDoor
+from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
+from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
+from feeder.process.shortage import explain_shortage
+from feeder.process.wakeup import SignalWakeup
+from feeder.sample.cache_file import DecodedCache
+from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.events import DrainAsked
+from feeder.worker.messages import Configure, DatasetSource
 
 CHUNK_DEADLINE_S: Final = 30.0
 """A chunk takes some 30 ms; a worker that is silent for so long waits for a dead disk or hangs."""

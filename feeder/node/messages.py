@@ -11,7 +11,7 @@ end of channel    ──────────►      (ends)
 
 import msgspec
 
-from feeder.worker_messages import CannotStart
+from feeder.worker.messages import CannotStart
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -25,26 +25,26 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.accept_gate import AcceptGate
-from feeder.accept_pause import AcceptPause
-from feeder.admission import SESSION_CHUNKS_MAX
-from feeder.connections import Connections
-from feeder.endpoint import (
+from feeder.errors import ConfigError, ResourceError
+from feeder.metrics import SocketCounters
+from feeder.node.accept_gate import AcceptGate
+from feeder.node.accept_pause import AcceptPause
+from feeder.node.connections import Connections
+from feeder.node.endpoint import (
     Endpoint,
     clear_stale_socket,
     created_with_mode,
     identify_file,
     resting_path,
 )
-from feeder.errors import ConfigError, ResourceError
-from feeder.keys import SecretKey
-from feeder.metrics import SocketCounters
-from feeder.shortage import ZMQ_THREADS, check_threads
-from feeder.slot_layout import ChunkArrays
-from feeder.slots import Tracker
-from feeder.wire import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
-from feeder.zap import DOMAIN
-from feeder.zap_handler import KeyList, ZapHandler
+from feeder.node.zap_handler import KeyList, ZapHandler
+from feeder.process.shortage import ZMQ_THREADS, check_threads
+from feeder.security.keys import SecretKey
+from feeder.session.admission import SESSION_CHUNKS_MAX
+from feeder.wire.messages import MAX_HEADER_BYTES, Chunk, NodeMessage, encode
+from feeder.wire.slot_layout import ChunkArrays
+from feeder.wire.zap import DOMAIN
+from feeder.worker.slot_memory import Tracker
 
 _SEND_MARK: Final = 2 * SESSION_CHUNKS_MAX
 _RECEIVE_MARK: Final = 32

@@ -12,17 +12,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from feeder import __version__, log_lines
-from feeder.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
-from feeder.decoded_cache import DecodedCache
+from feeder import __version__
 from feeder.errors import ProtocolError
-from feeder.fair_share import MALFORMED_COST, FairShare, cost_of
-from feeder.limit_remedies import lift_limit
-from feeder.memory_budget import available_bytes
+from feeder.host.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
-from feeder.router import PeerUnreachableError, Router
-from feeder.session import SessionTable
-from feeder.session_events import (
+from feeder.node.router import PeerUnreachableError, Router
+from feeder.node.slot_door import SlotDoor
+from feeder.node.slot_store import SlotStore
+from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
+from feeder.process import log_lines
+from feeder.remedies import lift_limit
+from feeder.sample.cache_file import DecodedCache
+from feeder.session.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.events import (
     ChunkFailed,
     ChunkFilled,
     ClockAdvanced,
@@ -47,9 +49,9 @@ from feeder.session_events import (
     WorkerLost,
     WorkerReleased,
 )
-from feeder.slot_door import SlotDoor
-from feeder.slot_store import SlotStore
-from feeder.wire import (
+from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.session.table import SessionTable
+from feeder.wire.messages import (
     BadRecipe,
     Chunk,
     ClientMessage,
@@ -63,8 +65,7 @@ from feeder.wire import (
     VersionMismatch,
     decode_from_client,
 )
-from feeder.worker_messages import CloseSession, Fill, Filled, OpenSession
-from feeder.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
+from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from feeder.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics import DoorCounters
-from feeder.slot_claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
-from feeder.slots import SlotMemory
+from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
+from feeder.wire.claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
+from feeder.worker.slot_memory import SlotMemory
 
 _BACKLOG: Final = 64
 CALLERS_MAX: Final = 64

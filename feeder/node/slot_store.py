@@ -8,9 +8,9 @@ stopped reading can hold its own slots for hours without costing anything else.
 from collections.abc import Iterable
 from typing import Final
 
-from feeder.session_events import SlotReturned, SlotsClosed
-from feeder.slot_layout import ChunkArrays, SlotLayout
-from feeder.slots import SlotLoans, SlotMemory, Tracker
+from feeder.session.events import SlotReturned, SlotsClosed
+from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+from feeder.worker.slot_memory import SlotLoans, SlotMemory, Tracker
 
 _FIRST_RECHECK_S: Final = 0.002
 _LAST_RECHECK_S: Final = 1.0

@@ -12,27 +12,27 @@ from typing import Final
 
 import numpy as np
 
-from feeder.admission import ServedDataset
-from feeder.cache_plan import DecodedSize, place_bytes, plan_cache
-from feeder.channel import Channel, ChannelClosedError
-from feeder.dataset import Dataset
-from feeder.decoded_cache import DecodedCache
-from feeder.endpoint import parse_endpoint
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.first_read import check_readable
-from feeder.keys import read_secret_key
-from feeder.log_lines import start_logging
-from feeder.node_loop import NodeLoop
-from feeder.node_messages import NodeConfig, NodeToSupervisor, SupervisorToNode
-from feeder.path_text import path_from_bytes
-from feeder.placement import NodePlacement, restore_affinity
-from feeder.router import Router, ServerKeys
-from feeder.runtime import library_warnings
-from feeder.slot_door import SlotDoor
-from feeder.wakeup import SignalWakeup
-from feeder.wire import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
-from feeder.worker_messages import printable
-from feeder.zap_handler import KeyList
+from feeder.host.placement import NodePlacement, restore_affinity
+from feeder.jpeg.libraries import library_warnings
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.loop import NodeLoop
+from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
+from feeder.node.router import Router, ServerKeys
+from feeder.node.slot_door import SlotDoor
+from feeder.node.zap_handler import KeyList
+from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.log_lines import start_logging
+from feeder.process.path_text import path_from_bytes
+from feeder.process.wakeup import SignalWakeup
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import DecodedSize, place_bytes, plan_cache
+from feeder.security.keys import read_secret_key
+from feeder.session.admission import ServedDataset
+from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
+from feeder.worker.messages import printable
 
 _log = logging.getLogger(__name__)
 

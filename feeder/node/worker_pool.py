@@ -23,13 +23,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from feeder.agreement import Agreement, Maker
-from feeder.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.child import start_child
 from feeder.errors import ResourceError
-from feeder.limit_remedies import PASSING, explain_start
 from feeder.metrics import WorkerCounters
-from feeder.worker_messages import (
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.process.child import start_child
+from feeder.remedies import PASSING, explain_start
+from feeder.wire.agreement import Agreement, Maker
+from feeder.worker.messages import (
     CannotStart,
     Configure,
     Filled,

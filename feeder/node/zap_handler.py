@@ -21,9 +21,9 @@ import zmq
 from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.keys import find_public_key_files, read_public_keys
 from feeder.metrics import SocketCounters
-from feeder.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer, parse_request
+from feeder.security.keys import find_public_key_files, read_public_keys
+from feeder.wire.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer, parse_request
 
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from feeder.dataset.format import checksum
+from feeder.dataset.manifest import samples_in_shard
+from feeder.dataset.reader import ShardReader
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.manifest import samples_in_shard
-from feeder.pack_work import WorkFolder
-from feeder.shard_format import checksum
-from feeder.shard_reader import ShardReader
-from feeder.shard_writer import ShardWriter
+from feeder.pack.work_folder import WorkFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from feeder.dataset.format import printable
 from feeder.errors import ResourceError
-from feeder.path_text import path_to_text
-from feeder.shard_format import printable
-from feeder.shortage import name_file
+from feeder.process.path_text import path_to_text
+from feeder.process.shortage import name_file
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
+from feeder.dataset.format import decode_name, encode_name, printable
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.pack_listing import stored_path
-from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, read_files
-from feeder.path_text import path_from_text
-from feeder.shard_format import decode_name, encode_name, printable
-from feeder.shard_writer import ShardWriter
-from feeder.sources import SourceError, SourceOptions, prepare_sample, read_source
-from feeder.task_pool import Report
+from feeder.pack.listing import stored_path
+from feeder.pack.sources import SourceError, SourceOptions, prepare_sample, read_source
+from feeder.pack.task_pool import Report
+from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, read_files
+from feeder.process.path_text import path_from_text
 
 _REPORT_EVERY_S: Final = 0.25
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-from feeder.errors import DatasetError
-from feeder.manifest import (
+from feeder.dataset.format import checksum, printable, shard_name
+from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_BYTES_MAX,
     QUARANTINE_NAME,
     Manifest,
     ShardEntry,
 )
-from feeder.pack_balance import balance_parts, plan_balance
-from feeder.pack_work import PartResult, QuarantineEntry, WorkFolder, WorkState
-from feeder.progress import ProgressLine
-from feeder.regular_file import read_regular
-from feeder.shard_format import checksum, printable, shard_name
-from feeder.shard_reader import ShardReader
-from feeder.shard_writer import fsync_folder, write_atomically
+from feeder.dataset.reader import ShardReader
+from feeder.dataset.writer import fsync_folder, write_atomically
+from feeder.errors import DatasetError
+from feeder.pack.balance import balance_parts, plan_balance
+from feeder.pack.progress import ProgressLine
+from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, WorkState
+from feeder.process.regular_file import read_regular
 
 
 def publish_parts(

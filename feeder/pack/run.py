@@ -18,32 +18,32 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from feeder.disk_errors import explain_disk_errors, is_inside
-from feeder.errors import ConfigError
-from feeder.manifest import (
+from feeder.dataset.format import printable, shard_name
+from feeder.dataset.manifest import (
     MANIFEST_NAME,
     WORK_FOLDER_NAME,
     Manifest,
     load_manifest,
     samples_in_shard,
 )
-from feeder.pack_listing import SourceListing, list_source
-from feeder.pack_part import PartSetup, PartTask
-from feeder.pack_publish import publish_parts, read_quarantine
-from feeder.pack_work import (
+from feeder.errors import ConfigError
+from feeder.jpeg.libraries import library_warnings
+from feeder.jpeg.recode import TILE_WIDTHS_PX
+from feeder.pack.disk_errors import explain_disk_errors, is_inside
+from feeder.pack.listing import SourceListing, list_source
+from feeder.pack.part import PartSetup, PartTask
+from feeder.pack.progress import ProgressLine
+from feeder.pack.publish import publish_parts, read_quarantine
+from feeder.pack.task_pool import TaskPool
+from feeder.pack.work_folder import (
     STATE_NAME,
     QuarantineEntry,
     WorkFolder,
     WorkState,
     locate_files,
 )
-from feeder.path_text import path_to_text
-from feeder.plan import MAX_SEED, MAX_SHARDS
-from feeder.progress import ProgressLine
-from feeder.recode import TILE_WIDTHS_PX
-from feeder.runtime import library_warnings
-from feeder.shard_format import printable, shard_name
-from feeder.task_pool import TaskPool
+from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
+from feeder.process.path_text import path_to_text
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _AGAIN: Final = "run the same command again, it goes on where it was"
@@ -257,7 +257,7 @@ class _Packing:
         self._progress.begin("packing", "images", files, done)
         try:
             with TaskPool(
-                "feeder.pack_part", msgspec.to_builtins(setup), jobs=self._options.jobs
+                "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
             ) as pool:
                 for _, _, news in pool.run(tasks):
                     self.packed_files += news["files"]

@@ -25,12 +25,12 @@ import numpy as np
 import turbojpeg
 from PIL import Image, ImageOps, _imaging
 
+from feeder.dataset.format import Oddity
 from feeder.errors import DatasetError
-from feeder.exif import UPRIGHT, read_orientation
-from feeder.installed_pillow import missing_libraries, remedy_for
-from feeder.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
-from feeder.regular_file import open_regular, read_descriptor
-from feeder.shard_format import Oddity
+from feeder.jpeg.installed_pillow import missing_libraries, remedy_for
+from feeder.jpeg.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.pack.exif import UPRIGHT, read_orientation
+from feeder.process.regular_file import open_regular, read_descriptor
 
 FILE_BYTES_MAX: Final = 1 << 30
 _JPEG_SIDE_MAX: Final = 65_500  # libjpeg's

@@ -1,6 +1,6 @@
 """Runs tasks in worker processes: for packing, verifying and unpacking.
 
-    parent                                   worker: python -m feeder.task_pool
+    parent                                   worker: python -m feeder.pack.task_pool
       setup, then one task at a time ──────►   perform(setup, task, report)
       ◄────── {"report": …} any number, then {"done": …} or {"error": …} and the end
 
@@ -27,11 +27,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
-from feeder.parent_death import die_with_parent
-from feeder.python_process import child_environment, python_command, single_thread_environment
-from feeder.shortage import check_import_memory, explain_shortage, name_file
-from feeder.stop_signals import stop_signals_held_back
-from feeder.topology import usable_cpus
+from feeder.host.topology import usable_cpus
+from feeder.process.parent_death import die_with_parent
+from feeder.process.python_process import (
+    child_environment,
+    python_command,
+    single_thread_environment,
+)
+from feeder.process.shortage import check_import_memory, explain_shortage, name_file
+from feeder.process.stop_signals import stop_signals_held_back
 
 Message = dict[str, Any]
 Report = Callable[[Message], None]
@@ -90,7 +94,7 @@ class TaskPool:
         with theirs, stop_signals_held_back():
             try:
                 process = subprocess.Popen(
-                    python_command("feeder.task_pool", *arguments),
+                    python_command("feeder.pack.task_pool", *arguments),
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     process_group=0,  # the terminal's Ctrl-C is for the parent

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from feeder.disk_errors import explain_disk_errors, is_inside
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.manifest import Manifest, load_manifest
 from feeder.errors import ConfigError
-from feeder.first_read import check_readable
-from feeder.manifest import Manifest, load_manifest
-from feeder.path_text import path_to_text
-from feeder.progress import ProgressLine
-from feeder.task_pool import TaskPool
-from feeder.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished, shortened_path
+from feeder.pack.disk_errors import explain_disk_errors, is_inside
+from feeder.pack.progress import ProgressLine
+from feeder.pack.task_pool import TaskPool
+from feeder.pack.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished, shortened_path
+from feeder.process.path_text import path_to_text
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"
 """Packing leaves names out that begin with a dot: OUT can be packed again as it is."""
@@ -64,7 +64,9 @@ def unpack_dataset(
         setup = UnpackSetup(path=path_to_text(path.absolute()), out=path_to_text(out.absolute()))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
-            with TaskPool("feeder.unpack_shard", msgspec.to_builtins(setup), jobs=jobs) as pool:
+            with TaskPool(
+                "feeder.pack.unpack_shard", msgspec.to_builtins(setup), jobs=jobs
+            ) as pool:
                 for _, _, news in pool.run(_tasks(manifest)):
                     progress.add(news["samples"], news["bytes"])
                     shortened += news["shortened"]

@@ -13,15 +13,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from feeder.dataset.format import checksum, decode_name, encode_name, printable
+from feeder.dataset.manifest import ShardEntry
+from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError, ResourceError
-from feeder.manifest import ShardEntry
-from feeder.path_text import path_from_text
-from feeder.proven_shard import ProvenShard
-from feeder.shard_format import checksum, decode_name, encode_name, printable
-from feeder.shard_reader import ShardReader
-from feeder.task_pool import Report
-from feeder.tiles import layout_of, whole_jpeg
-from feeder.unpack_names import NameLimits, choose_name
+from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.pack.task_pool import Report
+from feeder.pack.unpack_names import NameLimits, choose_name
+from feeder.process.path_text import path_from_text
 
 _REPORT_EVERY: Final = 32  # samples
 _TEMPORARY: Final = b".unpacking-"

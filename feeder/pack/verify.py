@@ -11,19 +11,19 @@ from pathlib import Path
 
 import msgspec
 
-from feeder.first_read import check_readable
-from feeder.manifest import (
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.format import checksum
+from feeder.dataset.manifest import (
     QUARANTINE_BYTES_MAX,
     QUARANTINE_NAME,
     Manifest,
     load_manifest,
 )
-from feeder.path_text import path_to_text
-from feeder.progress import ProgressLine
-from feeder.regular_file import read_regular
-from feeder.shard_format import checksum
-from feeder.task_pool import TaskPool
-from feeder.verify_shard import VerifySetup, VerifyTask
+from feeder.pack.progress import ProgressLine
+from feeder.pack.task_pool import TaskPool
+from feeder.pack.verify_shard import VerifySetup, VerifyTask
+from feeder.process.path_text import path_to_text
+from feeder.process.regular_file import read_regular
 
 
 @dataclass(slots=True)
@@ -53,7 +53,9 @@ class Verification:
         subsampling: Counter[str] = Counter()
         found = 0
         self.progress.begin("verifying", "samples", self.manifest.samples)
-        with TaskPool("feeder.verify_shard", msgspec.to_builtins(setup), jobs=self.jobs) as pool:
+        with TaskPool(
+            "feeder.pack.verify_shard", msgspec.to_builtins(setup), jobs=self.jobs
+        ) as pool:
             for _, kind, message in pool.run(self._tasks()):
                 if "problem" in message:
                     found += 1

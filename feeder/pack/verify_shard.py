@@ -14,12 +14,7 @@ import msgspec
 import numpy as np
 import turbojpeg
 
-from feeder.errors import DatasetError
-from feeder.manifest import ShardEntry
-from feeder.path_text import path_from_text
-from feeder.recode import PIXELS_MAX, Subsampling
-from feeder.record_checks import MCU_PX
-from feeder.shard_format import (
+from feeder.dataset.format import (
     HEADER_BYTES,
     RECORD,
     Oddity,
@@ -29,9 +24,14 @@ from feeder.shard_format import (
     printable,
     record_is_intact,
 )
-from feeder.shard_reader import ShardReader
-from feeder.task_pool import Report
-from feeder.tiles import check_segments, layout_of, whole_jpeg
+from feeder.dataset.manifest import ShardEntry
+from feeder.dataset.reader import ShardReader
+from feeder.dataset.record_checks import MCU_PX
+from feeder.errors import DatasetError
+from feeder.jpeg.crop_decode import check_segments, layout_of, whole_jpeg
+from feeder.jpeg.recode import PIXELS_MAX, Subsampling
+from feeder.pack.task_pool import Report
+from feeder.process.path_text import path_from_text
 
 _SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
 _DAMAGED_PADDING = "the bytes between two samples are not zero"

@@ -26,11 +26,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
+from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, DatasetError
-from feeder.manifest import WORK_FOLDER_NAME, canonical_json
-from feeder.pack_listing import SourceListing
-from feeder.regular_file import open_regular_file, read_regular
-from feeder.shard_writer import write_atomically
+from feeder.pack.listing import SourceListing
+from feeder.process.regular_file import open_regular_file, read_regular
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 1

@@ -1,7 +1,7 @@
 """What is done to each image after its crop: which operations, how strongly, which box is erased.
 
 Everything follows torchvision's definitions for Pillow images: ColorJitter, RandomGrayscale,
-RandAugment, TrivialAugmentWide (and RandomErasing, in ``feeder.erasing``). The draws themselves
+RandAugment, TrivialAugmentWide (and RandomErasing, in ``erasing``). The draws themselves
 differ, being a pure function of (seed, epoch, sample id, stream): each augmentation has its own
 stream and draws all its numbers from fixed places of it, so an option never moves what another one
 draws.
@@ -19,9 +19,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.erasing import Erasure, plan_erasures
-from feeder.recipe import MAGNITUDE_BINS, Recipe
-from feeder.rng import Stream, uniform_integers, uniforms
+from feeder.plan.erasing import Erasure, plan_erasures
+from feeder.plan.recipe import MAGNITUDE_BINS, Recipe
+from feeder.plan.rng import Stream, uniform_integers, uniforms
 
 Operation = Literal[
     "identity",

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.recipe import Recipe
-from feeder.rng import Stream, uniform_integers, uniforms
+from feeder.plan.recipe import Recipe
+from feeder.plan.rng import Stream, uniform_integers, uniforms
 
 TRIES: Final = 10  # torchvision's
 _DRAWS: Final = 2 * TRIES + 2  # areas, ratios, x, y

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.permutation import MAX_SIZE, KeyedPermutations, keyed_order
-from feeder.rng import Purpose, derive_key, derive_keys
+from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
+from feeder.plan.rng import Purpose, derive_key, derive_keys
 
 MAX_SHARDS: Final = 2**20
 MAX_EPOCH: Final = 2**31 - 1

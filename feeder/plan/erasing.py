@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.crop import TRIES, log_uniforms
-from feeder.recipe import Recipe
-from feeder.rng import Stream, random_bytes, uniforms
+from feeder.plan.crop import TRIES, log_uniforms
+from feeder.plan.recipe import Recipe
+from feeder.plan.rng import Stream, random_bytes, uniforms
 
 NOISE_MEAN: Final = (0.485, 0.456, 0.406)  # ImageNet's
 NOISE_STD: Final = (0.229, 0.224, 0.225)

@@ -19,13 +19,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.rng import GAMMA, derive_keys, mix64
+from feeder.plan.rng import GAMMA, derive_keys, mix64
 
 MAX_SIZE: Final = 2**48  # far above any dataset; keeps half a grid's number + 48 random bits in 64
 _SORTED_SIZE: Final = 256
 _ROUNDS: Final = 6  # four make a strong pseudorandom permutation (Luby, Rackoff 1988); two to spare
 _GAMMA: Final = np.uint64(GAMMA)
-_MULTIPLIER_1: Final = np.uint64(0xBF58476D1CE4E5B9)  # SplitMix64's, see feeder.rng
+_MULTIPLIER_1: Final = np.uint64(0xBF58476D1CE4E5B9)  # SplitMix64's, see feeder.plan.rng
 _MULTIPLIER_2: Final = np.uint64(0x94D049BB133111EB)
 _SHIFT_32: Final = np.uint64(32)
 _SHIFT_16: Final = np.uint64(16)

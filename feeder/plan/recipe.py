@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from feeder.errors import ConfigError
-from feeder.packing import DEFAULT_PACKING, Packing
-from feeder.plan import EpochPlan, LastBatch, ShardLayout
-from feeder.recipe_checks import (
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.packing import DEFAULT_PACKING, Packing
+from feeder.plan.recipe_checks import (
     check_choice,
     check_colour,
     check_factors,
@@ -64,7 +64,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shuffle: permute the epoch; without it the packed order, lanes taking turns.
     last_batch: drop or pad what does not fill a batch.
     packing: int8-hwc-rgb is (value - 128) as int8, rows, columns, channels red, green, blue; the
-        others are in ``feeder.packing``.
+        others are in ``feeder.plan.packing``.
     interpolation: how the crop is resized; "bilinear", "bicubic" and "box" are Pillow's, which
         average over what they shrink; "bilinear-no-antialias" takes the two nearest pixels each
         way, as TensorFlow's and torch's resizing of tensors did, and wants dct_scaling off.

@@ -4,9 +4,13 @@ import os
 import socket
 import subprocess
 
-from feeder.channel import open_pair
-from feeder.python_process import child_environment, python_command, single_thread_environment
-from feeder.stop_signals import stop_signals_held_back
+from feeder.process.channel import open_pair
+from feeder.process.python_process import (
+    child_environment,
+    python_command,
+    single_thread_environment,
+)
+from feeder.process.stop_signals import stop_signals_held_back
 
 
 def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":

@@ -8,7 +8,7 @@ UTF-8 in which bytes that are none are kept, as the names in shards are.
 import os
 from pathlib import Path
 
-from feeder.shard_format import decode_name, encode_name
+from feeder.dataset.format import decode_name, encode_name
 
 
 def path_to_text(path: str | os.PathLike[str]) -> str:

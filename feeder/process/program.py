@@ -29,7 +29,7 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
     """Run ``main`` as a whole process; return its exit status. ``name`` begins each error line."""
     leave = leave_on_signals(name)
     try:
-        from feeder.standard_streams import guard_streams, open_missing_descriptors
+        from feeder.process.standard_streams import guard_streams, open_missing_descriptors
 
         open_missing_descriptors()
         guard_streams()
@@ -47,7 +47,10 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
     Raises SystemExit as argparse does, and whatever is a fault of ours.
     """
     from feeder.errors import FeederError, OutputClosedError
-    from feeder.shortage import explain_os_error, explain_shortage  # now: later there is no memory
+    from feeder.process.shortage import (  # now: later there is no memory
+        explain_os_error,
+        explain_shortage,
+    )
 
     try:
         try:

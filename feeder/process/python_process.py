@@ -45,7 +45,7 @@ def _package_path() -> dict[str, str]:
     """
     import site
 
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     installed = [*site.getsitepackages(), site.getusersitepackages()]
     if root in map(os.path.realpath, installed):
         return {}

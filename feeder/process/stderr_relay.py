@@ -19,8 +19,8 @@ import threading
 import time
 from typing import Final
 
-from feeder.log_lines import cut_into_pieces
-from feeder.stop_signals import stop_signals_held_back
+from feeder.process.log_lines import cut_into_pieces
+from feeder.process.stop_signals import stop_signals_held_back
 
 _STDERR: Final = 2
 _READ_BYTES: Final = 64 * 1024

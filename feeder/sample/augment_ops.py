@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from feeder.augment import Operation, Step
+from feeder.plan.augment import Operation, Step
 
 _LEVELS: Final = np.arange(256, dtype=np.float32)
 _SAME: Final = list(range(256))

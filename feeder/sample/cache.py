@@ -21,16 +21,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.cache_plan import FillAllowance
-from feeder.dataset import Dataset
-from feeder.decoded_cache import DecodedCache
-from feeder.packing import Pixels, pixel_layout_of
-from feeder.plan import LastBatch
-from feeder.recipe import Recipe
-from feeder.resize import SLACK_BYTES
-from feeder.rng import derive_keys
-from feeder.scratch import ROW_BYTES
-from feeder.tiles import TileGrids, TileWindows
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import TileGrids, TileWindows
+from feeder.jpeg.resize import SLACK_BYTES
+from feeder.jpeg.scratch import ROW_BYTES
+from feeder.plan.epoch import LastBatch
+from feeder.plan.packing import Pixels, pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.plan.rng import derive_keys
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import FillAllowance
 
 _DRAW_NOTHING: Final = frozenset(
     {

@@ -1,7 +1,7 @@
 """The decoded cache: pixels of a node process's samples in one anonymous file, for all its workers.
 
 The file has no name, so nothing is left behind whatever dies; it is handed on by descriptor. It is
-laid out as ``feeder.cache_plan`` says; pages are taken from the machine as they are written, by the
+laid out as ``cache_plan`` says; pages are taken from the machine as they are written, by the
 process that writes them, and so on its NUMA node.
 
     absent ── reserve ──► reserved: has a place ── publish ──► published: pixels that never change
@@ -25,9 +25,9 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder import _native
-from feeder.cache_plan import ENTRY_BYTES, PAGE_BYTES, CachePlan, place_bytes
 from feeder.errors import ResourceError
+from feeder.jpeg import _native
+from feeder.sample.cache_plan import ENTRY_BYTES, PAGE_BYTES, CachePlan, place_bytes
 
 PROBES_MAX: Final = 64
 """Entries that are looked at for a key; the directory is at most half full, so it takes one or two.

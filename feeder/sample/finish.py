@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder.augment import Augmentation, is_augmented, plan_augmentations
-from feeder.augment_ops import apply_steps
-from feeder.packing import Pixels, pack_levels, pixel_layout_of
-from feeder.plain_bilinear import resize_plainly
-from feeder.recipe import Recipe
-from feeder.resize import resize_pack
+from feeder.jpeg.plain_bilinear import resize_plainly
+from feeder.jpeg.resize import resize_pack
+from feeder.plan.augment import Augmentation, is_augmented, plan_augmentations
+from feeder.plan.packing import Pixels, pack_levels, pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.sample.augment_ops import apply_steps
 
 
 class Finisher:

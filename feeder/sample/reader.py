@@ -4,7 +4,7 @@
     join      the tiles that the crop touches, as one small JPEG, into a second one
     decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
-    augment   only where the recipe says so; ``feeder.finish`` then resizes and packs too
+    augment   only where the recipe says so; ``feeder.sample.finish`` then resizes and packs too
 
 The first three are left out for an image that the decoded cache has whole: the crop is resized from
 there. A row that is the same in every epoch may be copied from it as it is.
@@ -24,19 +24,9 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.augment import Augmentation
-from feeder.crop import plan_crops
-from feeder.dataset import BlobPlace, Samples
-from feeder.decode import decode_rgbx
+from feeder.dataset.opened import BlobPlace, Samples
 from feeder.errors import DatasetError
-from feeder.finish import Finisher
-from feeder.packing import Pixels, pixel_layout_of
-from feeder.recipe import Recipe
-from feeder.recode import SegmentLayout
-from feeder.resize import FILTER_SUPPORT, Filter, resize_pack
-from feeder.sample_cache import DecodedPictures, PackedRows, WholeImage
-from feeder.scratch import Scratch
-from feeder.tiles import (
+from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
     TileGrids,
     TileWindows,
@@ -44,6 +34,16 @@ from feeder.tiles import (
     join_segments,
     joined_room_bytes,
 )
+from feeder.jpeg.decode import decode_rgbx
+from feeder.jpeg.recode import SegmentLayout
+from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
+from feeder.jpeg.scratch import Scratch
+from feeder.plan.augment import Augmentation
+from feeder.plan.crop import plan_crops
+from feeder.plan.packing import Pixels, pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.sample.cache import DecodedPictures, PackedRows, WholeImage
+from feeder.sample.finish import Finisher
 
 STAGES = ("read", "join", "decode", "resize", "augment")
 
@@ -138,7 +138,7 @@ class SampleReader:
 
     @property
     def cache_counts(self) -> tuple[int, ...]:
-        """What the decoded cache did so far: ``feeder.sample_cache.COUNTS``."""
+        """What the decoded cache did so far: ``feeder.sample.cache.COUNTS``."""
         cached = self._pictures or self._rows
         return (0, 0, 0) if cached is None else (cached.hits, cached.misses, cached.fills)
 

@@ -17,15 +17,15 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset import BlobPlace
+from feeder.dataset.format import RECORD
+from feeder.dataset.opened import BlobPlace
+from feeder.dataset.writer import record_of
 from feeder.errors import DatasetError, ResourceError
-from feeder.packing import pixel_layout_of
-from feeder.plan import EpochPlan, LastBatch, ShardLayout
-from feeder.recipe import Recipe, Split
-from feeder.recode import RecodeError, TiledJpeg, tile_jpeg
-from feeder.sample import SampleReader
-from feeder.shard_format import RECORD
-from feeder.shard_writer import record_of
+from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.packing import pixel_layout_of
+from feeder.plan.recipe import Recipe, Split
+from feeder.sample.reader import SampleReader
 
 IMAGE_FOLDER: Final = Path(__file__).with_name("self_test_images")
 IMAGES: Final = ("444", "422", "420-large", "440", "411", "grey", "progressive", "tiny")
@@ -113,7 +113,7 @@ def _make_all() -> Iterator[NDArray[Any]]:
 
 
 class PackedImages:
-    """Images packed in memory: ``feeder.dataset.Samples``, by their position."""
+    """Images packed in memory: ``feeder.dataset.opened.Samples``, by their position."""
 
     path: Final = IMAGE_FOLDER
 

@@ -13,7 +13,7 @@ NO_DETAIL also is what a port forwarder without a feeder behind it gives, and a 
 after the third one in a row the other side is asked for its ZMTP greeting, over a connection of
 our own: that says whether a feeder is there, and whether it has keys.
 
-Both clients use this module: ``trainer_client`` and ``feeder.fetch``.
+Both clients use this module: ``trainer_client`` and ``feeder.client.blocking``.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import PeerError
-from feeder.keys import ClientKeys
-from feeder.name_lookup import LookupTimeout, look_up
-from feeder.zap import NO_LIST
+from feeder.process.name_lookup import LookupTimeout, look_up
+from feeder.security.keys import ClientKeys
+from feeder.wire.zap import NO_LIST
 
 MONITORED: Final = (
     zmq.EVENT_CONNECTED

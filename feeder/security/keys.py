@@ -25,7 +25,7 @@ from typing import Final
 import zmq
 
 from feeder.errors import ConfigError
-from feeder.regular_file import open_regular_file
+from feeder.process.regular_file import open_regular_file
 
 KEY_FILE_BYTES_MAX: Final = 256 * 1024
 """A thousand client keys take half of that."""

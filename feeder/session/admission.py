@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ConfigError
-from feeder.limit_remedies import more_files, more_memory
-from feeder.plan import EpochPlan, LastBatch, ShardLayout
-from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Hello, RefusedCode, Welcome
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.remedies import more_files, more_memory
+from feeder.wire.messages import Hello, RefusedCode, Welcome
+from feeder.wire.slot_layout import SlotLayout
 
 SESSION_CHUNKS_MAX: Final = 16_384
 """Chunks that a session can have on their way; the socket's send mark lies above it."""

@@ -1,7 +1,7 @@
 """Why a batch cannot be had after workers died or fell silent, in one line each."""
 
-from feeder.chunk_state import Chunk
-from feeder.dispatch import DEATHS_MAX, KILLS_MAX
+from feeder.session.chunk_state import Chunk
+from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 
 
 def blame_chunk(chunk: Chunk) -> str:

@@ -6,8 +6,8 @@ peer has at most one that is open.
 
 from collections.abc import Iterator
 
-from feeder.admission import Usage
-from feeder.session_state import Session
+from feeder.session.admission import Usage
+from feeder.session.state import Session
 
 
 class SessionBook:

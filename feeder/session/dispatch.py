@@ -9,7 +9,7 @@ When a worker dies or is stuck, the oldest chunk in its hands is *suspect*; the 
 the queue. A suspect goes alone to a worker that has no other chunk in hand, preferably one that has
 filled a chunk before, so that the death of that worker is evidence against the chunk. It is given
 up after DEATHS_MAX workers died with this chunk alone in hand, or after KILLS_MAX if SIGKILL ended
-them, which a damaged sample does not cause. ``feeder.stalls`` knows which datasets stall: their
+them, which a damaged sample does not cause. ``stalls`` knows which datasets stall: their
 chunks, too, are given alone, one at a time.
 
 Invariant: a row of a batch is in the hands of at most one worker, and is filled once unless that
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.chunk_state import Batch, Chunk, Hands
-from feeder.stalls import UNANSWERED, Stalls
+from feeder.session.chunk_state import Batch, Chunk, Hands
+from feeder.session.stalls import UNANSWERED, Stalls
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one at hand."""

@@ -1,15 +1,15 @@
 """What happens to a node process's sessions, and what follows: events and instructions.
 
-Events go into ``feeder.session.SessionTable.handle``, instructions come out. All are frozen values
+Events go into ``SessionTable.handle``, instructions come out. All are frozen values
 without behaviour. A *peer* is the ROUTER socket's name of a connection; a *worker* and a *ticket*
 (one chunk given to one worker) are numbers that are never used twice.
 """
 
 from dataclasses import dataclass
 
-from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
-from feeder.wire import ClientMessage, NodeMessage
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import ClientMessage, NodeMessage
+from feeder.wire.slot_layout import SlotLayout
 
 # --- Events -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.wire import ClientMessage, Hello, Request, StatsRequest
+from feeder.wire.messages import ClientMessage, Hello, Request, StatsRequest
 
 BURST: Final = 256.0
 TOKENS_A_S: Final = 64.0

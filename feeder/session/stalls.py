@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from feeder.chunk_state import Batch, Chunk, Hands
+from feeder.session.chunk_state import Batch, Chunk, Hands
 
 PATIENCE: Final = 1 / 6
 """5 of 30 s: a chunk takes some 30 ms, a second from a busy hard disk."""

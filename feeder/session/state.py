@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from feeder.admission import Refusal
-from feeder.chunk_state import Batch
-from feeder.plan import EpochPlan
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Hello
+from feeder.plan.epoch import EpochPlan
+from feeder.session.admission import Refusal
+from feeder.session.chunk_state import Batch
+from feeder.wire.messages import Hello
+from feeder.wire.slot_layout import SlotLayout
 
 BatchKey = tuple[int, int]
 """Epoch and index."""

@@ -21,7 +21,8 @@ Invariants, which tests/test_session.py checks over random interleavings:
 
 from collections.abc import Mapping
 
-from feeder.admission import (
+from feeder.metrics import SessionCounters
+from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
     NodeIdentity,
     Refusal,
@@ -30,12 +31,11 @@ from feeder.admission import (
     admit,
     compose_welcome,
 )
-from feeder.blame import blame_chunk, blame_dataset
-from feeder.chunk_state import Batch
-from feeder.dispatch import Dispatcher
-from feeder.metrics import SessionCounters
-from feeder.session_book import SessionBook
-from feeder.session_events import (
+from feeder.session.blame import blame_chunk, blame_dataset
+from feeder.session.book import SessionBook
+from feeder.session.chunk_state import Batch
+from feeder.session.dispatch import Dispatcher
+from feeder.session.events import (
     ChunkFailed,
     ChunkFilled,
     ClockAdvanced,
@@ -63,9 +63,9 @@ from feeder.session_events import (
     WorkerLost,
     WorkerReleased,
 )
-from feeder.session_state import Session
-from feeder.stalls import PATIENCE, UNANSWERED
-from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
+from feeder.session.stalls import PATIENCE, UNANSWERED
+from feeder.session.state import Session
+from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
     "unknown-session", "there is no such session here (any more): say Hello again"

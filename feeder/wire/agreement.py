@@ -1,7 +1,7 @@
 """Whether two processes make the same bytes, by their self-tests; and what to say where not.
 
 It needs none of the libraries that make bytes: supervisor, node process and client compare what
-others have computed (``feeder.self_test``).
+others have computed (``feeder.sample.self_test``).
 """
 
 from collections.abc import Mapping

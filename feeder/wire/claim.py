@@ -18,7 +18,7 @@ import struct
 from typing import Final
 
 from feeder.errors import ProtocolError
-from feeder.wire import MAGIC, PROTOCOL_VERSION, VersionMismatch
+from feeder.wire.messages import MAGIC, PROTOCOL_VERSION, VersionMismatch
 
 DOOR_SUFFIX: Final = ".slots"
 """What the door's path has after that of the ipc endpoint."""

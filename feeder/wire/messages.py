@@ -34,8 +34,8 @@ import msgspec
 from msgspec import Meta
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.plan import MAX_EPOCH, MAX_SHARDS
-from feeder.recipe import MAX_BATCH_SIZE, Recipe
+from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
+from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
 PROTOCOL_VERSION: Final = 1
 MAGIC: Final = b"FDR"

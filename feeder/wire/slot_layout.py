@@ -14,8 +14,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, pixel_layout_of
-from feeder.recipe import Recipe
+from feeder.plan.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, pixel_layout_of
+from feeder.plan.recipe import Recipe
 
 PAGE_BYTES: Final = 4096
 _LABEL_BYTES: Final = 8

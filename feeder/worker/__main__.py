@@ -12,12 +12,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from feeder.channel import Channel, ChannelClosedError
 from feeder.errors import FeederError, ResourceError
-from feeder.parent_death import die_with_parent
-from feeder.runtime import check_libraries, library_versions, tune_allocator
-from feeder.shortage import explain_shortage
-from feeder.worker_messages import (
+from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
+from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.parent_death import die_with_parent
+from feeder.process.shortage import explain_shortage
+from feeder.worker.messages import (
     CannotStart,
     CloseSession,
     Configure,
@@ -32,7 +32,7 @@ from feeder.worker_messages import (
 )
 
 if TYPE_CHECKING:
-    from feeder.chunk_filler import ChunkFiller
+    from feeder.worker.filler import ChunkFiller
 
 
 def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
@@ -41,10 +41,10 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
-    from feeder.chunk_filler import STAGES, ChunkFiller
-    from feeder.decoded_cache import DecodedCache
-    from feeder.sample_cache import COUNTS
-    from feeder.self_test import compute_self_test
+    from feeder.sample.cache import COUNTS
+    from feeder.sample.cache_file import DecodedCache
+    from feeder.sample.self_test import compute_self_test
+    from feeder.worker.filler import STAGES, ChunkFiller
 
     cache = None
     if configure.cache is not None:

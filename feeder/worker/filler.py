@@ -3,7 +3,7 @@
 Rows depend on (dataset, recipe, seed, epoch, index) alone. Nothing is kept between chunks but
 scratch, open shards and the plans of recent epochs. A dataset is opened for its first chunk, so if
 its files are missing or changed, only its own chunks fail. If its file system hangs, it blocks a
-worker until that is ended for want of progress, after up to 30 s (``feeder.stalls``).
+worker until that is ended for want of progress, after up to 30 s (``feeder.session.stalls``).
 """
 
 from collections import OrderedDict
@@ -13,19 +13,19 @@ from typing import Final
 
 import numpy as np
 
-from feeder.dataset import Dataset
-from feeder.decoded_cache import DecodedCache
-from feeder.packing import pixel_layout_of
-from feeder.path_text import path_from_bytes
-from feeder.plan import EpochPlan, ShardLayout
-from feeder.recipe import Recipe
-from feeder.sample import STAGES as SAMPLE_STAGES
-from feeder.sample import SampleReader
-from feeder.sample_cache import part_of
-from feeder.slot_layout import ChunkArrays, SlotLayout
-from feeder.slots import SlotMemory
-from feeder.wire import PADDING_LABEL, PADDING_SAMPLE_ID
-from feeder.worker_messages import DatasetSource, Fill, OpenSession
+from feeder.dataset.opened import Dataset
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.packing import pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.process.path_text import path_from_bytes
+from feeder.sample.cache import part_of
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.reader import STAGES as SAMPLE_STAGES
+from feeder.sample.reader import SampleReader
+from feeder.wire.messages import PADDING_LABEL, PADDING_SAMPLE_ID
+from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+from feeder.worker.messages import DatasetSource, Fill, OpenSession
+from feeder.worker.slot_memory import SlotMemory
 
 STAGES: Final = (*SAMPLE_STAGES, "fill")
 """What ``fill`` gives seconds of; the last is filling the decoded cache."""
@@ -117,7 +117,7 @@ class ChunkFiller:
 
     def fill(self, chunk: Fill) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Write the chunk into its slot; return the seconds spent in each of STAGES, and what the
-        decoded cache did (feeder.sample_cache.COUNTS).
+        decoded cache did (feeder.sample.cache.COUNTS).
 
         Raises DatasetError that names the sample that is damaged or does not decode, or else the
         shard or manifest that cannot be opened, verified or read. Raises ResourceError if too many

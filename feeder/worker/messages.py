@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from feeder.cache_plan import CachePlan
 from feeder.errors import FeederError
-from feeder.recipe import Recipe
+from feeder.plan.recipe import Recipe
+from feeder.sample.cache_plan import CachePlan
 
 
 def printable(text: str) -> str:
@@ -80,7 +80,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
 
     libraries: dict[str, str]
     self_test: str
-    """Hash of the bytes that these make: ``feeder.self_test``."""
+    """Hash of the bytes that these make: ``feeder.sample.self_test``."""
     stages: tuple[str, ...]
     """Names of the stages that Filled gives seconds of."""
     cache_counts: tuple[str, ...]
@@ -113,7 +113,7 @@ def _kinds_of(error: type[FeederError]) -> Iterator[type[FeederError]]:
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """All rows of the chunk are written; seconds spent in each stage since the last Filled, and
-    what the decoded cache did for it (feeder.sample_cache.COUNTS)."""
+    what the decoded cache did for it (feeder.sample.cache.COUNTS)."""
 
     ticket: int
     stage_seconds: tuple[float, ...]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ResourceError
-from feeder.slot_layout import ChunkArrays, SlotLayout
+from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 
 _MADV_POPULATE_WRITE: Final = 23  # not yet in Python's mmap
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL

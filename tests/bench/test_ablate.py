@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.ablate import NOTHING, OPTIMISATIONS, Setup, everything, plan_figure, worker_counts
 from bench.cli import main
 from bench.report import RATE, Report, Result, summarise
-from tests.synthetic_sets import pack_synthetic
+from bench.stream.ablate import (
+    NOTHING,
+    OPTIMISATIONS,
+    Setup,
+    everything,
+    plan_figure,
+    worker_counts,
+)
+from tests.support.synthetic_sets import pack_synthetic
 
 
 def _settings(setup: Setup) -> tuple[Any, ...]:
@@ -80,7 +87,7 @@ def test_rows_names_and_baselines_are_those_promised(dataset: Path, tmp_path: Pa
 
 def test_an_ablation_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
-    from bench.plots import write_plot
+    from bench.plots.draw import write_plot
 
     rows: list[Result] = [
         summarise(name, RATE, [100.0 + number, 120.0 + number])

@@ -13,17 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import chaos_scene
-from bench.chaos_check import Arrival, Course, Verdict, check_arrivals, gaps_within
-from bench.chaos_clients import Ways
-from bench.chaos_faults import KINDS, Fault, draw_faults
-from bench.chaos_feeders import Feeder
-from bench.chaos_report import Run, judge
-from bench.chaos_scene import Scene, Struck
+from bench.chaos.check import Arrival, Course, Verdict, check_arrivals, gaps_within
+from bench.chaos.clients import Ways
+from bench.chaos.faults import KINDS, Fault, draw_faults
+from bench.chaos.feeders import Feeder
+from bench.chaos.report import Run, judge
+from bench.chaos.scene import Scene, Struck
 from bench.cli import main
-from feeder.fetch import BatchFetcher
-from feeder.recipe import Recipe
-from tests.daemon import pack_small
+from feeder.client.blocking import BatchFetcher
+from feeder.plan.recipe import Recipe
+from tests.support.daemon import pack_small
 
 COURSE = Course(rank=1, world_size=3, steps=4, epochs=5)
 DIGESTS = {COURSE.key(place): f"hash {place}" for place in range(len(COURSE))}
@@ -182,7 +181,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_stays_is_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that nobody ends, a process and a socket that outlive their feeder."""
-    monkeypatch.setattr(chaos_scene, "_GIVE_BACK_S", 0.2)
+    monkeypatch.setattr("bench.chaos.scene._GIVE_BACK_S", 0.2)
     recipe = Recipe.for_split("train", batch_size=8, image_size=32)
     with Feeder(dataset, workers=1, lease_s=30.0) as feeder, Scene([feeder]) as scene:
         scene.note_idle(recipe)

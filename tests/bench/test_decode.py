@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import contenders, decode, likeness, quality
-from bench.classes import FEWEST
 from bench.cli import main
-from bench.contenders import PreparedSamples
+from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
-from bench.quality import measure_scaling
-from bench.synthetic import write_synthetic
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from feeder.recode import Subsampling
-from tests.synthetic_sets import pack_synthetic
+from bench.micro import contenders, decode, likeness, quality
+from bench.micro.classes import FEWEST
+from bench.micro.contenders import PreparedSamples
+from bench.micro.quality import measure_scaling
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.recode import Subsampling
+from feeder.plan.recipe import Recipe
+from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
 

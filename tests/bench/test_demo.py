@@ -16,14 +16,14 @@ import psutil
 import pytest
 from PIL import Image
 
-from bench import demo
-from bench.demo_feeder import run_feeder
-from bench.demo_report import DemoReport, draw_sparkline
+from bench.demo import __main__ as demo
+from bench.demo.feeder import run_feeder
+from bench.demo.report import DemoReport, draw_sparkline
 from feeder.errors import ConfigError, ResourceError
-from feeder.stop_signals import StopSignals
-from tests.daemon import wait_until
+from feeder.process.stop_signals import StopSignals
+from tests.support.daemon import wait_until
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_report(**changes: object) -> DemoReport:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from tests.daemon import pack_small
+from tests.support.daemon import pack_small
 
 
 def test_rows_and_baselines_are_those_promised(

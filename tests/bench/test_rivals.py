@@ -13,19 +13,20 @@ import psutil
 import pytest
 from PIL import Image
 
-from bench import peer_catalogue, peer_setup, peers
 from bench.cli import main
+from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
-from bench.peer_catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
-from bench.peer_material import prepare_material
-from bench.peer_process import PeerFailure, PeerProcess, last_line
-from bench.peers_report import CPU_RATE, ContenderNotes, PeersReport, build_results
-from bench.plots import write_plot
-from bench.synthetic import write_synthetic
-from feeder.dataset import Dataset
+from bench.plots.draw import write_plot
+from bench.rivals import catalogue, setup
+from bench.rivals import run as peers
+from bench.rivals.catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
+from bench.rivals.material import prepare_material
+from bench.rivals.process import PeerFailure, PeerProcess, last_line
+from bench.rivals.report import CPU_RATE, ContenderNotes, PeersReport, build_results
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 
-FAKE = Path(__file__).parent / "fake_peer.py"
+FAKE = Path(__file__).parents[1] / "support" / "fake_peer.py"
 QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
 
 
@@ -145,7 +146,7 @@ def _start(
     return PeerProcess(
         [sys.executable, str(FAKE), *arguments],
         cores=frozenset({choose_core(None)}),
-        variables=peer_catalogue.variables(1),
+        variables=catalogue.variables(1),
         log=tmp_path / "log",
         works_ahead=works_ahead,
         deadline_s=deadline_s,
@@ -217,7 +218,7 @@ def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("a.jpg\t0\t5\t5\n")
     arguments = [str(tmp_path / "list"), str(tmp_path), "4", "1", "ahead", str(tmp_path)]
     code = (
-        "import sys; from pathlib import Path; from bench.peer_process import PeerProcess\n"
+        "import sys; from pathlib import Path; from bench.rivals.process import PeerProcess\n"
         "peer = PeerProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
         "log=Path('/dev/null'), works_ahead=True, deadline_s=60)\n"
         "peer.introduce(); print(peer.pid, flush=True); sys.stdin.read()"
@@ -285,17 +286,17 @@ def test_environments_are_made_checked_and_keep_their_reason(
     wrong = Environment(name="wrong", steps=(("--no-index", "no-such-thing"),), check="json")
     lame = Environment(name="lame", steps=(), check="no_such_module")
     made = {each.name: each for each in (empty, wrong, lame)}
-    monkeypatch.setattr(peer_setup, "ENVIRONMENTS", made)
-    assert peer_setup.main(["--folder", str(tmp_path)]) == 0
-    assert peer_setup.why_missing("empty", tmp_path) is None
-    reason = peer_setup.why_missing("wrong", tmp_path)
+    monkeypatch.setattr(setup, "ENVIRONMENTS", made)
+    assert setup.main(["--folder", str(tmp_path)]) == 0
+    assert setup.why_missing("empty", tmp_path) is None
+    reason = setup.why_missing("wrong", tmp_path)
     assert reason is not None
     assert reason.startswith("cannot be installed: ERROR: No matching distribution")
-    assert "no_such_module" in str(peer_setup.why_missing("lame", tmp_path))
-    assert peer_setup.why_missing("never", tmp_path) == "not installed: run `make peers`"
+    assert "no_such_module" in str(setup.why_missing("lame", tmp_path))
+    assert setup.why_missing("never", tmp_path) == "not installed: run `make peers`"
     assert "2 cannot be installed" in capsys.readouterr().out
     before = (tmp_path / "empty" / "installed.txt").stat()
-    assert peer_setup.make_environment(empty, tmp_path) is None
+    assert setup.make_environment(empty, tmp_path) is None
     assert (tmp_path / "empty" / "installed.txt").stat() == before
 
 

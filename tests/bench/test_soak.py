@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import plots, soak
 from bench.cli import main
 from bench.footprint import ProcessFootprint
-from bench.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
-from bench.soak import SoakReport, judge
+from bench.plots import draw
+from bench.soak import run as soak
+from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.soak.run import SoakReport, judge
 from feeder.errors import ConfigError
-from feeder.slot_layout import SlotLayout
-from feeder.slots import SlotMemory
-from tests.daemon import runs
-from tests.synthetic_sets import pack_synthetic
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.slot_memory import SlotMemory
+from tests.support.daemon import runs
+from tests.support.synthetic_sets import pack_synthetic
 
 TOLERANCE = Tolerance(absolute=4.0, relative=0.05)
 
@@ -117,8 +118,10 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, drawn = tmp_path / "soak.json", []
-    monkeypatch.setattr(plots, "check_installed", lambda: None)
-    monkeypatch.setattr(plots, "write_plot", lambda report, path: drawn.append((report, path)))
+    monkeypatch.setattr("bench.plots.draw.check_installed", lambda: None)
+    monkeypatch.setattr(
+        "bench.plots.draw.write_plot", lambda report, path: drawn.append((report, path))
+    )
     # Three seconds are too short to tell: only what does not depend on time is asserted.
     monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], []))
     plot = ["--plot", str(tmp_path / "soak.png")]
@@ -182,7 +185,7 @@ def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
         restarts=[(3.0, "clean"), (6.0, "killed")],
         failures=[],
     )
-    plots.write_plot(report, tmp_path / "soak.png")
+    draw.write_plot(report, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
 
 

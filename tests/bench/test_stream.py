@@ -19,12 +19,12 @@ from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
 from bench.report import RATE, Report, summarise
-from bench.stream import client_counts
-from bench.streams import Measured
-from feeder.cli import main as feeder_main
+from bench.stream.run import client_counts
+from bench.stream.streams import Measured
+from feeder.cli.main import main as feeder_main
 from feeder.errors import ConfigError, PeerError, ResourceError
-from tests.daemon import runs
-from tests.synthetic_sets import pack_synthetic
+from tests.support.daemon import runs
+from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 41
 
@@ -125,7 +125,7 @@ def test_a_client_that_dies_ends_the_wait() -> None:
 
 def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
-    from bench.plots import write_plot
+    from bench.plots.draw import write_plot
 
     local = summarise("sample/whole", RATE, [900.0, 1000.0, 1100.0])
     rows = [local]

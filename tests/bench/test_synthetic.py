@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench import synthetic
-from bench.synthetic import write_synthetic
-from bench.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
+from bench.data import synthetic
+from bench.data.synthetic import write_synthetic
+from bench.data.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 from feeder.errors import ConfigError, ResourceError
 
 IMAGES = 149
@@ -181,7 +181,7 @@ def test_the_command_writes_a_set_and_says_so(
 
 
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.synthetic", str(tmp_path / "set")]
+    command = [sys.executable, "-m", "bench.data.synthetic", str(tmp_path / "set")]
     process = subprocess.Popen(
         [*command, "--images", "100000", "--jobs", "2"],
         stderr=subprocess.PIPE,
@@ -196,5 +196,5 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert said == b"bench.synthetic: interrupted\n"
+    assert said == b"bench.data.synthetic: interrupted\n"
     assert list(tmp_path.iterdir()) == []

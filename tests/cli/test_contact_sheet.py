@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from feeder.contact_sheet import choose_columns, draw_contact_sheet, shorten
+from feeder.cli.contact_sheet import choose_columns, draw_contact_sheet, shorten
 from feeder.errors import ConfigError, ResourceError
 
 GAP, CAPTION, TITLE = 8, 20, 28

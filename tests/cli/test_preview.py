@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from feeder.cli import main
-from feeder.contact_sheet import choose_columns
-from feeder.crop_preview import draw_boxes, draw_crops
-from feeder.dataset import Dataset
-from feeder.plan import EpochPlan
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from tests.fake_node import FakeNode
-from tests.synthetic_sets import pack_synthetic
+from feeder.cli.contact_sheet import choose_columns
+from feeder.cli.crop_preview import draw_boxes, draw_crops
+from feeder.cli.main import main
+from feeder.dataset.opened import Dataset
+from feeder.plan.epoch import EpochPlan
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+from tests.support.fake_node import FakeNode
+from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 23
 

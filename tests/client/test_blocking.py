@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import zmq
 
+from feeder.client.blocking import BatchFetcher
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
-from feeder.fetch import BatchFetcher
-from feeder.recipe import Recipe
-from feeder.wire import (
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
     Bye,
     Chunk,
     Failed,

@@ -11,14 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from feeder.client.blocking import BatchFetcher
 from feeder.errors import ConfigError, PeerError, ProtocolError
-from feeder.fetch import BatchFetcher
-from feeder.slot_claim import CLAIM_BYTES, encode_answer
-from feeder.slot_layout import SlotLayout
-from feeder.slots import SlotMemory
-from feeder.wire import BatchKey, Failed, Hello, Lent, Pong, Request, Stats, Welcome, encode
-from tests.fake_node import FakeNode, Message, change_chunk
-from tests.test_preview_fetch import RECIPE, PlayedNode, _chunk
+from feeder.wire.claim import CLAIM_BYTES, encode_answer
+from feeder.wire.messages import (
+    BatchKey,
+    Failed,
+    Hello,
+    Lent,
+    Pong,
+    Request,
+    Stats,
+    Welcome,
+    encode,
+)
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.slot_memory import SlotMemory
+from tests.client.test_blocking import RECIPE, PlayedNode, _chunk
+from tests.support.fake_node import FakeNode, Message, change_chunk
 
 LONG_S = 600.0  # longer than any test may take: nothing here may wait for its deadline
 FIRST = (0, 0)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from feeder.client.contexts import CONTEXTS_MAX, Contexts
 from feeder.errors import ResourceError
-from tests.daemon import DEADLINE_S, wait_until
-from tests.fake_node import FakeNode
-from tests.test_loader import make_loader
-from trainer_client._contexts import CONTEXTS_MAX, Contexts
+from tests.support.daemon import DEADLINE_S, wait_until
+from tests.support.fake_node import FakeNode
+from tests.trainer_client.test_loader import make_loader
 
 FAREWELL_MS = 200
 

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feeder.errors import ConfigError
-from trainer_client import _endpoints
-from trainer_client._endpoints import (
+from feeder.client.endpoints import (
     FILE_BYTES_MAX,
     Directory,
     check_endpoint,
     open_source,
     parse_list,
 )
+from feeder.errors import ConfigError
 
 WAIT_S = 60.0
 TURN_S = 1 / 128  # of the watch, in these tests; adds up without rounding
@@ -38,9 +37,9 @@ def _no_thread_stays() -> Iterator[None]:
 
 @pytest.fixture
 def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_endpoints, "_CHECK_INTERVAL_S", TURN_S)
-    monkeypatch.setattr(_endpoints._File, "interval_s", TURN_S)
-    monkeypatch.setattr(_endpoints._Name, "interval_s", TURN_S)
+    monkeypatch.setattr("feeder.client.endpoints._CHECK_INTERVAL_S", TURN_S)
+    monkeypatch.setattr("feeder.client.endpoints._File.interval_s", TURN_S)
+    monkeypatch.setattr("feeder.client.endpoints._Name.interval_s", TURN_S)
 
 
 class Changes:
@@ -405,7 +404,9 @@ def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> Non
 def test_a_name_that_is_not_known_yet_is_waited_for(
     resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_endpoints._Name, "interval_s", 3600.0)  # what is not found is not put off
+    monkeypatch.setattr(
+        "feeder.client.endpoints._Name.interval_s", 3600.0
+    )  # what is not found is not put off
     found, resolver.addresses = resolver.addresses[:1], ()
     directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
     assert directory.read() == ("tcp://z:1",), "name servers may take their time"

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from feeder.errors import FeederError
-from feeder.slot_claim import CLAIM_BYTES, encode_answer
-from feeder.slot_layout import SlotLayout
-from tests.client_shell import hello
-from tests.daemon import DEADLINE_S
-from trainer_client._batch import BatchBuffers
-from trainer_client._link import Link
-from trainer_client._pump import Pump
-from trainer_client._session import Job
-from trainer_client._session_events import (
+from feeder.client.connection import Link
+from feeder.client.core.events import (
     AttemptFailed,
     ClaimSlots,
     ClockAdvanced,
@@ -29,6 +21,14 @@ from trainer_client._session_events import (
     Instruction,
     SlotsNotShared,
 )
+from feeder.client.core.session import Job
+from feeder.client.io_thread import Pump
+from feeder.errors import FeederError
+from feeder.wire.claim import CLAIM_BYTES, encode_answer
+from feeder.wire.slot_layout import SlotLayout
+from tests.support.client_shell import hello
+from tests.support.daemon import DEADLINE_S
+from trainer_client._batch import BatchBuffers
 
 LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
 
@@ -121,7 +121,9 @@ def test_a_claim_is_not_taken_for_one_before_that_had_its_descriptors_number(
     tmp_path: Path, door: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links: list[Link] = []
-    monkeypatch.setattr("trainer_client._pump.Link", lambda *a: links.append(Link(*a)) or links[0])
+    monkeypatch.setattr(
+        "feeder.client.io_thread.Link", lambda *a: links.append(Link(*a)) or links[0]
+    )
     claims = [ClaimSlots(0, number, door.getsockname(), LAYOUT) for number in (1, 2)]
     turns: list[str] = []
     outcomes: list[Event] = []

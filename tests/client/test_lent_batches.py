@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from feeder.dataset import Dataset
-from feeder.fetch import BatchFetcher
-from feeder.lent_memory import LentMemory, SlotClaim
-from feeder.slot_claim import door_path
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Lent, decode_from_node
-from tests.daemon import (
+from feeder.client.blocking import BatchFetcher
+from feeder.client.mapped_slots import LentMemory, SlotClaim
+from feeder.dataset.opened import Dataset
+from feeder.wire.claim import door_path
+from feeder.wire.messages import Lent, decode_from_node
+from feeder.wire.slot_layout import SlotLayout
+from tests.node.test_slot_door import mapping_of
+from tests.support.daemon import (
     Arrived,
     Daemon,
     RawClient,
@@ -24,8 +25,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.lent_client import BATCH, SIDE, digest, expected, make_loader
-from tests.test_slot_door import mapping_of
+from tests.support.lent_client import BATCH, SIDE, digest, expected, make_loader
 from trainer_client._batch import SlotBuffer
 from trainer_client._page_lock import PageLocks
 

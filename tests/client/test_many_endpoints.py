@@ -9,11 +9,11 @@ import pytest
 
 from bench.daemon import free_port
 from feeder.errors import DatasetError, ProtocolError
-from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
-from tests.lent_client import digest, expected, make_loader
-from tests.sources import make_source, pack
-from tests.test_neighbours import CPUS, two_nodes
-from trainer_client import LoaderStatistics, _transport
+from tests.daemon.test_neighbours import CPUS, two_nodes
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, wait_until
+from tests.support.lent_client import digest, expected, make_loader
+from tests.support.sources import make_source, pack
+from trainer_client import LoaderStatistics
 
 BATCHES = 24  # of five an epoch
 
@@ -203,15 +203,15 @@ def test_data_that_one_feeder_cannot_read_comes_from_another(
 OTHER_LIBRARY = """
 import sys
 if "feeder.worker" in sys.orig_argv or "feeder.node" in sys.orig_argv:
-    import feeder.self_test
-    feeder.self_test.compute_self_test = lambda *_: "0" * 32
+    import feeder.sample.self_test
+    feeder.sample.self_test.compute_self_test = lambda *_: "0" * 32
 """
 
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that waits for all of its feeders to show, on a busy machine too."""
-    monkeypatch.setattr(_transport, "GATHER_S", DEADLINE_S)
+    monkeypatch.setattr("feeder.client.transport.GATHER_S", DEADLINE_S)
 
 
 @pytest.mark.usefixtures("_patient")

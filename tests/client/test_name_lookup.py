@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, PeerError
-from feeder.name_lookup import LookupTimeout, look_up, resolve_endpoint
+from feeder.process.name_lookup import LookupTimeout, look_up, resolve_endpoint
 from tests.faults.preload import preload
-from tests.sources import REPOSITORY, error_line, feeder_command
+from tests.support.sources import REPOSITORY, error_line, feeder_command
 
 SILENT_S = 150  # longer than any of these commands may take, on a busy machine too
 
@@ -80,8 +80,8 @@ except PeerError as error:
 def test_a_fetcher_gives_up_at_its_deadline_and_its_process_exits(silent: dict[str, str]) -> None:
     program = """
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
-from feeder.recipe import Recipe
+from feeder.client.blocking import BatchFetcher
+from feeder.plan.recipe import Recipe
 try:
     recipe = Recipe.for_split("train", batch_size=4)
     BatchFetcher("tcp://slow.silent:5555", dataset="d", recipe=recipe, timeout_s=1)
@@ -96,7 +96,9 @@ except PeerError as error:
 def test_a_hang_up_is_looked_into_without_waiting_for_a_name_server(
     silent: dict[str, str],
 ) -> None:
-    program = "from feeder.handshake import ask_mechanism; print(ask_mechanism(('a.silent', 1)))"
+    program = (
+        "from feeder.security.handshake import ask_mechanism; print(ask_mechanism(('a.silent', 1)))"
+    )
     assert run_silent(silent, sys.executable, "-c", program).stdout == "None\n"
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from tests.daemon import (
+from feeder.dataset.opened import Dataset
+from feeder.plan.recipe import Recipe
+from tests.support.daemon import (
     SAMPLES,
     Daemon,
     RawClient,

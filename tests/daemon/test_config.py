@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.config import (
+from feeder.daemon.config import (
     COMMAND_LINE,
     DEFAULT,
     Config,
@@ -221,7 +221,7 @@ def test_printed_configuration_loads_again_and_says_where_from(file: Path, tmp_p
 
 def test_nothing_reads_the_environment_but_the_entry_point() -> None:
     """Configuration comes from file and command line; children get the environment whole."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     readers = {
         str(path.relative_to(root))
         for package in ("feeder", "trainer_client")

@@ -11,24 +11,31 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from feeder.admission import MEMORIES_A_SESSION, Refusal, ServedDataset, Usage, admit
-from feeder.dataset import Dataset
-from feeder.descriptor_budget import (
+from feeder.client.blocking import BatchFetcher
+from feeder.client.stats import request_counters
+from feeder.daemon.descriptor_budget import (
     _NODE_FILES,
     _WORKER_FILES,
     describe_shortage,
     plan_descriptors,
 )
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.opened import Dataset
 from feeder.errors import ResourceError
-from feeder.fetch import BatchFetcher
-from feeder.first_read import check_readable
-from feeder.plan import ShardLayout
-from feeder.stats_request import request_counters
-from feeder.wire import Hello
-from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
-from tests.misuse import dial, dial_zmtp
-from tests.session_shell import limits, recipe
-from tests.sources import error_line, run_feeder
+from feeder.plan.epoch import ShardLayout
+from feeder.session.admission import MEMORIES_A_SESSION, Refusal, ServedDataset, Usage, admit
+from feeder.wire.messages import Hello
+from tests.support.daemon import (
+    Daemon,
+    RawClient,
+    check_batch,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.support.misuse import dial, dial_zmtp
+from tests.support.session_shell import limits, recipe
+from tests.support.sources import error_line, run_feeder
 
 
 @pytest.fixture(scope="module")

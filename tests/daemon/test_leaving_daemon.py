@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.daemon import Daemon, client_process, pack_small, small_recipe
 from tests.faults.client import stop
+from tests.support.daemon import Daemon, client_process, pack_small, small_recipe
 
 
 @pytest.fixture(scope="module")

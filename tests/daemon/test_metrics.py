@@ -2,6 +2,7 @@
 
 import pytest
 
+from feeder.daemon.backoff import CRASHES_MAX, LAST_PAUSE_S, WINDOW_S, RestartPolicy
 from feeder.metrics import (
     SessionCounters,
     SocketCounters,
@@ -9,8 +10,7 @@ from feeder.metrics import (
     flatten,
     format_counters,
 )
-from feeder.restart_policy import CRASHES_MAX, LAST_PAUSE_S, WINDOW_S, RestartPolicy
-from feeder.wire import Stats, decode_from_node, encode
+from feeder.wire.messages import Stats, decode_from_node, encode
 
 
 def test_all_counters_are_there_from_the_start_and_reasons_as_they_come() -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.config import load_config
-from feeder.node_messages import Neighbours, NodeReady
-from feeder.node_process import NodeProcess
-from feeder.placement import NodePlacement
-from feeder.self_test import compute_self_test
-from feeder.supervisor import plan_nodes
-from feeder.wire import Hello, Welcome
-from tests.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
-from tests.machine_tree import node, write_tree
+from feeder.daemon.config import load_config
+from feeder.daemon.node_process import NodeProcess
+from feeder.daemon.supervisor import plan_nodes
+from feeder.host.placement import NodePlacement
+from feeder.node.messages import Neighbours, NodeReady
+from feeder.sample.self_test import compute_self_test
+from feeder.wire.messages import Hello, Welcome
 from tests.numa.processes import node_processes
+from tests.support.daemon import Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
 

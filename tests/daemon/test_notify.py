@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from feeder.daemon.notify import Notifier
 from feeder.errors import ConfigError, ResourceError
-from feeder.notify import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

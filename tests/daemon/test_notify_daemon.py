@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from feeder.recipe import Recipe
-from tests.synthetic_sets import pack_synthetic
-from tests.wire_client import WireClient
+from feeder.plan.recipe import Recipe
+from tests.support.synthetic_sets import pack_synthetic
+from tests.support.wire_client import WireClient
 
 IMAGES = 7
 SANDBOXED = """\

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from feeder.recipe import Recipe
-from tests.machine_tree import node, write_tree
+from feeder.plan.recipe import Recipe
 from tests.numa.daemon import Daemon
 from tests.numa.processes import node_processes, workers
-from tests.synthetic_sets import pack_synthetic
-from tests.wire_client import WireClient
+from tests.support.machine_tree import node, write_tree
+from tests.support.synthetic_sets import pack_synthetic
+from tests.support.wire_client import WireClient
 
 ABSENT_NODE = 900
 CPUS = sorted(os.sched_getaffinity(0))

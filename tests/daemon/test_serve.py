@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.fetch import BatchFetcher
-from feeder.manifest import MANIFEST_NAME, load_manifest
-from feeder.wire import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
-from tests.daemon import (
+from feeder.client.blocking import BatchFetcher
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
+from feeder.dataset.opened import Dataset
+from feeder.wire.messages import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
+from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
     Daemon,
@@ -34,9 +34,9 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.ipv6 import needs_ipv6
-from tests.sources import REPOSITORY, error_line, run_feeder
-from tests.wire_client import WireClient
+from tests.support.ipv6 import needs_ipv6
+from tests.support.sources import REPOSITORY, error_line, run_feeder
+from tests.support.wire_client import WireClient
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +358,7 @@ def test_more_datasets_than_a_node_process_can_be_told_is_one_line(
 def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
     program = (
         "import errno, subprocess, sys\n"
-        "from feeder.cli import main\n"
+        "from feeder.cli.main import main\n"
         "def none_left(*_, **__): raise BlockingIOError(errno.EAGAIN, 'none left')\n"
         "subprocess.Popen = none_left\n"
         "sys.exit(main(sys.argv[1:]))\n"

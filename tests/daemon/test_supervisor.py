@@ -9,16 +9,16 @@ from types import FrameType
 
 import pytest
 
-from feeder.config import Config, load_config
+from feeder.daemon.config import Config, load_config
+from feeder.daemon.supervisor import describe_cache, describe_ready, plan_nodes, summarise_datasets
 from feeder.errors import ConfigError, DatasetError
-from feeder.node import decode_placement, encode_placement
-from feeder.node_messages import NodeReady
-from feeder.placement import NodePlacement
-from feeder.supervisor import describe_cache, describe_ready, plan_nodes, summarise_datasets
-from feeder.topology import UsableCpus
-from feeder.wakeup import SignalWakeup
-from tests.daemon import pack_small, wait_until
-from tests.machine_tree import write_tree
+from feeder.host.placement import NodePlacement
+from feeder.host.topology import UsableCpus
+from feeder.node.__main__ import decode_placement, encode_placement
+from feeder.node.messages import NodeReady
+from feeder.process.wakeup import SignalWakeup
+from tests.support.daemon import pack_small, wait_until
+from tests.support.machine_tree import write_tree
 
 FILES = 65536
 """That a process may open."""

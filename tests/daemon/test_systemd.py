@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from feeder.config import CacheConfig, ServeConfig, load_config
+from feeder.daemon.config import CacheConfig, ServeConfig, load_config
+from feeder.daemon.node_process import START_DEADLINE_S
+from feeder.daemon.supervisor import HARD_END_S
 from feeder.errors import ConfigError, DatasetError
-from feeder.node_process import START_DEADLINE_S
-from feeder.supervisor import HARD_END_S
 
-FOLDER = Path(__file__).parents[1] / "systemd"
+FOLDER = Path(__file__).parents[2] / "systemd"
 EXAMPLE = FOLDER / "feeder.toml"
 EXPOSURE_MAX = 2.0
 """Of systemd-analyze security, 0 to 10, 0 best. It was 1.3 with systemd 252, for the network, /proc

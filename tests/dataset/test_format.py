@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder import shard_format
-from feeder.errors import DatasetError
-from feeder.shard_format import (
+from feeder.dataset import format as shard_format
+from feeder.dataset.format import (
     HEADER_BYTES,
     MAGIC,
     RECORD,
@@ -27,6 +26,7 @@ from feeder.shard_format import (
     record_is_intact,
     shard_name,
 )
+from feeder.errors import DatasetError
 
 _U16, _U32, _U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 _RANGES = {"u1": st.integers(0, 255), "u2": _U16, "u4": _U32, "u8": _U64}
@@ -136,7 +136,7 @@ def test_oddities_have_the_names_that_the_manifest_counts() -> None:
 
 
 def test_readme_says_what_the_record_is() -> None:
-    readme = Path(shard_format.__file__).with_name("README.md").read_text()
+    readme = Path(shard_format.__file__).parents[1].joinpath("README.md").read_text()
     table = readme.split("**Record**")[1].split("**Names**")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")][1:]
     assert [(int(at), int(size)) for at, size in rows] == [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.errors import DatasetError
-from feeder.manifest import (
+from feeder.dataset.format import shard_name
+from feeder.dataset.manifest import (
     MANIFEST_NAME,
     WORK_FOLDER_NAME,
     Manifest,
@@ -21,7 +21,7 @@ from feeder.manifest import (
     load_manifest,
     samples_in_shard,
 )
-from feeder.shard_format import shard_name
+from feeder.errors import DatasetError
 
 
 def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -> Manifest:

@@ -10,18 +10,18 @@ import numpy as np
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
+from feeder.dataset.format import RECORD, decode_header, shard_name
+from feeder.dataset.manifest import MANIFEST_NAME, ShardEntry
+from feeder.dataset.opened import Dataset
+from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.reader import ShardReader
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.manifest import MANIFEST_NAME, ShardEntry
-from feeder.proven_shard import ProvenShard
-from feeder.recode import tile_jpeg
-from feeder.shard_format import RECORD, decode_header, shard_name
-from feeder.shard_reader import ShardReader
-from feeder.shard_writer import ShardWriter
-from feeder.tiles import layout_of, whole_jpeg
-from tests.rewrite import rewrite_record
-from tests.sources import InlinePool, make_source, pack, pixels
-from tests.test_manifest import make_manifest
+from feeder.jpeg.crop_decode import layout_of, whole_jpeg
+from feeder.jpeg.recode import tile_jpeg
+from tests.dataset.test_manifest import make_manifest
+from tests.support.rewrite import rewrite_record
+from tests.support.sources import InlinePool, make_source, pack, pixels
 
 _IMAGES = 23  # prime: shards are uneven
 
@@ -32,7 +32,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("dataset")
     source = make_source(root / "source", _IMAGES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.TaskPool", InlinePool)
+        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
         pack(source, root / "packed", shards=5)
     return source, root / "packed"
 
@@ -214,7 +214,7 @@ def test_sample_is_described_also_where_its_shard_cannot_be_opened_again(
 
     with Dataset.open(packed[1], open_shards=1) as dataset:
         dataset.read_records(_all_ids(dataset))
-        monkeypatch.setattr("feeder.shard_reader.open_regular", refuse)
+        monkeypatch.setattr("feeder.dataset.reader.open_regular", refuse)
         assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from feeder.dataset.format import HEADER_BYTES, checksum
+from feeder.dataset.reader import ShardReader
+from feeder.dataset.writer import ShardWriter, write_atomically
 from feeder.errors import DatasetError, ResourceError
-from feeder.recode import TiledJpeg, tile_jpeg
-from feeder.shard_format import HEADER_BYTES, checksum
-from feeder.shard_reader import ShardReader
-from feeder.shard_writer import ShardWriter, write_atomically
-from feeder.tiles import layout_of
-from tests.sources import encoded, image
+from feeder.jpeg.crop_decode import layout_of
+from feeder.jpeg.recode import TiledJpeg, tile_jpeg
+from tests.support.sources import encoded, image
 
 
 def _tiled(seed: int) -> TiledJpeg:

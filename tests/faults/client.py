@@ -24,9 +24,9 @@ from typing import Any, Self
 import psutil
 
 from feeder.errors import FeederError
-from tests.daemon import DEADLINE_S, wait_until
-from tests.lent_client import SLOTS, WAIT_S, digest, make_loader
-from tests.sources import REPOSITORY
+from tests.support.daemon import DEADLINE_S, wait_until
+from tests.support.lent_client import SLOTS, WAIT_S, digest, make_loader
+from tests.support.sources import REPOSITORY
 
 
 @dataclass(frozen=True, slots=True)

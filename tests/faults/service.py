@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import psutil
 
+from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.stats_request import request_counters
-from tests.daemon import DEADLINE_S, Daemon, wait_until
+from tests.support.daemon import DEADLINE_S, Daemon, wait_until
 
 WORKERS = 2
 

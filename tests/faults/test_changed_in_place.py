@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feeder.dataset.format import RECORD, checksum, decode_header, shard_name
+from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import DatasetError
-from feeder.manifest import MANIFEST_NAME
-from feeder.shard_format import RECORD, checksum, decode_header, shard_name
-from tests.daemon import SAMPLES, Daemon
-from tests.lent_client import digest, expected, make_loader
-from tests.sources import make_source, pack
+from tests.support.daemon import SAMPLES, Daemon
+from tests.support.lent_client import digest, expected, make_loader
+from tests.support.sources import make_source, pack
 
 EPOCH = 5  # batches
 EPOCHS = 34

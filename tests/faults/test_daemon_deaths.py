@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.wire import Failed, Welcome
-from tests.daemon import (
+from feeder.dataset.opened import Dataset
+from feeder.wire.messages import Failed, Welcome
+from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
     RawClient,
@@ -21,7 +21,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.sources import error_line, run_feeder
+from tests.support.sources import error_line, run_feeder
 
 
 @pytest.fixture(scope="module")

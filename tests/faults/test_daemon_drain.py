@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.wire import Draining, Refused
-from tests.daemon import (
+from feeder.dataset.opened import Dataset
+from feeder.wire.messages import Draining, Refused
+from tests.faults.client import stop
+from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
     RawClient,
@@ -24,7 +25,6 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.faults.client import stop
 
 _LARGE = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
 

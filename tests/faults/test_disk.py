@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from tests.daemon import Daemon, pack_small, wait_until
-from tests.lent_client import digest, expected, make_loader
+from tests.support.daemon import Daemon, pack_small, wait_until
+from tests.support.lent_client import digest, expected, make_loader
 
 EPOCH = 5  # batches
 SHARD = "shard-00002.fds"

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from bench.footprint import mapped_slot_memories
-from feeder.stats_request import request_counters
-from tests.daemon import DEADLINE_S, Daemon, pack_small, runs, wait_until
+from feeder.client.stats import request_counters
 from tests.faults.client import Client, stop
 from tests.faults.service import Service, await_fds, shared_names
-from tests.lent_client import WAIT_S, expected
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, runs, wait_until
+from tests.support.lent_client import WAIT_S, expected
 
 EPOCH: Final = 5  # batches
 EPOCHS: Final = 120

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.wire import Failed, NodeMessage
-from tests.daemon import (
+from feeder.dataset.opened import Dataset
+from feeder.wire.messages import Failed, NodeMessage
+from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
     Daemon,
@@ -21,8 +21,8 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.hanging_fs import HangingFolder, hanging_folder
-from tests.sources import REPOSITORY, feeder_command, make_source, pack
+from tests.support.hanging_fs import HangingFolder, hanging_folder
+from tests.support.sources import REPOSITORY, feeder_command, make_source, pack
 
 SHARDS = tuple(f"shard-{number:05d}.fds" for number in range(20))
 
@@ -144,7 +144,9 @@ def test_an_interrupt_ends_a_command_whose_workers_get_no_answer(
             return any(
                 child.status() == psutil.STATUS_DISK_SLEEP
                 for child in parent.children()
-                if runs(child, "feeder.task_pool")  # another one looked at the disk, and has ended
+                if runs(
+                    child, "feeder.pack.task_pool"
+                )  # another one looked at the disk, and has ended
             )
 
         try:

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.daemon import Daemon, pack_small, wait_until
 from tests.faults.client import stop
-from tests.lent_client import SLOTS, LentClient, digest, expected, make_loader
+from tests.support.daemon import Daemon, pack_small, wait_until
+from tests.support.lent_client import SLOTS, LentClient, digest, expected, make_loader
 from trainer_client import FeederLoader
 
 

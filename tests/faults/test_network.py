@@ -10,11 +10,11 @@ from typing import Final, get_args
 
 import pytest
 
-from bench.chaos_proxy import Side, TcpProxy
+from bench.chaos.proxy import Side, TcpProxy
 from feeder.errors import PeerError
-from feeder.wire import Welcome
-from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
-from tests.lent_client import digest, expected, make_loader
+from feeder.wire.messages import Welcome
+from tests.support.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.support.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
 EPOCHS: Final = 2

@@ -7,14 +7,14 @@ from itertools import chain
 
 import pytest
 
-from bench.chaos_check import GAP_MAX_S
-from bench.chaos_proxy import TcpProxy
+from bench.chaos.check import GAP_MAX_S
+from bench.chaos.proxy import TcpProxy
 from bench.daemon import free_port
 from feeder.errors import PeerError
-from tests.daemon import DEADLINE_S, happens_within, pack_small, wait_until
 from tests.faults.client import stop
 from tests.faults.service import Service
-from tests.lent_client import digest, expected, make_loader
+from tests.support.daemon import DEADLINE_S, happens_within, pack_small, wait_until
+from tests.support.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
 EPOCH = 5  # batches

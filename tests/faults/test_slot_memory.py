@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from feeder.errors import PeerError
-from feeder.slot_layout import SlotLayout
-from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
-from tests.lent_client import BATCH, SLOTS, digest, expected, make_loader
+from feeder.wire.slot_layout import SlotLayout
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, wait_until
+from tests.support.lent_client import BATCH, SLOTS, digest, expected, make_loader
 
 EPOCH: Final = 5  # batches
 SIDE: Final = 224

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import starved_example
-from tests.daemon import DEADLINE_S, is_alive, wait_until
 from tests.faults.client import stop
-from tests.sources import REPOSITORY
-from tests.starve import may_starve
+from tests.support import starved_example
+from tests.support.daemon import DEADLINE_S, is_alive, wait_until
+from tests.support.sources import REPOSITORY
+from tests.support.starve import may_starve
 
 _GOES_ON = (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
 _NOT_PASSED_ON = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
@@ -33,7 +33,15 @@ def starved(
     inherited = {name: text for name, text in os.environ.items() if name not in _NOT_PASSED_ON}
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.starve", "--seed", "1", "--minutes", str(minutes)),
+            *(
+                sys.executable,
+                "-m",
+                "tests.support.starve",
+                "--seed",
+                "1",
+                "--minutes",
+                str(minutes),
+            ),
             *("--busy-loops", str(busy_loops)),
             *("-q", "-p", "no:cacheprovider", f"tests/starved_example.py::{test}"),
         ],

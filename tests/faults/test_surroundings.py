@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from tests.daemon import DEADLINE_S, Daemon, pack_small, wait_until
 from tests.faults.client import Client
 from tests.faults.preload import preload
-from tests.lent_client import expected
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, wait_until
+from tests.support.lent_client import expected
 
 EPOCH: Final = 5  # batches
 SILENCE_S: Final = 45.0  # longer than all that a busy machine takes

@@ -8,9 +8,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
-from feeder.wire import Failed
-from tests.daemon import Daemon, RawClient, check_batch, pack_small, small_recipe, wait_until
+from feeder.dataset.opened import Dataset
+from feeder.wire.messages import Failed
+from tests.support.daemon import (
+    Daemon,
+    RawClient,
+    check_batch,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
 
 KILLS = 20
 OPTIONS = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--chunk-images", "2")
@@ -92,7 +99,7 @@ def test_a_sample_that_ends_its_worker_each_time_is_blamed(
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'feeder.worker' in sys.orig_argv:\n"
-        "    from feeder.dataset import Dataset\n"
+        "    from feeder.dataset.opened import Dataset\n"
         "    read = Dataset.read_blob\n"
         "    def read_blob(self, place, into):\n"
         "        if place.sample_id == 17:\n"

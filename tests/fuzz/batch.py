@@ -4,7 +4,7 @@
 
 Before each input its place is written to FOLDER/progress, one PROGRESS a span, which the runner
 reads: whatever ends this process, the runner knows at which input. EXTENSION is what stands in for
-``feeder._native``, or empty. Invariant: nothing of feeder is imported before it is in place.
+``feeder.jpeg._native``, or empty. Invariant: nothing of feeder is imported before it is in place.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
     sys.setrecursionlimit(1000)  # as in the daemon, whatever ran before
     if extension:
         _load_extension(extension)
-    from feeder.parent_death import die_with_parent
+    from feeder.process.parent_death import die_with_parent
 
     die_with_parent(os.getppid())
     os.environ["FEEDER_FUZZ_FOLDER"] = str(folder)
@@ -139,13 +139,13 @@ def _limit_memory(room_bytes: int) -> None:
 def _load_extension(path: str) -> None:
     import feeder
 
-    spec = importlib.util.spec_from_file_location("feeder._native", path)
+    spec = importlib.util.spec_from_file_location("feeder.jpeg._native", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules["feeder._native"] = module
-    feeder._native = module
+    sys.modules["feeder.jpeg._native"] = module
+    feeder.jpeg._native = module
 
 
 def _last_lines(text: str, lines: int = 30) -> str:

@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from feeder.config import Config, format_effective, load_config
-from feeder.endpoint import parse_endpoint
+from feeder.client.endpoints import check_endpoint, parse_list
+from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError, ResourceError
-from feeder.placement_plan import parse_pin
-from feeder.recipe import Recipe, parse_field
-from feeder.topology import read_topology, usable_cpus
+from feeder.host.placement_plan import parse_pin
+from feeder.host.topology import read_topology, usable_cpus
+from feeder.node.endpoint import parse_endpoint
+from feeder.plan.recipe import Recipe, parse_field
 from tests.fuzz.mutate import VALUES, mutate_bytes, mutate_value
 from tests.fuzz.target import Target
-from tests.machine_tree import cgroup_v1, cgroup_v2, node
-from trainer_client._endpoints import check_endpoint, parse_list
+from tests.support.machine_tree import cgroup_v1, cgroup_v2, node
 from trainer_client._state import LoaderState
 
 _LINE_CHARACTERS_MAX = 600

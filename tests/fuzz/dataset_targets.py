@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from feeder.dataset import Dataset
+from feeder.dataset.format import HEADER_BYTES, RECORD, ShardHeader, checksum, decode_header
+from feeder.dataset.manifest import Manifest, ShardEntry, canonical_json, decode_manifest
+from feeder.dataset.opened import Dataset
+from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.manifest import Manifest, ShardEntry, canonical_json, decode_manifest
-from feeder.packing import pixel_layout_of
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.shard_format import HEADER_BYTES, RECORD, ShardHeader, checksum, decode_header
-from feeder.shard_writer import ShardWriter
-from feeder.verify_shard import VerifySetup, VerifyTask, perform
+from feeder.pack.verify_shard import VerifySetup, VerifyTask, perform
+from feeder.plan.packing import pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.native_targets import damage_blob
 from tests.fuzz.pictures import tiled_jpegs

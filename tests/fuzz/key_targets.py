@@ -5,7 +5,7 @@ import random
 from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.keys import (
+from feeder.security.keys import (
     KEYS_MAX,
     SecretKey,
     format_public_key,
@@ -13,7 +13,7 @@ from feeder.keys import (
     parse_public_keys,
     parse_secret_key,
 )
-from feeder.zap import format_answer, parse_request
+from feeder.wire.zap import format_answer, parse_request
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.decode import decode_rgbx
-from feeder.recode import (
+from feeder.jpeg.crop_decode import (
+    DECODER_SLACK_BYTES,
+    check_segments,
+    join_segments,
+    joined_room_bytes,
+    whole_jpeg,
+)
+from feeder.jpeg.decode import decode_rgbx
+from feeder.jpeg.recode import (
     TILE_WIDTHS_PX,
     RecodeError,
     SegmentLayout,
     TiledJpeg,
     tile_jpeg,
     transform_jpeg,
-)
-from feeder.tiles import (
-    DECODER_SLACK_BYTES,
-    check_segments,
-    join_segments,
-    joined_room_bytes,
-    whole_jpeg,
 )
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.pictures import JPEG_TOKENS, jpegs, tiled_jpegs

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, features
 
-from feeder.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
-from tests.jpegs import SAMPLINGS, cjpeg, encode, picture
-from tests.sources import encoded
+from feeder.jpeg.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
+from tests.support.jpegs import SAMPLINGS, cjpeg, encode, picture
+from tests.support.sources import encoded
 
 _SIZES = ((1, 1), (17, 9), (40, 30), (70, 50), (120, 33))
 

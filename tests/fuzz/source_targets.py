@@ -2,9 +2,9 @@
 
 import random
 
-from feeder.exif import read_orientation
-from feeder.recode import TILE_WIDTHS_PX
-from feeder.sources import SourceError, SourceOptions, prepare_sample
+from feeder.jpeg.recode import TILE_WIDTHS_PX
+from feeder.pack.exif import read_orientation
+from feeder.pack.sources import SourceError, SourceOptions, prepare_sample
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.native_targets import check_whole, damage_jpeg
 from tests.fuzz.pictures import JPEG_TOKENS, jpegs, other_images

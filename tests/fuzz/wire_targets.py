@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from feeder import wire
 from feeder.errors import ProtocolError
-from feeder.session_events import MessageReceived, OpenSlots, PeerGone, SlotsOpened
-from feeder.slot_claim import decode_answer, decode_claim, encode_answer, encode_claim
-from feeder.wire import (
+from feeder.session.events import MessageReceived, OpenSlots, PeerGone, SlotsOpened
+from feeder.wire.claim import decode_answer, decode_claim, encode_answer, encode_claim
+from feeder.wire.messages import (
+    MAGIC,
+    PROTOCOL_VERSION,
     Bye,
     Chunk,
     Draining,
@@ -29,9 +30,9 @@ from feeder.wire import (
 )
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.target import Target
-from tests.session_shell import Shell, recipe
+from tests.support.session_shell import Shell, recipe
 
-PREFIX = wire.MAGIC + bytes([wire.PROTOCOL_VERSION])
+PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
 
 CLIENT_MESSAGES = (
     Hello(dataset="d", recipe=recipe(), seed=1, window=4, client="host"),

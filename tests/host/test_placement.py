@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder import placement
 from feeder.errors import ConfigError, ResourceError
-from feeder.placement import (
+from feeder.host import placement
+from feeder.host.placement import (
     NodePlacement,
     Pin,
     PinMode,
@@ -29,8 +29,8 @@ from feeder.placement import (
     plan_placement,
     restore_affinity,
 )
-from feeder.topology import NumaNode, Topology, UsableCpus, read_topology, usable_cpus
-from tests.machine_tree import two_nodes, write_tree
+from feeder.host.topology import NumaNode, Topology, UsableCpus, read_topology, usable_cpus
+from tests.support.machine_tree import two_nodes, write_tree
 
 AUTO = Pin(mode=PinMode.AUTO)
 OFF = Pin(mode=PinMode.OFF)
@@ -147,7 +147,7 @@ def test_spread_is_whole_and_fair(sizes: list[int], total: int) -> None:
 
 def run_here(code: str) -> str:
     """Run code in an interpreter of its own, as applying a placement changes the process."""
-    preamble = "import os, dataclasses; from feeder.placement import *; "
+    preamble = "import os, dataclasses; from feeder.host.placement import *; "
     answer = subprocess.run(
         [sys.executable, "-c", preamble + code], capture_output=True, text=True, timeout=60
     )
@@ -230,7 +230,7 @@ def test_mask_narrowed_by_an_import_is_seen_and_undone() -> None:
 def test_placement_imports_nothing_heavy() -> None:
     """A node process pins itself before it touches memory, so this must come cheap."""
     printed = run_here(
-        "import sys, feeder.topology; "
+        "import sys, feeder.host.topology; "
         "heavy = {'numpy', 'zmq', 'msgspec', 'psutil', 'PIL', 'torch', 'xxhash'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

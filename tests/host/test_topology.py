@@ -1,4 +1,4 @@
-"""What `feeder.topology` makes of machines of every shape."""
+"""What `feeder.host.topology` makes of machines of every shape."""
 
 import os
 import time
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.topology import format_cpulist, parse_cpulist, read_topology, usable_cpus
-from tests.machine_tree import cgroup_v1, cgroup_v2, node, two_nodes, write_tree
+from feeder.host.topology import format_cpulist, parse_cpulist, read_topology, usable_cpus
+from tests.support.machine_tree import cgroup_v1, cgroup_v2, node, two_nodes, write_tree
 
 EIGHT = frozenset(range(8))
 

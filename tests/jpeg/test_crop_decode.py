@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
-from feeder.tiles import (
+from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
     TileGrids,
     check_segments,
@@ -18,8 +17,9 @@ from feeder.tiles import (
     join_segments,
     joined_room_bytes,
 )
-from tests.jpegs import SAMPLINGS, class_files, decode, encode, picture
-from tests.reference_join import join_reference
+from feeder.jpeg.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
+from tests.support.jpegs import SAMPLINGS, class_files, decode, encode, picture
+from tests.support.reference_join import join_reference
 
 KINDS = [*SAMPLINGS, "grey"]
 

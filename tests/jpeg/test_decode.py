@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from feeder.decode import decode_rgbx, decode_rgbx_reference
-from feeder.recode import tile_jpeg
-from tests.jpegs import SAMPLINGS, encode, ordinary, picture
+from feeder.jpeg.decode import decode_rgbx, decode_rgbx_reference
+from feeder.jpeg.recode import tile_jpeg
+from tests.support.jpegs import SAMPLINGS, encode, ordinary, picture
 
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])

@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from feeder import _native, loaded_libraries, runtime
 from feeder.errors import ResourceError
-from feeder.installed_pillow import InstalledPillow
-from feeder.python_process import single_thread_environment
-from tests.daemon import Daemon, pack_small, run_status
-from tests.plain_pillow import (
+from feeder.jpeg import _native, libraries, loaded_libraries
+from feeder.jpeg.installed_pillow import InstalledPillow
+from feeder.process.python_process import single_thread_environment
+from tests.support.daemon import Daemon, pack_small, run_status
+from tests.support.plain_pillow import (
     LIBRARIES,
     WITHOUT_CODECS,
     mapped_file,
     put_jpeg_turbo,
     put_plain_pillow,
 )
-from tests.sources import REPOSITORY, encoded, image, run_feeder
+from tests.support.sources import REPOSITORY, encoded, image, run_feeder
 
 _REPORT = (
-    "import json; from feeder import runtime; "
-    "print(json.dumps([runtime.library_versions(), runtime.library_warnings()]))"
+    "import json; from feeder.jpeg import libraries; "
+    "print(json.dumps([libraries.library_versions(), libraries.library_warnings()]))"
 )
 
 
@@ -43,27 +43,27 @@ def look_at(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def test_versions_name_everything_that_shapes_bytes() -> None:
-    versions = runtime.library_versions()
+    versions = libraries.library_versions()
     assert set(versions) >= {"feeder", "python", "numpy", "pillow", "libjpeg-turbo", "PyTurboJPEG"}
     assert "pillow-simd" in versions["pillow"]
-    assert ("AVX2" in versions["pillow"]) == runtime.pillow_has_avx2()
+    assert ("AVX2" in versions["pillow"]) == libraries.pillow_has_avx2()
 
 
 def test_this_environment_is_fit() -> None:
-    runtime.check_libraries()
+    libraries.check_libraries()
 
 
 def test_missing_library_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "turbojpeg", None)
     with pytest.raises(ResourceError, match=r"turbojpeg is not installed.*make setup"):
-        runtime.check_libraries()
+        libraries.check_libraries()
 
 
 def test_a_pillow_that_is_half_overwritten_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     environment = put_plain_pillow(tmp_path, "13.0.0")
     version = tmp_path / "PIL" / "_version.py"
     version.write_text(version.read_text().replace("13.0.0", "13.0.1"))
-    code = "from feeder import runtime; runtime.check_libraries()"
+    code = "from feeder.jpeg import libraries; libraries.check_libraries()"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         cwd=REPOSITORY,
@@ -79,21 +79,21 @@ def test_a_pillow_that_is_half_overwritten_is_one_line_with_the_remedy(tmp_path:
 
 def test_build_for_another_cpu_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2\n")
-    assert not runtime.cpu_has_avx2(tmp_path / "cpuinfo")
-    assert not runtime.cpu_has_avx2(tmp_path / "missing")
-    monkeypatch.setattr(runtime, "cpu_has_avx2", lambda: False)
-    monkeypatch.setattr(runtime, "pillow_has_avx2", lambda: True)
+    assert not libraries.cpu_has_avx2(tmp_path / "cpuinfo")
+    assert not libraries.cpu_has_avx2(tmp_path / "missing")
+    monkeypatch.setattr(libraries, "cpu_has_avx2", lambda: False)
+    monkeypatch.setattr(libraries, "pillow_has_avx2", lambda: True)
     with pytest.raises(ResourceError, match=r"AVX2.*make setup"):
-        runtime.check_libraries()
+        libraries.check_libraries()
 
 
 def test_allocator_keeps_picture_buffers() -> None:
-    assert runtime.tune_allocator() in (True, False)
+    assert libraries.tune_allocator() in (True, False)
     assert set(single_thread_environment().values()) == {"1"}
 
 
 def own_version() -> str:
-    return runtime.library_versions()["libjpeg-turbo"]
+    return libraries.library_versions()["libjpeg-turbo"]
 
 
 def other_version() -> str:
@@ -169,7 +169,7 @@ def test_plain_pillow_alone_and_missing_libraries_are_a_line_each() -> None:
 
 def test_no_pillow_at_all_is_left_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert runtime.library_warnings() == ()
+    assert libraries.library_warnings() == ()
 
 
 def test_the_daemon_warns_once_counts_it_and_names_what_runs(tmp_path: Path) -> None:

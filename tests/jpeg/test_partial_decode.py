@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-import feeder.finish
-import feeder.sample
-from feeder import cli
-from feeder.crop import CropPlan, plan_crops
-from feeder.dataset import Dataset
-from feeder.plain_bilinear import resize_plainly
-from feeder.recipe import Interpolation, Recipe
-from feeder.resize import (
+import feeder.sample.finish
+import feeder.sample.reader
+from feeder.cli import main as cli
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.crop_decode import TileGrids
+from feeder.jpeg.plain_bilinear import resize_plainly
+from feeder.jpeg.resize import (
     FILTER_SUPPORT,
     SLACK_BYTES,
     VERSIONS,
@@ -27,10 +26,11 @@ from feeder.resize import (
     resize_pack,
     resize_pack_reference,
 )
-from feeder.sample import SampleReader, plan_decode
-from feeder.tiles import TileGrids
-from tests.jpegs import SAMPLINGS, class_files, decode, encode, picture
-from tests.test_resize import rgbx
+from feeder.plan.crop import CropPlan, plan_crops
+from feeder.plan.recipe import Interpolation, Recipe
+from feeder.sample.reader import SampleReader, plan_decode
+from tests.jpeg.test_resize import rgbx
+from tests.support.jpegs import SAMPLINGS, class_files, decode, encode, picture
 
 SIZES = [(500, 375), (375, 500), (331, 97), (61, 480), (223, 224), (449, 701), (31, 40), (1, 1)]
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -128,7 +128,7 @@ def test_every_filter_and_crop_at_every_scale_equals_pillow_on_the_whole_image(
     version: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (feeder.sample, feeder.finish):
+    for module in (feeder.sample.reader, feeder.sample.finish):
         monkeypatch.setattr(module, "resize_pack", partial(resize_pack, version=version))
     scales: set[int] = set()
     for image_size in (24, 50, 113):

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.recode import (
+from feeder.jpeg.crop_decode import check_segments
+from feeder.jpeg.recode import (
     TILE_WIDTHS_PX,
     RecodeError,
     Subsampling,
@@ -18,8 +19,16 @@ from feeder.recode import (
     tile_jpeg,
     transform_jpeg,
 )
-from feeder.tiles import check_segments
-from tests.jpegs import SAMPLINGS, cjpeg, class_files, decode, encode, jpegtran, ordinary, picture
+from tests.support.jpegs import (
+    SAMPLINGS,
+    cjpeg,
+    class_files,
+    decode,
+    encode,
+    jpegtran,
+    ordinary,
+    picture,
+)
 
 
 def check_geometry(tiled: TiledJpeg) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.resize import main
-from feeder.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
-from tests.jpegs import picture
+from bench.micro.resize import main
+from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
+from tests.support.jpegs import picture
 
 Layout = tuple[int, bool]
 """How many channels, and whether they come in planes."""

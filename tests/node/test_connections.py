@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder import connections
-from feeder.connections import Connections
 from feeder.metrics import SocketCounters
+from feeder.node import connections
+from feeder.node.connections import Connections
 
 
 class Crowd:

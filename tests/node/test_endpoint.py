@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from feeder.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.errors import ConfigError, ResourceError
-from feeder.router import Router
-from feeder.slot_door import SlotDoor
+from feeder.node.endpoint import check_exposure, clear_stale_socket, parse_endpoint
+from feeder.node.router import Router
+from feeder.node.slot_door import SlotDoor
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.accept_pause import BURST, CONNECTIONS_A_S, AcceptPause
-from feeder.connections import UNFINISHED_BYTES_MAX
-from feeder.endpoint import identify_file, parse_endpoint, resting_path
+from feeder.client.blocking import BatchFetcher
+from feeder.client.stats import request_counters
 from feeder.errors import ResourceError
-from feeder.fetch import BatchFetcher
-from feeder.router import Router
-from feeder.stats_request import request_counters
-from feeder.wire import NodeMessage, Ping, Refused, Welcome, encode
-from tests.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
-from tests.misuse import dial, dial_zmtp, frame
+from feeder.node.accept_pause import BURST, CONNECTIONS_A_S, AcceptPause
+from feeder.node.connections import UNFINISHED_BYTES_MAX
+from feeder.node.endpoint import identify_file, parse_endpoint, resting_path
+from feeder.node.router import Router
+from feeder.wire.messages import NodeMessage, Ping, Refused, Welcome, encode
+from tests.support.daemon import DEADLINE_S, Daemon, RawClient, pack_small, small_recipe, wait_until
+from tests.support.misuse import dial, dial_zmtp, frame
 
 MEMORY_MAX = 1 << 30
 """What misuse may take at its worst: tens of ms at a busy machine's speed, generously."""

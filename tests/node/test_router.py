@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from feeder.endpoint import parse_endpoint
 from feeder.errors import ResourceError
-from feeder.router import Router
-from tests.daemon import wait_until
-from tests.misuse import dial_zmtp, frame
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.router import Router
+from tests.support.daemon import wait_until
+from tests.support.misuse import dial_zmtp, frame
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from feeder.admission import NodeIdentity, ServedDataset
 from feeder.metrics import DoorCounters, SocketCounters, WorkerCounters
-from feeder.node_service import NodeService
-from feeder.plan import ShardLayout
-from feeder.wire import Bye, Hello, NodeMessage, Ping, Pong, Welcome, encode
-from tests.session_shell import SAMPLES, limits, recipe
+from feeder.node.service import NodeService
+from feeder.plan.epoch import ShardLayout
+from feeder.session.admission import NodeIdentity, ServedDataset
+from feeder.wire.messages import Bye, Hello, NodeMessage, Ping, Pong, Welcome, encode
+from tests.support.session_shell import SAMPLES, limits, recipe
 
 LEASE_S = 10.0
 
@@ -22,7 +22,7 @@ class Host:
         self.now_s = 1000.0
         self.sent: list[NodeMessage] = []
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
-        monkeypatch.setattr("feeder.node_service.time", clock)
+        monkeypatch.setattr("feeder.node.service.time", clock)
         self.router: Any = SimpleNamespace(
             counters=SocketCounters(),
             has_unread=False,

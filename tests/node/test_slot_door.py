@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.endpoint import parse_endpoint
+from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ProtocolError, ResourceError
-from feeder.lent_memory import LentMemory, NotSharedError, SlotClaim
-from feeder.slot_claim import (
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.slot_door import SlotDoor
+from feeder.wire.claim import (
     ANSWER_BYTES_MAX,
     decode_answer,
     decode_claim,
@@ -26,11 +27,10 @@ from feeder.slot_claim import (
     encode_answer,
     encode_claim,
 )
-from feeder.slot_door import SlotDoor
-from feeder.slot_layout import SlotLayout
-from feeder.slots import SlotMemory
-from tests.daemon import wait_until
-from tests.sources import REPOSITORY
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.slot_memory import SlotMemory
+from tests.support.daemon import wait_until
+from tests.support.sources import REPOSITORY
 
 LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
 
@@ -187,7 +187,7 @@ def test_a_fork_of_the_client_cannot_give_its_slots_back(
     ended: list[str] = []
     lent.before_unmapping(lambda: ended.append("unlocked"))
     with monkeypatch.context() as patch:
-        patch.setattr("feeder.lent_memory.os.getpid", lambda: -1)
+        patch.setattr("feeder.client.mapped_slots.os.getpid", lambda: -1)
         del lent
     room.turn()
     assert ended == []
@@ -200,8 +200,8 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
 ) -> None:
     program = (
         "import os, sys\n"
-        "from feeder.lent_memory import SlotClaim\n"
-        "from tests.test_slot_door import LAYOUT\n"
+        "from feeder.client.mapped_slots import SlotClaim\n"
+        "from tests.node.test_slot_door import LAYOUT\n"
         "def fork():\n"
         "    if os.fork() == 0:\n"
         "        os.read(int(sys.argv[3]), 1)\n"

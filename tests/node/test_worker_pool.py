@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
-from feeder.worker_messages import Configure
-from feeder.worker_pool import WorkerPool
+from feeder.node.worker_pool import WorkerPool
+from feeder.worker.messages import Configure
 
 
 class Polls:

@@ -5,8 +5,8 @@ usage: python -m tests.numa.crossed_process CPU_NODE MEMORY_NODE    (ends with i
 
 import sys
 
-from feeder.placement import NodePlacement, apply_placement
-from feeder.topology import read_topology
+from feeder.host.placement import NodePlacement, apply_placement
+from feeder.host.topology import read_topology
 
 _TOUCHED_BYTES = 16 << 20
 

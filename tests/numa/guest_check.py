@@ -16,14 +16,14 @@ from pathlib import Path
 
 import xxhash
 
-from feeder.placement import NodePlacement, check_placement, count_pages
-from feeder.recipe import Recipe
-from feeder.topology import NumaNode, Topology, format_cpulist, read_topology
+from feeder.host.placement import NodePlacement, check_placement, count_pages
+from feeder.host.topology import NumaNode, Topology, format_cpulist, read_topology
+from feeder.plan.recipe import Recipe
 from tests.numa.daemon import Daemon
 from tests.numa.processes import node_processes, processors
 from tests.numa.processes import workers as workers_of
 from tests.numa.report import Report
-from tests.wire_client import WireClient
+from tests.support.wire_client import WireClient
 
 BASE_PORT = 5555
 BATCH_SIZE = 16

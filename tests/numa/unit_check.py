@@ -5,12 +5,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from feeder.placement import NodePlacement, check_placement
-from feeder.recipe import Recipe
-from feeder.topology import read_topology
+from feeder.host.placement import NodePlacement, check_placement
+from feeder.host.topology import read_topology
+from feeder.plan.recipe import Recipe
 from tests.numa.processes import children, node_processes, workers
 from tests.numa.report import Report
-from tests.wire_client import WireClient
+from tests.support.wire_client import WireClient
 
 ENDPOINTS = (
     "tcp://127.0.0.1:5555",

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.manifest import samples_in_shard
-from feeder.pack_balance import PartChange, Rows, plan_balance
+from feeder.dataset.manifest import samples_in_shard
+from feeder.pack.balance import PartChange, Rows, plan_balance
 
 _COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

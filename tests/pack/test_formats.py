@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder.manifest import load_manifest
-from feeder.sources import SourceError, SourceOptions, prepare_sample, sniff_format
-from tests.jpegs import ordinary
-from tests.sources import encoded, image, pixels, run_feeder
+from feeder.dataset.manifest import load_manifest
+from feeder.pack.sources import SourceError, SourceOptions, prepare_sample, sniff_format
+from tests.support.jpegs import ordinary
+from tests.support.sources import encoded, image, pixels, run_feeder
 
 LOSSLESS = ("tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "packbits", "lzma", "zstd")
 BILEVEL = ("group3", "group4", "tiff_ccitt")

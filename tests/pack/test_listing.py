@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feeder.dataset.format import decode_name
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack_listing import SourceListing, list_source, unpacked_name
-from feeder.shard_format import decode_name
-from tests.sources import encoded, image
+from feeder.pack.listing import SourceListing, list_source, unpacked_name
+from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())
 

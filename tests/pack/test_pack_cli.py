@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
-from tests.sources import (
+from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
+from tests.support.sources import (
     REPOSITORY,
     encoded,
     error_line,
@@ -59,7 +59,7 @@ import sys, time
 def wait(event, arguments):
     if event == "open" and str(arguments[0]).endswith(".jpg"):
         time.sleep(0.5)
-if "feeder.task_pool" in sys.orig_argv:
+if "feeder.pack.task_pool" in sys.orig_argv:
     sys.addaudithook(wait)
 """
 """A sitecustomize: an image takes half a second to open."""

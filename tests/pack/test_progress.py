@@ -2,7 +2,7 @@
 
 import io
 
-from feeder.progress import ProgressLine, format_duration
+from feeder.pack.progress import ProgressLine, format_duration
 
 
 class _Terminal(io.StringIO):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.dataset import Dataset
+from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
+from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
-from feeder.pack import PackOptions, choose_layout
-from feeder.pack_work import STATE_NAME, WorkFolder
-from feeder.plan import MAX_SEED
-from feeder.verify import Verification
-from tests.sources import InlinePool, encoded, file_tree, image, make_source, pack, silent
+from feeder.pack.run import PackOptions, choose_layout
+from feeder.pack.verify import Verification
+from feeder.pack.work_folder import STATE_NAME, WorkFolder
+from feeder.plan.epoch import MAX_SEED
+from tests.support.sources import InlinePool, encoded, file_tree, image, make_source, pack, silent
 
 _IMAGES = 29
 
@@ -38,8 +38,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack and verify in this process."""
-    monkeypatch.setattr("feeder.pack.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.verify.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.verify.TaskPool", InlinePool)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset of ``source``, packed undisturbed."""
     path = tmp_path_factory.mktemp("reference") / "packed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.TaskPool", InlinePool)
+        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
         pack(source, path, shards=6)
     return path
 
@@ -75,7 +75,7 @@ def _pack_until_publishing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("feeder.pack.publish_parts", stop)
+        patch.setattr("feeder.pack.run.publish_parts", stop)
         with pytest.raises(KeyboardInterrupt):
             pack(source, path, shards=shards)
 
@@ -345,7 +345,7 @@ def test_dead_worker_is_named_and_the_rest_is_kept(
     source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "packed"
-    monkeypatch.setattr("feeder.pack.PartTask", _WrongTask)
+    monkeypatch.setattr("feeder.pack.run.PartTask", _WrongTask)
     with pytest.raises(ResourceError, match=r"worker process \d+ died \(exit status 1\)"):
         pack(source, path, shards=6)
     monkeypatch.undo()

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from feeder import sources
-from feeder.exif import read_orientation
-from feeder.recode import Subsampling, tile_jpeg
-from feeder.shard_format import Oddity
-from feeder.sources import (
+from feeder.dataset.format import Oddity
+from feeder.jpeg.recode import Subsampling, tile_jpeg
+from feeder.pack import sources
+from feeder.pack.exif import read_orientation
+from feeder.pack.sources import (
     SourceError,
     SourceOptions,
     SourceSample,
@@ -26,8 +26,8 @@ from feeder.sources import (
     sniff_file,
     sniff_format,
 )
-from tests.jpegs import cjpeg, ordinary, picture
-from tests.sources import encoded, image, pixels
+from tests.support.jpegs import cjpeg, ordinary, picture
+from tests.support.sources import encoded, image, pixels
 
 _OPTIONS = SourceOptions(tile_width_px=32, apply_exif=False, quality=95)
 _UPRIGHT = SourceOptions(tile_width_px=32, apply_exif=True, quality=95)

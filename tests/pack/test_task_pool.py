@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.task_pool import TaskPool, choose_jobs
+from feeder.pack.task_pool import TaskPool, choose_jobs
 
 _MODULE = """
 import os, signal
@@ -93,12 +93,12 @@ def test_processes_that_cannot_be_started_are_a_resource_error(
 def test_worker_without_its_parent_ends(tmp_path: Path) -> None:
     """Its parent died before the kernel was asked to tell: another process adopted the worker."""
     result = subprocess.run(
-        [sys.executable, "-m", "feeder.task_pool", "0", "1", "pool_tasks"],
+        [sys.executable, "-m", "feeder.pack.task_pool", "0", "1", "pool_tasks"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
         check=False,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert (result.returncode, result.stderr) == (0, b"")
 

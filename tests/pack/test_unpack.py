@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.dataset.format import decode_name, encode_name, shard_name
+from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError, DatasetError
-from feeder.manifest import MANIFEST_NAME
-from feeder.shard_format import decode_name, encode_name, shard_name
-from feeder.unpack import SHORTENED_NAME, unpack_dataset
-from feeder.unpack_names import NameLimits, choose_name
-from tests.jpegs import SAMPLINGS, encode, picture
-from tests.sources import InlinePool, encoded, file_tree, image, make_source, pack, pixels, silent
+from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
+from feeder.pack.unpack_names import NameLimits, choose_name
+from tests.support.jpegs import SAMPLINGS, encode, picture
+from tests.support.sources import (
+    InlinePool,
+    encoded,
+    file_tree,
+    image,
+    make_source,
+    pack,
+    pixels,
+    silent,
+)
 
 LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
 
@@ -23,8 +32,8 @@ LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
 @pytest.fixture(autouse=True)
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack and unpack in this process."""
-    monkeypatch.setattr("feeder.pack.TaskPool", InlinePool)
-    monkeypatch.setattr("feeder.unpack.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.unpack.TaskPool", InlinePool)
 
 
 @pytest.fixture

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.dataset.format import decode_name, encode_name
 from feeder.errors import DatasetError, ResourceError
-from feeder.shard_format import decode_name, encode_name
-from feeder.unpack import SHORTENED_NAME
-from feeder.unpack_names import NameLimits, choose_name
-from tests.sources import encoded, error_line, file_tree, image, make_source, pack, run_feeder
+from feeder.pack.unpack import SHORTENED_NAME
+from feeder.pack.unpack_names import NameLimits, choose_name
+from tests.support.sources import (
+    encoded,
+    error_line,
+    file_tree,
+    image,
+    make_source,
+    pack,
+    run_feeder,
+)
 
 LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
 MARK = re.compile(r"~[0-9a-f]{32}(\.jpg)?$")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from feeder.dataset.format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
+from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
+from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
-from feeder.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
-from feeder.recode import SegmentLayout
-from feeder.shard_format import RECORD, SampleRecord, ShardHeader, checksum, shard_name
-from feeder.shard_reader import ShardReader
-from feeder.verify import Verification
-from feeder.verify_shard import find_fault
-from tests.sources import InlinePool, encoded, image, make_source, pack, silent
+from feeder.jpeg.recode import SegmentLayout
+from feeder.pack.verify import Verification
+from feeder.pack.verify_shard import find_fault
+from tests.support.sources import InlinePool, encoded, image, make_source, pack, silent
 
 _SHARDS = 2
 
@@ -28,8 +28,8 @@ _SHARDS = 2
 def inline() -> Any:
     """Pack and verify in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feeder.pack.TaskPool", InlinePool)
-        patch.setattr("feeder.verify.TaskPool", InlinePool)
+        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
+        patch.setattr("feeder.pack.verify.TaskPool", InlinePool)
         yield
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.augment import (
+from feeder.plan.augment import (
     OPERATIONS,
     Augmentation,
     is_augmented,
@@ -17,11 +17,11 @@ from feeder.augment import (
     rand_augment_magnitudes,
     trivial_augment_magnitudes,
 )
-from feeder.crop import TRIES, plan_crops
-from feeder.erasing import NOISE_MEAN, NOISE_STD
-from feeder.recipe import MEAN_COLOUR, Recipe
-from feeder.rng import Stream, uniforms
-from tests.fairness import chi_square_z, ks_statistic
+from feeder.plan.crop import TRIES, plan_crops
+from feeder.plan.erasing import NOISE_MEAN, NOISE_STD
+from feeder.plan.recipe import MEAN_COLOUR, Recipe
+from feeder.plan.rng import Stream, uniforms
+from tests.support.fairness import chi_square_z, ks_statistic
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD
 
 ALL_ON: dict[str, Any] = {

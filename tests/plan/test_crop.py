@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.crop import TRIES, CropPlan, plan_crops
-from feeder.recipe import Recipe
-from feeder.rng import Stream, uniforms
+from feeder.plan.crop import TRIES, CropPlan, plan_crops
+from feeder.plan.recipe import Recipe
+from feeder.plan.rng import Stream, uniforms
 
 Box = tuple[float, float, float, float]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from feeder.crop import _exp, plan_crops
-from feeder.recipe import Recipe
-from tests.fairness import chi_square_z, ks_statistic
+from feeder.plan.crop import _exp, plan_crops
+from feeder.plan.recipe import Recipe
+from tests.support.fairness import chi_square_z, ks_statistic
 
 SAMPLES = 20_000
 UNLIKELY = 1.95  # p = 0.001 of the two-sample Kolmogorov-Smirnov test

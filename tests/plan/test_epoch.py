@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.plan import EpochPlan, LastBatch, ShardLayout
-from tests.fairness import chi_square_z
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from tests.support.fairness import chi_square_z
 
 layouts = st.integers(1, 40).flatmap(
     lambda shards: st.builds(

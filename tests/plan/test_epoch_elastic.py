@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.plan import EpochPlan, LastBatch, ShardLayout, rank_indices, steps_per_rank
-from tests.test_plan import make_plan, whole_epoch
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout, rank_indices, steps_per_rank
+from tests.plan.test_epoch import make_plan, whole_epoch
 
 PRIMES = (53, 97, 1009)
 

@@ -17,9 +17,9 @@ CROPS = "2d6f18f1553ea5eac06c505f39f711c1"
 DIGESTS = """
 import hashlib
 import numpy as np
-from feeder.crop import plan_crops
-from feeder.plan import EpochPlan, LastBatch, ShardLayout
-from feeder.recipe import Recipe
+from feeder.plan.crop import plan_crops
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.recipe import Recipe
 
 order = hashlib.blake2b(digest_size=16)
 for samples, shards, lanes in ((1, 1, 1), (97, 5, 3), (10_007, 16, 4), (14_197_122, 1024, 8)):
@@ -50,7 +50,7 @@ def digests_elsewhere(**environment: str) -> list[str]:
     finished = subprocess.run(
         [sys.executable, "-c", DIGESTS],
         env={**os.environ, **environment},
-        cwd=Path(__file__).resolve().parents[1],
+        cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
         timeout=120,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.plan import LastBatch, rank_indices, steps_per_rank
+from feeder.plan.epoch import LastBatch, rank_indices, steps_per_rank
 
 world_sizes = st.integers(1, 70) | st.sampled_from([1, 2, 3, 5, 7, 11, 13, 509])
 

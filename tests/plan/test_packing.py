@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.packing import DEFAULT_PACKING, Packing, pack_levels, pixel_layout_of, unpack_levels
-from feeder.recipe import Recipe
-from feeder.slot_layout import SlotLayout
+from feeder.plan.packing import (
+    DEFAULT_PACKING,
+    Packing,
+    pack_levels,
+    pixel_layout_of,
+    unpack_levels,
+)
+from feeder.plan.recipe import Recipe
+from feeder.wire.slot_layout import SlotLayout
 
 PACKINGS = get_args(Packing)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.permutation import MAX_SIZE, KeyedPermutations, keyed_order
-from feeder.rng import Purpose, derive_key, derive_keys
-from tests.fairness import chi_square_z
+from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
+from feeder.plan.rng import Purpose, derive_key, derive_keys
+from tests.support.fairness import chi_square_z
 
 IMAGENET_21K = 14_197_122
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.packing import Packing
-from feeder.plan import LastBatch, ShardLayout
-from feeder.recipe import Recipe, parse_field
+from feeder.plan.epoch import LastBatch, ShardLayout
+from feeder.plan.packing import Packing
+from feeder.plan.recipe import Recipe, parse_field
 
 TRAIN = Recipe.for_split("train", batch_size=256)
 VAL = Recipe.for_split("val", batch_size=256)

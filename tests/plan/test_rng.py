@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.rng import (
+from feeder.plan.rng import (
     GAMMA,
     Purpose,
     Stream,
@@ -15,7 +15,7 @@ from feeder.rng import (
     uniform_integers,
     uniforms,
 )
-from tests.fairness import chi_square_z
+from tests.support.fairness import chi_square_z
 
 words = st.integers(0, 2**64 - 1)
 

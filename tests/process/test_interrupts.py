@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import DEADLINE_S
-from tests.sources import file_tree, make_source, pack
+from tests.support.daemon import DEADLINE_S
+from tests.support.sources import file_tree, make_source, pack
 
 SCRIPT = Path(sys.executable).with_name("feeder")
 
@@ -22,7 +22,7 @@ def fork_and_interrupt(event, arguments):
     global imports, every
     if event != "import":
         return
-    if not imports and arguments[0] != "feeder.standard_streams":  # no line of ours has run yet
+    if not imports and arguments[0] != "feeder.process.standard_streams":  # nothing of ours ran yet
         return
     if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "leave" and imports:
         return  # the command has begun its work, and handles its signals by itself
@@ -67,7 +67,7 @@ WHILE_SERVING_STARTS = """
 import os, signal, sys
 
 def interrupt(event, arguments):
-    if event == "import" and arguments[0] == "feeder.supervisor":
+    if event == "import" and arguments[0] == "feeder.daemon.supervisor":
         os.kill(os.getpid(), signal.SIGTERM)
 
 sys.addaudithook(interrupt)
@@ -92,7 +92,7 @@ def run_with(
         list(map(str, command)),
         env={
             **os.environ,
-            "PYTHONPATH": f"{hooks}{os.pathsep}{Path(__file__).parents[1]}",
+            "PYTHONPATH": f"{hooks}{os.pathsep}{Path(__file__).parents[2]}",
             "NOTES": str(folder / "notes"),
             "EVERY": str(every),
             "RUNS": " ".join(map(str, command[1:3])),
@@ -167,7 +167,7 @@ def test_an_interrupted_keygen_leaves_both_keys_or_none(
 
 def test_ignored_signals_stay_ignored_while_a_command_starts() -> None:
     program = (
-        "import os, signal, sys\nfrom feeder.program import run_program\n"
+        "import os, signal, sys\nfrom feeder.process.program import run_program\n"
         "def main():\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return 0\n"

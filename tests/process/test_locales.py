@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from feeder.manifest import load_manifest
-from tests.sources import REPOSITORY, encoded, feeder_command, image
+from feeder.dataset.manifest import load_manifest
+from tests.support.sources import REPOSITORY, encoded, feeder_command, image
 
 LATIN1 = "en_US.ISO-8859-1"
 LOCALES = ("utf-8", "ascii", "latin-1")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import FeederError
-from feeder.pack_work import WorkFolder
-from feeder.regular_file import IrregularFileError, open_regular, read_regular
-from feeder.topology import read_topology
-from tests.daemon import pack_small
-from tests.sources import error_line, run_feeder
+from feeder.host.topology import read_topology
+from feeder.pack.work_folder import WorkFolder
+from feeder.process.regular_file import IrregularFileError, open_regular, read_regular
+from tests.support.daemon import pack_small
+from tests.support.sources import error_line, run_feeder
 
 PIPE = "it is a named pipe (FIFO), not a regular file"
 
@@ -132,7 +132,7 @@ def test_a_pipe_in_a_machines_description_is_not_waited_for(tmp_path: Path) -> N
 
 
 def test_a_pipe_in_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
-    checkpoint = pytest.importorskip("trainer_client._checkpoint")
+    checkpoint = pytest.importorskip("trainer_client.reference.checkpoint")
     path = replace_by_pipe(tmp_path / "checkpoint.pt")
     with pytest.raises(FeederError, match=r"cannot read the checkpoint .*named pipe"):
         checkpoint.load_checkpoint(path)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from feeder.disk_errors import explain_disk_errors
 from feeder.errors import ResourceError
-from feeder.shortage import check_threads, explain_os_error, explain_shortage
-from feeder.task_pool import _perform_one, _raise_error
-from tests.daemon import DEADLINE_S, wait_until
-from tests.sources import make_source, pack
+from feeder.pack.disk_errors import explain_disk_errors
+from feeder.pack.task_pool import _perform_one, _raise_error
+from feeder.process.shortage import check_threads, explain_os_error, explain_shortage
+from tests.support.daemon import DEADLINE_S, wait_until
+from tests.support.sources import make_source, pack
 
 SCRIPT = Path(sys.executable).with_name("feeder")
 LIMITS_KB = (25_000, 60_000, 90_000, 115_000, 122_000, 130_000, 140_000, 150_000, 300_000)
@@ -98,7 +98,7 @@ def test_the_other_programs_with_little_address_space_are_one_line(
 ) -> None:
     done = subprocess.run(
         under_limit(limit_kb, sys.executable, "-m", *command),
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -112,8 +112,8 @@ def test_the_other_programs_with_little_address_space_are_one_line(
 def test_want_of_threads_is_found_before_libzmq_aborts() -> None:
     program = (
         "import resource, sys\nimport zmq\n"
-        "from feeder.program import run_program\n"
-        "from feeder.stats_request import request_counters\n"
+        "from feeder.process.program import run_program\n"
+        "from feeder.client.stats import request_counters\n"
         "def main():\n"
         "    pages = int(open('/proc/self/statm').read().split()[0])\n"
         "    limit = pages * resource.getpagesize() + (4 << 20)\n"
@@ -157,7 +157,7 @@ def test_threads_of_others_that_start_meanwhile_are_not_waited_for(
         return start_thread(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_thread, "start_new_thread", start_another_too)
-    monkeypatch.setattr("feeder.shortage._THREADS_END_S", 3600.0)
+    monkeypatch.setattr("feeder.process.shortage._THREADS_END_S", 3600.0)
     try:
         check_threads(2)
     finally:
@@ -167,7 +167,7 @@ def test_threads_of_others_that_start_meanwhile_are_not_waited_for(
 
 
 def test_threads_are_checked_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.shortage._TASKS", "/nowhere")
+    monkeypatch.setattr("feeder.process.shortage._TASKS", "/nowhere")
     check_threads(2)
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.dataset import Dataset
+from feeder.client.stats import request_counters
+from feeder.dataset.opened import Dataset
 from feeder.errors import PeerError
-from feeder.log_lines import LineStream, cut_into_pieces
-from feeder.stats_request import request_counters
-from tests.daemon import (
+from feeder.process.log_lines import LineStream, cut_into_pieces
+from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
     check_batch,
@@ -29,7 +29,7 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.sources import REPOSITORY, feeder_command
+from tests.support.sources import REPOSITORY, feeder_command
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import DEADLINE_S, Daemon, run_status
-from tests.sources import file_tree, make_source, pack
+from tests.support.daemon import DEADLINE_S, Daemon, run_status
+from tests.support.sources import file_tree, make_source, pack
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
 SCRIPT = Path(sys.executable).with_name("feeder")
@@ -102,7 +102,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(
         "    ours = [os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)]\n"
         "    with open(os.environ['NOTES'], 'a') as notes:\n"
         "        print(*ours, file=notes)\n"
-        "if 'feeder.first_read' not in sys.orig_argv:\n"  # which is killed when it has answered
+        "if 'feeder.dataset.first_read' not in sys.orig_argv:\n"  # killed when it answered
         "    atexit.register(note)\n"
     )
     notes = tmp_path / "notes"
@@ -179,7 +179,7 @@ def test_an_output_that_would_block_is_waited_for(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     program = (
-        "import sys\nfrom feeder.program import run_program\n"
+        "import sys\nfrom feeder.process.program import run_program\n"
         "def main():\n    print('x' * 1_000_000)\n    return 0\n"
         "sys.exit(run_program('test', main))\n"
     )

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
-from feeder.augment import Operation, Step
-from feeder.augment_ops import apply_steps
+from feeder.plan.augment import Operation, Step
+from feeder.sample.augment_ops import apply_steps
 
 SIDE = 41
 

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder import cli
-from feeder.cache_plan import DecodedSize, FillAllowance, place_bytes, plan_cache
-from feeder.dataset import Dataset
-from feeder.decoded_cache import DecodedCache
+from feeder.cli import main as cli
+from feeder.dataset.format import shard_name
+from feeder.dataset.manifest import ShardEntry
+from feeder.dataset.opened import Dataset
+from feeder.dataset.proven_shard import ProvenShard
 from feeder.errors import DatasetError
-from feeder.manifest import ShardEntry
-from feeder.node_start import measure_pictures
-from feeder.packing import Packing, Pixels, pixel_layout_of
-from feeder.proven_shard import ProvenShard
-from feeder.recipe import Interpolation, Recipe
-from feeder.sample import SampleReader
-from feeder.sample_cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
-from feeder.shard_format import shard_name
-from tests.jpegs import SAMPLINGS, encode, picture
+from feeder.node.start import measure_pictures
+from feeder.plan.packing import Packing, Pixels, pixel_layout_of
+from feeder.plan.recipe import Interpolation, Recipe
+from feeder.sample.cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import DecodedSize, FillAllowance, place_bytes, plan_cache
+from feeder.sample.reader import SampleReader
+from tests.support.jpegs import SAMPLINGS, encode, picture
 
 SIZES = [(224, 224), (31, 40), (150, 97), (97, 150), (300, 61), (1, 1), (5, 3), (223, 299)]
 
@@ -316,7 +316,7 @@ def test_an_image_that_does_not_decode_gives_its_claim_back(
     cache = create(dataset)
     reader = _eager_reader(cache, dataset)
     with monkeypatch.context() as patched:
-        patched.setattr("feeder.sample.decode_rgbx", refuse)
+        patched.setattr("feeder.sample.reader.decode_rgbx", refuse)
         with pytest.raises(raised):
             fill(reader, np.array([0]), 8)
     assert count_locks(cache) == 0
@@ -352,7 +352,7 @@ def test_a_damaged_shard_is_looked_at_once_for_the_decoded_size(
             opened.append(number)
             super().__init__(folder, entry, number, *rest)
 
-    monkeypatch.setattr("feeder.dataset.ProvenShard", Watched)
+    monkeypatch.setattr("feeder.dataset.opened.ProvenShard", Watched)
     with Dataset.open(tmp_path) as dataset:
         assert measure_pictures(dataset).picture_bytes > 0
     assert opened == [0]

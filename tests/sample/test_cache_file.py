@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.cache_plan import (
+from feeder.errors import ResourceError
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import (
     ENTRY_BYTES,
     PAGE_BYTES,
     CachePlan,
@@ -19,9 +21,16 @@ from feeder.cache_plan import (
     place_bytes,
     plan_cache,
 )
-from feeder.decoded_cache import DecodedCache
-from feeder.errors import ResourceError
-from tests.cache_process import SOURCE, content_of, fill, find, hash_of, process, read, size_of
+from tests.support.cache_process import (
+    SOURCE,
+    content_of,
+    fill,
+    find,
+    hash_of,
+    process,
+    read,
+    size_of,
+)
 
 ROOM = 4 << 20
 
@@ -307,7 +316,7 @@ def test_readers_cannot_write_and_nobody_can_resize(cache: DecodedCache) -> None
 def test_what_was_read_is_forgotten_now_and_then_and_still_there(
     cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.decoded_cache._MAPPED_BYTES_MAX", 10_000)
+    monkeypatch.setattr("feeder.sample.cache_file._MAPPED_BYTES_MAX", 10_000)
     assert all(fill(cache, key) for key in range(20))
     for _ in range(3):
         check(cache, *range(20))
@@ -336,7 +345,7 @@ def test_memory_of_another_size_is_refused_and_its_descriptor_closed(cache: Deco
 
 
 def test_a_directory_that_is_none_is_refused(cache: DecodedCache) -> None:
-    from feeder import _native
+    from feeder.jpeg import _native
 
     words, places = np.zeros(5, np.uint64), np.zeros(1, np.int64)
     one = np.zeros(1, np.int64)

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder import finish
-from feeder.augment import plan_augmentations
-from feeder.augment_ops import apply_steps
-from feeder.dataset import Dataset
-from feeder.finish import Finisher
-from feeder.packing import Packing, pixel_layout_of, unpack_levels
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from tests.synthetic_sets import pack_synthetic
+from feeder.dataset.opened import Dataset
+from feeder.plan.augment import plan_augmentations
+from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
+from feeder.plan.recipe import Recipe
+from feeder.sample import finish
+from feeder.sample.augment_ops import apply_steps
+from feeder.sample.finish import Finisher
+from feeder.sample.reader import SampleReader
+from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 23
 SIZE = 32

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder import cli
-from feeder.crop import plan_crops
-from feeder.dataset import Dataset
-from feeder.plain_bilinear import resize_plainly
-from feeder.recipe import Interpolation, Recipe
-from feeder.sample import SampleReader
-from tests.jpegs import decode, encode, picture
+from feeder.cli import main as cli
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.plain_bilinear import resize_plainly
+from feeder.plan.crop import plan_crops
+from feeder.plan.recipe import Interpolation, Recipe
+from feeder.sample.reader import SampleReader
+from tests.support.jpegs import decode, encode, picture
 
 SIZES = [(224, 200), (31, 40), (500, 375), (900, 61), (1, 1), (449, 700)]
 SIZE = 96

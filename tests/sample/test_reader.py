@@ -9,15 +9,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder import cli
-from feeder.crop import plan_crops
-from feeder.dataset import Dataset
+from feeder.cli import main as cli
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
-from feeder.recipe import MAX_IMAGE_SIZE, Recipe
-from feeder.sample import STAGES, SampleReader, plan_decode
-from feeder.scratch import Scratch
-from feeder.tiles import TileGrids
-from tests.jpegs import SAMPLINGS, class_files, decode, encode, picture
+from feeder.jpeg.crop_decode import TileGrids
+from feeder.jpeg.scratch import Scratch
+from feeder.plan.crop import plan_crops
+from feeder.plan.recipe import MAX_IMAGE_SIZE, Recipe
+from feeder.sample.reader import STAGES, SampleReader, plan_decode
+from tests.support.jpegs import SAMPLINGS, class_files, decode, encode, picture
 
 SIZES = [(224, 224), (31, 40), (500, 375), (375, 500), (900, 61), (640, 640), (1, 1), (449, 1100)]
 

@@ -16,19 +16,26 @@ from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 from PIL import ImageEnhance
 from turbojpeg import TJFLAG_FASTDCT, TJFLAG_FASTUPSAMPLE, TJPF_RGBX
 
-import feeder.decode
-import feeder.erasing
-import feeder.finish
-import feeder.plan
-import feeder.sample
-import feeder.self_test
-from feeder.augment import OPERATIONS, plan_augmentations
-from feeder.crop import plan_crops
+import feeder.jpeg.decode
+import feeder.plan.epoch
+import feeder.plan.erasing
+import feeder.sample.finish
+import feeder.sample.reader
+import feeder.sample.self_test
 from feeder.errors import ResourceError
-from feeder.resize import VERSIONS, resize_pack
-from feeder.self_test import IMAGE_FOLDER, IMAGES, KEYS, RECIPES, PackedImages, compute_self_test
-from tests.daemon import DEADLINE_S
-from tests.sources import REPOSITORY
+from feeder.jpeg.resize import VERSIONS, resize_pack
+from feeder.plan.augment import OPERATIONS, plan_augmentations
+from feeder.plan.crop import plan_crops
+from feeder.sample.self_test import (
+    IMAGE_FOLDER,
+    IMAGES,
+    KEYS,
+    RECIPES,
+    PackedImages,
+    compute_self_test,
+)
+from tests.support.daemon import DEADLINE_S
+from tests.support.sources import REPOSITORY
 
 HERE = compute_self_test()
 
@@ -47,11 +54,11 @@ def test_it_is_32_hexadecimal_digits() -> None:
 
 def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Path) -> None:
     program = (
-        "import functools, feeder.finish, feeder.sample\n"
-        "from feeder.resize import resize_pack\n"
+        "import functools, feeder.sample.finish, feeder.sample.reader\n"
+        "from feeder.jpeg.resize import resize_pack\n"
         "portable = functools.partial(resize_pack, version='portable')\n"
-        "feeder.sample.resize_pack = feeder.finish.resize_pack = portable\n"
-        "from feeder.self_test import compute_self_test\n"
+        "feeder.sample.reader.resize_pack = feeder.sample.finish.resize_pack = portable\n"
+        "from feeder.sample.self_test import compute_self_test\n"
         "print(compute_self_test())\n"
     )
     elsewhere = {"LC_ALL": "C", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "77"}
@@ -72,7 +79,7 @@ def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Pa
 def test_it_is_the_same_with_each_version_of_resizing(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (feeder.sample, feeder.finish):
+    for module in (feeder.sample.reader, feeder.sample.finish):
         monkeypatch.setattr(module, "resize_pack", partial(resize_pack, version=version))
     assert compute_self_test() == HERE
 
@@ -83,7 +90,7 @@ def decode_with(flags: int) -> Callable[..., None]:
     def decode(
         jpeg: np.ndarray, width: int, height: int, scale: int, stride: int, out: np.ndarray
     ) -> None:
-        picture = feeder.decode.turbojpeg().decode(
+        picture = feeder.jpeg.decode.turbojpeg().decode(
             jpeg,
             pixel_format=TJPF_RGBX,
             scaling_factor=(1, scale) if scale > 1 else None,
@@ -99,7 +106,7 @@ def decode_with(flags: int) -> Callable[..., None]:
 def test_it_is_the_same_with_another_decoder_of_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeder.sample, "decode_rgbx", decode_with(0))
+    monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode_with(0))
     assert compute_self_test() == HERE
 
 
@@ -119,23 +126,27 @@ def _reverse(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 CHANGES: dict[str, tuple[object, str, Callable[..., object]]] = {
     "fast upsampling": (
-        feeder.sample,
+        feeder.sample.reader,
         "decode_rgbx",
         lambda _: decode_with(TJFLAG_FASTUPSAMPLE),
     ),
-    "fast DCT": (feeder.sample, "decode_rgbx", lambda _: decode_with(TJFLAG_FASTDCT)),
-    "one level of resizing": (feeder.sample, "resize_pack", _change_a_level),
-    "one level of resizing before augmenting": (feeder.finish, "resize_pack", _change_a_level),
+    "fast DCT": (feeder.sample.reader, "decode_rgbx", lambda _: decode_with(TJFLAG_FASTDCT)),
+    "one level of resizing": (feeder.sample.reader, "resize_pack", _change_a_level),
+    "one level of resizing before augmenting": (
+        feeder.sample.finish,
+        "resize_pack",
+        _change_a_level,
+    ),
     "one level of resizing without antialiasing": (
-        feeder.finish,
+        feeder.sample.finish,
         "resize_plainly",
         _change_a_level,
     ),
     "an enhancement": (ImageEnhance, "Color", lambda _: ImageEnhance.Brightness),
-    "noise": (feeder.erasing, "random_bytes", _reverse),
-    "the batch order": (feeder.plan.EpochPlan, "samples", _reverse),
+    "noise": (feeder.plan.erasing, "random_bytes", _reverse),
+    "the batch order": (feeder.plan.epoch.EpochPlan, "samples", _reverse),
     "labels": (
-        feeder.self_test,
+        feeder.sample.self_test,
         "record_of",
         lambda original: lambda *a, label, **b: original(*a, label=label + 1, **b),
     ),
@@ -181,14 +192,17 @@ def test_its_images_are_small_and_installed_with_the_package() -> None:
     assert {file.stem for file in files} == set(IMAGES)
     assert sum(file.stat().st_size for file in files) < 60_000
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
-    assert f"{IMAGE_FOLDER.name}/*.jpg" in project["tool"]["setuptools"]["package-data"]["feeder"]
+    assert (
+        f"{IMAGE_FOLDER.name}/*.jpg"
+        in project["tool"]["setuptools"]["package-data"]["feeder.sample"]
+    )
 
 
 def test_images_that_are_missing_or_damaged_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(IMAGE_FOLDER, tmp_path / "images")
-    monkeypatch.setattr(feeder.self_test, "IMAGE_FOLDER", folder)
+    monkeypatch.setattr(feeder.sample.self_test, "IMAGE_FOLDER", folder)
     image = folder / f"{IMAGES[0]}.jpg"
     image.write_bytes(image.read_bytes()[:1000])
     with pytest.raises(ResourceError, match=r"444\.jpg, a part of feeder, .*truncated"):
@@ -202,6 +216,6 @@ def test_a_decoder_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatc
     def fail(*_: object) -> None:
         raise ValueError("Huffman is out")
 
-    monkeypatch.setattr(feeder.sample, "decode_rgbx", fail)
+    monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", fail)
     with pytest.raises(ResourceError, match=r"image of the self-test .* \(Huffman is out\)"):
         compute_self_test()

@@ -16,14 +16,14 @@ import pytest
 import zmq
 
 from bench.daemon import free_port
-from feeder import fetch, stats_request
+from feeder.client import blocking, stats
+from feeder.client.blocking import BatchFetcher
+from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.fetch import BatchFetcher
-from feeder.handshake import Address, HandshakeProblem, ask_mechanism, dial
-from feeder.keys import ClientKeys
-from feeder.stats_request import request_counters
-from feeder.wire import ClientMessage, Welcome, encode
-from tests.daemon import (
+from feeder.security.handshake import Address, HandshakeProblem, ask_mechanism, dial
+from feeder.security.keys import ClientKeys
+from feeder.wire.messages import ClientMessage, Welcome, encode
+from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
     RawClient,
@@ -32,8 +32,8 @@ from tests.daemon import (
     small_recipe,
     wait_until,
 )
-from tests.key_pairs import KeyPair
-from tests.sources import error_line, run_feeder
+from tests.support.key_pairs import KeyPair
+from tests.support.sources import error_line, run_feeder
 from trainer_client import FeederLoader
 
 TOLD_S = 2.0
@@ -231,7 +231,7 @@ def test_refusals_are_counted_by_reason_and_logged_without_the_key(place: Place)
 
 
 @pytest.mark.parametrize("problem", ["does not know the key of 'stranger'", "has no keys"])
-@pytest.mark.parametrize("module", [fetch, stats_request])
+@pytest.mark.parametrize("module", [blocking, stats])
 def test_who_is_refused_before_it_has_said_a_word_is_told_why(
     place: Place,
     plain: Daemon,
@@ -260,7 +260,7 @@ def test_who_is_refused_before_it_has_said_a_word_is_told_why(
 
     monkeypatch.setattr(module, "dial", dial_it)
     monkeypatch.setattr(module, "encode", encode_late)
-    ask = fetcher if module is fetch else partial(request_counters, timeout_s=DEADLINE_S)
+    ask = fetcher if module is blocking else partial(request_counters, timeout_s=DEADLINE_S)
     with pytest.raises(HandshakeProblem, match=problem):
         ask(endpoint, keys=client.to(server))
     assert time.monotonic() - sent_s[0] < DEADLINE_S / 2

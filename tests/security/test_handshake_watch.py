@@ -4,7 +4,7 @@ import os
 
 import zmq
 
-from feeder.handshake import HandshakeWatch
+from feeder.security.handshake import HandshakeWatch
 
 
 def test_a_descriptors_number_that_is_no_connections_any_more_costs_no_descriptor() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zmq.utils import z85
 
 from feeder.errors import ConfigError
-from feeder.keys import (
+from feeder.security.keys import (
     KEY_FILE_BYTES_MAX,
     KEYS_MAX,
     PublicKey,
@@ -27,7 +27,7 @@ from feeder.keys import (
     read_public_keys,
     read_secret_key,
 )
-from tests.sources import error_line, run_feeder
+from tests.support.sources import error_line, run_feeder
 
 OTHER = 12_345
 """A user id that is not ours."""

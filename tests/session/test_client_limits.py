@@ -2,9 +2,9 @@
 
 import pytest
 
-from feeder.session_events import MessageReceived
-from feeder.wire import Hello, Refused, Welcome
-from tests.session_shell import SLOT_BYTES, Shell, limits, recipe
+from feeder.session.events import MessageReceived
+from feeder.wire.messages import Hello, Refused, Welcome
+from tests.support.session_shell import SLOT_BYTES, Shell, limits, recipe
 
 
 class Clients:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.fair_share import BURST, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
-from feeder.recipe import Recipe
-from feeder.wire import Hello, Ping, Request, StatsRequest
+from feeder.plan.recipe import Recipe
+from feeder.session.fair_share import BURST, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
+from feeder.wire.messages import Hello, Ping, Request, StatsRequest
 
 PING = cost_of(Ping(session=1))
 HELLO = cost_of(

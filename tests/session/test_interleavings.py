@@ -4,8 +4,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from feeder.session_events import PeerGone
-from tests.session_shell import ROWS, Shell
+from feeder.session.events import PeerGone
+from tests.support.session_shell import ROWS, Shell
 
 _PEERS = [b"a", b"b", b"c", b"d"]
 _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 13))

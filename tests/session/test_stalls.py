@@ -2,11 +2,11 @@
 
 import pytest
 
-from feeder.dispatch import DEATHS_MAX, KILLS_MAX
-from feeder.session_events import ClockAdvanced
-from feeder.stalls import PATIENCE, UNANSWERED
-from feeder.wire import Failed
-from tests.session_shell import ROWS, Shell, alone_with, limits
+from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
+from feeder.session.events import ClockAdvanced
+from feeder.session.stalls import PATIENCE, UNANSWERED
+from feeder.wire.messages import Failed
+from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
 A, B, C = b"a", b"b", b"c"
 DEADLINE_S = 30.0

@@ -1,15 +1,15 @@
 """What a client meets at the session state machine: answers, refusals, leases, turns, drains."""
 
-from feeder.dispatch import DEATHS_MAX
-from feeder.session_events import (
+from feeder.session.dispatch import DEATHS_MAX
+from feeder.session.events import (
     ClockAdvanced,
     DrainAsked,
     MessageReceived,
     PeerGone,
     SlotsRefused,
 )
-from feeder.wire import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
-from tests.session_shell import (
+from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
+from tests.support.session_shell import (
     BATCH,
     CHUNK,
     ROWS,

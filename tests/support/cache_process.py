@@ -1,8 +1,8 @@
 """A process that shares a decoded cache, for the tests of races and of sudden deaths.
 
-    python -m tests.cache_process FD PLAN race SEED KEYS      fills what it finds missing
-    python -m tests.cache_process FD PLAN die KEY STORE       is killed before its STORE-th store
-    python -m tests.cache_process FD PLAN hold KEY            claims, writes half, and waits
+    python -m tests.support.cache_process FD PLAN race SEED KEYS      fills what it finds missing
+    python -m tests.support.cache_process FD PLAN die KEY STORE       is killed before that store
+    python -m tests.support.cache_process FD PLAN hold KEY            claims, writes half, and waits
 
 The first two print what they did; the third prints the claimed entry, and waits for its end.
 """
@@ -19,10 +19,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder import decoded_cache
-from feeder.cache_plan import CachePlan
-from feeder.decoded_cache import DecodedCache
-from tests.sources import REPOSITORY
+from feeder.sample import cache_file
+from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_plan import CachePlan
+from tests.support.sources import REPOSITORY
 
 SOURCE = 0xFEED_0000_0000_0001
 
@@ -95,13 +95,13 @@ def _die(cache: DecodedCache, key: int, store: int) -> None:
     cache._words = dying  # type: ignore[assignment]
 
     class Native:
-        find_places = decoded_cache._native.find_places
+        find_places = cache_file._native.find_places
 
         @staticmethod
         def store_word(words: _Dying, index: int, value: int) -> None:
             words.store(index, value)
 
-    decoded_cache._native = Native  # type: ignore[assignment]
+    cache_file._native = Native  # type: ignore[assignment]
     fill(cache, key)
     _say(f"survived with {dying.stores_left} stores left")
 
@@ -132,7 +132,7 @@ def _hold(cache: DecodedCache, key: int) -> None:
 def process(cache: DecodedCache, *arguments: str | int) -> Iterator["subprocess.Popen[str]"]:
     """Run such a process on a cache; it is killed at the end, if it still runs."""
     plan = msgspec.json.encode(cache.plan).decode()
-    command = [sys.executable, "-m", "tests.cache_process", str(cache.fileno()), plan]
+    command = [sys.executable, "-m", "tests.support.cache_process", str(cache.fileno()), plan]
     child = subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=REPOSITORY,

@@ -2,20 +2,7 @@
 
 from collections.abc import Sequence
 
-from feeder.recipe import Recipe
-from feeder.wire import (
-    Chunk,
-    ClientMessage,
-    Hello,
-    Lent,
-    NodeMessage,
-    Request,
-    Welcome,
-)
-from trainer_client._batch import BatchBuffer, HostBatch
-from trainer_client._prefetch import Key, Prefetch
-from trainer_client._session import ClientSession, Job
-from trainer_client._session_events import (
+from feeder.client.core.events import (
     AttemptFailed,
     ChunkArrived,
     ChunkStored,
@@ -37,6 +24,19 @@ from trainer_client._session_events import (
     SlotsNotShared,
     Store,
 )
+from feeder.client.core.prefetch import Key, Prefetch
+from feeder.client.core.session import ClientSession, Job
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
+    Chunk,
+    ClientMessage,
+    Hello,
+    Lent,
+    NodeMessage,
+    Request,
+    Welcome,
+)
+from trainer_client._batch import BatchBuffer, HostBatch
 
 NAME = "the feeders"
 RECIPE = Recipe.for_split("train", batch_size=4, image_size=8)

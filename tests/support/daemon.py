@@ -21,11 +21,11 @@ import psutil
 import zmq
 from numpy.typing import NDArray
 
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from feeder.stats_request import request_counters
-from feeder.wire import (
+from feeder.client.stats import request_counters
+from feeder.dataset.opened import Dataset
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+from feeder.wire.messages import (
     Bye,
     Chunk,
     ClientMessage,
@@ -38,7 +38,7 @@ from feeder.wire import (
     decode_from_node,
     encode,
 )
-from tests.sources import REPOSITORY, feeder_command, make_source, pack
+from tests.support.sources import REPOSITORY, feeder_command, make_source, pack
 
 Key = tuple[int, int]
 SAMPLES = 53
@@ -129,7 +129,9 @@ class Daemon:
 
     def workers(self) -> list[psutil.Process]:
         """The workers of the first node process."""
-        return [child for child in self.node.children() if not runs(child, "feeder.first_read")]
+        return [
+            child for child in self.node.children() if not runs(child, "feeder.dataset.first_read")
+        ]
 
     def family(self) -> set[psutil.Process]:
         """All processes that the daemon has now, and those that were seen before."""
@@ -413,8 +415,8 @@ def client_process(
     """
     program = (
         "import sys, json\n"
-        "from feeder.recipe import Recipe\n"
-        "from tests.daemon import RawClient\n"
+        "from feeder.plan.recipe import Recipe\n"
+        "from tests.support.daemon import RawClient\n"
         "import msgspec\n"
         "endpoint, recipe, keys = sys.argv[1:]\n"
         "client = RawClient(endpoint, receive_mark=1)\n"

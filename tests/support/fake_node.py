@@ -1,4 +1,4 @@
-"""A node for the client's tests: a ROUTER socket in a thread that speaks ``feeder.wire``.
+"""A node for the client's tests: a ROUTER socket in a thread that speaks ``feeder.wire.messages``.
 
 It serves made-up samples in the real order, and breaks the rules on request: ``script`` may drop,
 repeat, reorder or mangle the chunks of a batch; sessions can be forgotten; replies can be
@@ -18,8 +18,8 @@ import zmq
 from numpy.typing import NDArray
 
 from bench.daemon import free_port
-from feeder.plan import EpochPlan, ShardLayout
-from feeder.wire import (
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.wire.messages import (
     Bye,
     Chunk,
     ClientMessage,

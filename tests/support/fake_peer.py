@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench" / "peer_scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "rivals" / "scripts"))
 
 from protocol import SIZE_PX, Pixels, Work, serve
 

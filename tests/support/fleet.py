@@ -13,26 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from feeder.plan import rank_indices
-from feeder.recipe import Recipe
-from feeder.wire import (
-    Bye,
-    Chunk,
-    ClientMessage,
-    Draining,
-    Failed,
-    Hello,
-    Lent,
-    NodeMessage,
-    Ping,
-    Pong,
-    Refused,
-    Request,
-    Welcome,
-)
-from trainer_client._prefetch import CompleteBatch, Key, Prefetch
-from trainer_client._session import ClientSession, Job
-from trainer_client._session_events import (
+from feeder.client.core.events import (
     ChunkArrived,
     ChunkStored,
     ClaimSlots,
@@ -51,6 +32,25 @@ from trainer_client._session_events import (
     SlotsMapped,
     SlotsNotShared,
     Store,
+)
+from feeder.client.core.prefetch import CompleteBatch, Key, Prefetch
+from feeder.client.core.session import ClientSession, Job
+from feeder.plan.epoch import rank_indices
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
+    Bye,
+    Chunk,
+    ClientMessage,
+    Draining,
+    Failed,
+    Hello,
+    Lent,
+    NodeMessage,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
 )
 
 BATCH, SIDE, CHUNK = 4, 8, 2

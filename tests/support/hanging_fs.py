@@ -1,6 +1,6 @@
 """A file system that falls silent: a FUSE mirror of a folder whose reads can be made to hang.
 
-    python -m tests.hanging_fs SOURCE MOUNT SILENCE
+    python -m tests.support.hanging_fs SOURCE MOUNT SILENCE
 
 While the file SILENCE exists, requests that concern the files whose names it lists (one a line;
 none listed: all files) get no answer. A process that made one waits in an uninterruptible sleep,
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import wait_until
-from tests.sources import REPOSITORY
+from tests.support.daemon import wait_until
+from tests.support.sources import REPOSITORY
 
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _STATFS, _RELEASE, _FLUSH = 1, 2, 3, 14, 15, 17, 18, 25
 _INIT, _OPENDIR, _READDIR, _RELEASEDIR, _ACCESS, _INTERRUPT, _DESTROY = 26, 27, 28, 29, 34, 36, 38
@@ -178,7 +178,7 @@ def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
     except OSError as error:
         pytest.skip(f"a file system that hangs needs /dev/fuse: {error.strerror}")
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.hanging_fs", str(source), str(mount), str(silence)],
+        [sys.executable, "-m", "tests.support.hanging_fs", str(source), str(mount), str(silence)],
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
-from feeder.recode import TiledJpeg
-from feeder.tiles import whole_jpeg
+from feeder.jpeg.crop_decode import whole_jpeg
+from feeder.jpeg.recode import TiledJpeg
 
 SAMPLINGS = {"4:4:4": "1x1", "4:2:2": "2x1", "4:2:0": "2x2", "4:4:0": "1x2", "4:1:1": "4x1"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import zmq
 
-from feeder.keys import (
+from feeder.security.keys import (
     ClientKeys,
     SecretKey,
     format_public_key,

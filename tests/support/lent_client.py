@@ -1,6 +1,6 @@
 """A training process for tests, which can be killed and stopped: a batch for each line on stdin.
 
-    python -m tests.lent_client ENDPOINT
+    python -m tests.support.lent_client ENDPOINT
 
 Prints ``epoch index digest`` for each batch, and at the end of its input why batches were copied,
 or None.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from tests.sources import REPOSITORY
+from tests.support.sources import REPOSITORY
 from trainer_client import Batch, FeederLoader
 
 WINDOW = 3
@@ -60,7 +60,7 @@ class LentClient:
         """Start it."""
         return cls(
             subprocess.Popen(
-                [sys.executable, "-m", "tests.lent_client", endpoint],
+                [sys.executable, "-m", "tests.support.lent_client", endpoint],
                 cwd=REPOSITORY,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from tests.daemon import DEADLINE_S
+from tests.support.daemon import DEADLINE_S
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _MORE, _LONG, _COMMAND = 1, 2, 4

@@ -83,7 +83,7 @@ def _alter(source: Path, copy: Path, version: str, soname: bytes | None = None) 
 
 def mapped_file(name: str) -> Path:
     """Return the file of a library that this process has loaded, by how its name begins."""
-    from feeder import _native  # loads both
+    from feeder.jpeg import _native  # loads both
 
     assert _native.LIBJPEG_ADDRESS
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -7,7 +7,7 @@ product's ``join_segments`` must give the same bytes.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from feeder.recode import SegmentLayout
+from feeder.jpeg.recode import SegmentLayout
 
 Codes = dict[str, int]  # from a code's bits to its symbol
 SLACK_BYTES = 8

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from feeder.dataset import Dataset
-from feeder.manifest import MANIFEST_NAME
-from feeder.shard_format import RECORD, checksum, decode_header
+from feeder.dataset.format import RECORD, checksum, decode_header
+from feeder.dataset.manifest import MANIFEST_NAME
+from feeder.dataset.opened import Dataset
 
 
 def rewrite_record(folder: Path, sample: int, **fields: int) -> None:

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from feeder.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.metrics import SessionCounters
-from feeder.plan import ShardLayout
-from feeder.recipe import Recipe
-from feeder.session import SessionTable
-from feeder.session_events import (
+from feeder.plan.epoch import ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.events import (
     ChunkFailed,
     ChunkFilled,
     ClockAdvanced,
@@ -32,8 +31,8 @@ from feeder.session_events import (
     WorkerLost,
     WorkerReleased,
 )
-from feeder.slot_layout import SlotLayout
-from feeder.wire import (
+from feeder.session.table import SessionTable
+from feeder.wire.messages import (
     Bye,
     ClientMessage,
     Failed,
@@ -45,6 +44,7 @@ from feeder.wire import (
     Request,
     Welcome,
 )
+from feeder.wire.slot_layout import SlotLayout
 
 Key = tuple[int, int]
 SAMPLES = 101

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from feeder.pack import PackOptions, PackSummary, pack_dataset
-from feeder.progress import ProgressLine
-from tests.jpegs import picture
+from feeder.pack.progress import ProgressLine
+from feeder.pack.run import PackOptions, PackSummary, pack_dataset
+from tests.support.jpegs import picture
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:

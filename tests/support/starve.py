@@ -1,6 +1,6 @@
 """The suite on a machine that never has time: its processes and threads stop and starve at random.
 
-    python -m tests.starve [--seed N] [--minutes M] [PYTEST ARGUMENT …]
+    python -m tests.support.starve [--seed N] [--minutes M] [PYTEST ARGUMENT …]
 
 runs pytest with busy loops beside it, and all the while picks a process that pytest has started, or
 a single thread of one. What it picks is stopped for up to HOLD_MAX_S, or runs as SCHED_IDLE for as
@@ -244,7 +244,7 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Run what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.starve", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.starve", allow_abbrev=False)
     parser.add_argument("--seed", type=int, help="of the picks; by default another every time")
     parser.add_argument("--busy-loops", type=int, default=_BUSY_LOOPS, help="beside the suite")
     parser.add_argument("--minutes", type=float, default=60.0, help="for the whole suite (60)")

@@ -1,4 +1,4 @@
-"""A small suite for test_starve.py, which has `python -m tests.starve` run single tests of it.
+"""A small suite for test_starve.py, which has `tests.support.starve` run single tests of it.
 
 Each waits until it sees what should happen, so it never ends where that does not happen.
 """

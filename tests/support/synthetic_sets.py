@@ -3,9 +3,9 @@
 import io
 from pathlib import Path
 
-from bench.synthetic import write_synthetic
-from feeder.pack import PackOptions, pack_dataset
-from feeder.progress import ProgressLine
+from bench.data.synthetic import write_synthetic
+from feeder.pack.progress import ProgressLine
+from feeder.pack.run import PackOptions, pack_dataset
 
 
 def pack_synthetic(folder: Path, *, images: int, classes: int = 3) -> Path:

@@ -8,8 +8,8 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from feeder.recipe import Recipe
-from feeder.wire import (
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
     Bye,
     Chunk,
     ClientMessage,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.plan import EpochPlan, LastBatch, ShardLayout, rank_indices
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout, rank_indices
 from trainer_client import Accuracy, AccuracyResult, Batch
 from trainer_client._accuracy import count_correct
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.packing import Packing, pack_levels, pixel_layout_of
+from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 from trainer_client._batch import BatchBuffer
 from trainer_client._device import Normaliser

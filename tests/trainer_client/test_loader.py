@@ -22,17 +22,17 @@ import pytest
 import torch
 
 from feeder.errors import ConfigError
-from feeder.plan import EpochPlan, LastBatch
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Bye, Hello, Request
-from tests.daemon import happens_within, wait_until
-from tests.fake_node import WAIT_S, FakeNode, sample_pixels
-from tests.ipv6 import needs_ipv6
+from feeder.plan.epoch import EpochPlan, LastBatch
+from feeder.wire.messages import Bye, Hello, Request
+from feeder.wire.slot_layout import SlotLayout
+from tests.support.daemon import happens_within, wait_until
+from tests.support.fake_node import WAIT_S, FakeNode, sample_pixels
+from tests.support.ipv6 import needs_ipv6
 from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
 
 BATCH, SIDE = 8, 8
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def test_a_loader_that_is_sent_to_another_process_says_what_to_do(
 def test_the_client_needs_none_of_the_daemons_libraries() -> None:
     script = """
         import sys
-        import trainer_client, trainer_client.resnet, trainer_client.train
+        import trainer_client, trainer_client.reference.resnet, trainer_client.train
         print(*sorted(sys.modules))
     """
     modules = set(run_script(script, "").split())

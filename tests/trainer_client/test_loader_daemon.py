@@ -10,17 +10,17 @@ import psutil
 import pytest
 import torch
 
-from bench.demo_feeder import serving
-from bench.synthetic import write_synthetic
-from feeder.dataset import Dataset
+from bench.data.synthetic import write_synthetic
+from bench.demo.feeder import serving
+from feeder.client.blocking import BatchFetcher
+from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
-from feeder.fetch import BatchFetcher
-from feeder.pack import PackOptions, pack_dataset
-from feeder.packing import Packing, pixel_layout_of, unpack_levels
-from feeder.progress import ProgressLine
-from feeder.recipe import Recipe
-from feeder.sample import SampleReader
-from tests.daemon import command_of
+from feeder.pack.progress import ProgressLine
+from feeder.pack.run import PackOptions, pack_dataset
+from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+from tests.support.daemon import command_of
 from trainer_client import Batch, FeederLoader
 from trainer_client._device import Normaliser
 

@@ -14,12 +14,13 @@ import torch
 import zmq
 
 from bench.daemon import free_port
+from feeder.client import transport as client_transport
+from feeder.client.core.node_link import RETRY_INTERVAL_S
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
-from feeder.wire import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
-from tests.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
-from tests.test_loader import check_batch, make_loader
-from trainer_client import FeederLoader, _transport
-from trainer_client._conversation import RETRY_INTERVAL_S
+from feeder.wire.messages import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
+from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
+from tests.trainer_client.test_loader import check_batch, make_loader
+from trainer_client import FeederLoader
 
 SHORT_S = 3.0  # for connecting and a welcome, on a busy machine too
 
@@ -144,12 +145,12 @@ def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
 def test_a_full_node_is_asked_again_until_the_deadline(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Patience(_transport._Patience):
+    class Patience(client_transport._Patience):
         """Over once the node was asked again, whenever that is."""
 
         left_s = property(lambda self: float(node.count(Hello) < 2), lambda self, value: None)
 
-    monkeypatch.setattr(_transport, "_Patience", Patience)
+    monkeypatch.setattr("feeder.client.transport._Patience", Patience)
     refuse_with(node, "clients", "all 64 sessions are taken")
     began_s = time.monotonic()
     with pytest.raises(PeerError, match="refuses for the moment: all 64 sessions are taken"):

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from feeder.errors import ConfigError, DatasetError, PeerError
-from feeder.wire import Bye, Hello, Request
-from tests.daemon import wait_until
-from tests.fake_node import FakeNode
-from tests.test_loader import BATCH, check_batch, make_loader, plan, wanted_keys
+from feeder.wire.messages import Bye, Hello, Request
+from tests.support.daemon import wait_until
+from tests.support.fake_node import FakeNode
+from tests.trainer_client.test_loader import BATCH, check_batch, make_loader, plan, wanted_keys
 from trainer_client import Batch, FeederLoader
 
 STEPS = 97 // BATCH

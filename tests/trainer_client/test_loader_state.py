@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from feeder.errors import ConfigError
-from feeder.recipe import Recipe
+from feeder.plan.recipe import Recipe
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
 
 GOOD: dict[str, Any] = {

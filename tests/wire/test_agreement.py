@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from feeder.agreement import Agreement, Maker, find_disagreement
 from feeder.errors import DisagreementError
-from feeder.self_test import compute_self_test
-from tests.daemon import DEADLINE_S, Daemon, pack_small, run_status
-from tests.machine_tree import node, write_tree
+from feeder.sample.self_test import compute_self_test
+from feeder.wire.agreement import Agreement, Maker, find_disagreement
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, run_status
+from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -20,7 +20,7 @@ if "feeder.worker" in sys.orig_argv:
     try:
         os.close(os.open(os.environ["FIRST_WORKER"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        from feeder import _native
+        from feeder.jpeg import _native
 
         def altered(*arguments, resize=_native.resize_pack):
             resize(*arguments)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ProtocolError
-from feeder.recipe import Recipe
-from feeder.wire import (
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
     MAX_ENDPOINTS,
     MAX_HEADER_BYTES,
     MAX_INDICES,
@@ -37,7 +37,7 @@ from feeder.wire import (
     decode_from_node,
     encode,
 )
-from tests.test_recipe import TRAIN, recipes
+from tests.plan.test_recipe import TRAIN, recipes
 
 u64 = st.integers(0, 2**64 - 1)
 epochs = st.integers(0, 2**31 - 1)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from feeder.errors import ProtocolError
-from feeder.wire import MAX_HEADER_BYTES, decode_from_client, decode_from_node, encode
+from feeder.wire.messages import MAX_HEADER_BYTES, decode_from_client, decode_from_node, encode
 from tests.fuzz.wire_targets import (
     CLIENT_MESSAGES,
     NODE_MESSAGES,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.keys import SecretKey, format_public_key
 from feeder.metrics import SocketCounters
-from feeder.zap import ZapRequest, format_answer, parse_request
-from feeder.zap_handler import ENDPOINT, KeyList, ZapHandler
+from feeder.node.zap_handler import ENDPOINT, KeyList, ZapHandler
+from feeder.security.keys import SecretKey, format_public_key
+from feeder.wire.zap import ZapRequest, format_answer, parse_request
 
 KEY = bytes(range(32))
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
-from feeder.limit_remedies import lift_limit
-from feeder.memory_budget import available_bytes, slots_budget
-from feeder.session_events import SlotReturned, SlotsClosed
-from feeder.slot_layout import PAGE_BYTES, SlotLayout
-from feeder.slot_store import SlotStore
-from feeder.slots import SlotLoans, SlotMemory
-from tests.daemon import wait_until
+from feeder.host.memory_budget import available_bytes, slots_budget
+from feeder.node.slot_store import SlotStore
+from feeder.remedies import lift_limit
+from feeder.session.events import SlotReturned, SlotsClosed
+from feeder.wire.slot_layout import PAGE_BYTES, SlotLayout
+from feeder.worker.slot_memory import SlotLoans, SlotMemory
+from tests.support.daemon import wait_until
 
 
 class Tracker:

@@ -15,14 +15,13 @@ import numpy as np
 import psutil
 import pytest
 
-from feeder.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
-from feeder.chunk_filler import STAGES, ChunkFiller
-from feeder.dataset import Dataset
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
-from feeder.slot_layout import SlotLayout
-from feeder.slots import SlotMemory
-from feeder.worker import _fill
-from feeder.worker_messages import (
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.__main__ import _fill
+from feeder.worker.filler import STAGES, ChunkFiller
+from feeder.worker.messages import (
     CannotStart,
     CloseSession,
     Configure,
@@ -35,8 +34,9 @@ from feeder.worker_messages import (
     Started,
     WorkerToNode,
 )
-from tests.daemon import DEADLINE_S, Arrived, check_batch, pack_small, small_recipe
-from tests.sources import REPOSITORY, make_source, pack
+from feeder.worker.slot_memory import SlotMemory
+from tests.support.daemon import DEADLINE_S, Arrived, check_batch, pack_small, small_recipe
+from tests.support.sources import REPOSITORY, make_source, pack
 
 NodeEnd = Channel[NodeToWorker, WorkerToNode]
 

@@ -16,7 +16,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.regular_file import open_regular_file
+from feeder.process.regular_file import open_regular_file
 
 CHECKPOINT_VERSION: Final = 1  # raise it when entries change their meaning
 

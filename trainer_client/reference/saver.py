@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError
-from trainer_client._checkpoint import load_checkpoint, save_checkpoint
-from trainer_client._trainer import Trainer
+from trainer_client.reference.checkpoint import load_checkpoint, save_checkpoint
+from trainer_client.reference.trainer import Trainer
 
 
 class Saver:

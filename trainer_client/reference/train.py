@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.program import run_guarded
-from feeder.recipe import parse_field
+from feeder.plan.recipe import parse_field
+from feeder.process.program import run_guarded
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
-from trainer_client._saver import Saver
 from trainer_client._statistics import LoaderStatistics
-from trainer_client._trainer import EpochResult, Trainer, TrainingOptions
-from trainer_client.resnet import MODELS
+from trainer_client.reference.resnet import MODELS
+from trainer_client.reference.saver import Saver
+from trainer_client.reference.trainer import EpochResult, Trainer, TrainingOptions
 
 __all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]
 
@@ -255,7 +255,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def run_process() -> int:
-    """Run the job as a whole process, in which ``feeder.program`` was first."""
+    """Run the job as a whole process, in which ``feeder.process.program`` was first."""
     # While it trains, Ctrl-C ends the job as an exception does: with a goodbye to the feeders.
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),

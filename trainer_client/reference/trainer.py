@@ -21,7 +21,7 @@ from feeder.errors import ConfigError
 from trainer_client._accuracy import Accuracy
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
-from trainer_client.resnet import MODELS
+from trainer_client.reference.resnet import MODELS
 
 BASE_BATCH: Final = 256  # the batch that a learning rate of 0.1 belongs to (Goyal et al. 2017)
 LOG_EVERY_STEPS: Final = 50

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from protocol import Pixels, Work, serve_turns
 
 from bench.daemon import DATASET_NAME, running_daemon
-from feeder.dataset import Dataset
-from feeder.fetch import BatchFetcher
-from feeder.recipe import Recipe
-from feeder.runtime import library_versions
+from feeder.client.blocking import BatchFetcher
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.libraries import library_versions
+from feeder.plan.recipe import Recipe
 
 _PATIENT = ("--lease-s", "3600")
 

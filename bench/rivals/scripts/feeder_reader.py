@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from protocol import SIZE_PX, Pixels, Work, serve
 
-from feeder.dataset import Dataset
-from feeder.recipe import Recipe
-from feeder.runtime import check_libraries, library_versions, tune_allocator
-from feeder.sample import SampleReader
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 
 _CHUNK_IMAGES = 32
 

@@ -1,4 +1,4 @@
-"""What a contender's script says to ``bench.peer_process``, and the work that it is given.
+"""What a contender's script says to ``bench.rivals.process``, and the work that it is given.
 
 The bench speaks to standard input, the script to the pipe whose number is in FEEDER_BENCH_FD, so
 that whatever libraries print is no part of it. A line each:

@@ -8,10 +8,10 @@ breaks the protocol is named at once, and none of its rows lands where another b
 from collections.abc import Sequence
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.packing import pixel_layout_of
-from feeder.plan import LastBatch, ShardLayout
-from feeder.recipe import Recipe
-from feeder.wire import BatchKey, Chunk, Hello, Welcome
+from feeder.plan.epoch import LastBatch, ShardLayout
+from feeder.plan.packing import pixel_layout_of
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import BatchKey, Chunk, Hello, Welcome
 
 
 def name_batch(key: BatchKey) -> str:

@@ -1,9 +1,9 @@
 """Whether a node gives the same bytes as those that serve this job already."""
 
-from feeder.agreement import Maker, find_disagreement
-from feeder.answer_checks import check_welcome
+from feeder.client.core.answer_checks import check_welcome
 from feeder.errors import DatasetError, FeederError, ProtocolError
-from feeder.wire import Hello, Welcome
+from feeder.wire.agreement import Maker, find_disagreement
+from feeder.wire.messages import Hello, Welcome
 
 
 def find_misfit(

@@ -8,11 +8,11 @@ twice.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from feeder.client.core.prefetch import Placement
 from feeder.errors import FeederError
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Chunk, ClientMessage, NodeMessage
+from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
+from feeder.wire.slot_layout import SlotLayout
 from trainer_client._batch import HostBatch
-from trainer_client._prefetch import Placement
 
 # --- Events -----------------------------------------------------------------------------------
 

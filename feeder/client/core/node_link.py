@@ -15,13 +15,13 @@ All times are seconds on one monotonic clock, passed in by the caller.
 from collections.abc import Sequence
 from typing import Final
 
+from feeder.client.core.events import ClaimSlots, DropClaim, Instruction, Send
+from feeder.client.core.prefetch import Prefetch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
-from feeder.slot_claim import door_path
-from feeder.slot_layout import SlotLayout
-from feeder.wire import Bye, Hello, Ping, Refused, Welcome
+from feeder.wire.claim import door_path
+from feeder.wire.messages import Bye, Hello, Ping, Refused, Welcome
+from feeder.wire.slot_layout import SlotLayout
 from trainer_client._batch import HostBatch
-from trainer_client._prefetch import Prefetch
-from trainer_client._session_events import ClaimSlots, DropClaim, Instruction, Send
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
 QUIET_S: Final = 2.5  # a ping was not answered for a second and a half: ask another one

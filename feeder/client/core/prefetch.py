@@ -23,11 +23,11 @@ is read by nobody once it was released: a Lent counts only if it answers the lin
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from feeder.answer_checks import check_chunk, check_loan, count_valid, name_batch
+from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
-from feeder.plan import MAX_EPOCH, rank_indices
-from feeder.recipe import Recipe
-from feeder.wire import Chunk, Lent
+from feeder.plan.epoch import MAX_EPOCH, rank_indices
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import Chunk, Lent
 from trainer_client._batch import HostBatch
 
 Key = tuple[int, int]  # (epoch, index)

@@ -9,8 +9,8 @@ else moves; when it comes back, it gets the same ones.
 import hashlib
 from collections.abc import Iterable
 
-from feeder.plan import EpochPlan, ShardLayout
-from feeder.wire import Hello, Welcome
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.wire.messages import Hello, Welcome
 
 Key = tuple[int, int]
 

@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from trainer_client._conversation import Conversation
-from trainer_client._lateness import Lateness
-from trainer_client._owners import LanePlaces, rank_nodes
-from trainer_client._prefetch import Ask, Assembly, Key, Prefetch
+from feeder.client.core.lateness import Lateness
+from feeder.client.core.node_link import Conversation
+from feeder.client.core.prefetch import Ask, Assembly, Key, Prefetch
+from feeder.client.core.rendezvous import LanePlaces, rank_nodes
 
 HEDGES_MAX: Final = 2
 """Late batches at once that two nodes make: twice the work helps no fleet that is slow."""
 
 ASK_AGAIN_S: Final = 40.0
-"""Longer than a node waits for a worker that hangs (``feeder.node_loop.CHUNK_DEADLINE_S``)."""
+"""Longer than a node waits for a worker that hangs (``feeder.node.loop.CHUNK_DEADLINE_S``)."""
 
 
 class Asker:

@@ -8,7 +8,7 @@ forwarded) only what is listed is dialled.
 
 from collections.abc import Sequence
 
-from feeder.wire import Welcome
+from feeder.wire.messages import Welcome
 
 
 def find_siblings(dialled: str, welcome: Welcome) -> tuple[str, ...]:

@@ -19,16 +19,8 @@ asks ``explain`` for the reason.
 
 from dataclasses import dataclass
 
-from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
-from feeder.keys import ClientKeys
-from feeder.wire import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
-from trainer_client._asker import Asker
-from trainer_client._conversation import Conversation
-from trainer_client._fitness import find_misfit
-from trainer_client._owners import LanePlaces
-from trainer_client._prefetch import Ask, CompleteBatch, Placement, Prefetch
-from trainer_client._roster import Roster
-from trainer_client._session_events import (
+from feeder.client.core.compatibility import find_misfit
+from feeder.client.core.events import (
     AttemptFailed,
     ChunkArrived,
     ChunkStored,
@@ -48,6 +40,14 @@ from trainer_client._session_events import (
     SlotsNotShared,
     Store,
 )
+from feeder.client.core.node_link import Conversation
+from feeder.client.core.prefetch import Ask, CompleteBatch, Placement, Prefetch
+from feeder.client.core.rendezvous import LanePlaces
+from feeder.client.core.requests import Asker
+from feeder.client.core.roster import Roster
+from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
+from feeder.security.keys import ClientKeys
+from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,20 +9,20 @@
 PyObject *feeder_jpeg_error;
 
 static PyMethodDef methods[] = {
-    {"tile_jpeg", feeder_tile_jpeg, METH_VARARGS, "See feeder.recode.tile_jpeg."},
-    {"transform_jpeg", feeder_transform_jpeg, METH_VARARGS, "See feeder.recode.transform_jpeg."},
-    {"join_segments", feeder_join_segments, METH_VARARGS, "See feeder.tiles.join_segments."},
-    {"check_segments", feeder_check_segments, METH_VARARGS, "See feeder.tiles.check_segments."},
-    {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.decode.decode_rgbx."},
-    {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.resize.resize_pack."},
-    {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.resize.VERSIONS."},
-    {"find_places", feeder_find_places, METH_VARARGS, "See feeder.decoded_cache.DecodedCache."},
-    {"store_word", feeder_store_word, METH_VARARGS, "See feeder.decoded_cache.DecodedCache."},
+    {"tile_jpeg", feeder_tile_jpeg, METH_VARARGS, "See feeder.jpeg.recode.tile_jpeg."},
+    {"transform_jpeg", feeder_transform_jpeg, METH_VARARGS, "See feeder.jpeg.recode.transform_jpeg."},
+    {"join_segments", feeder_join_segments, METH_VARARGS, "See feeder.jpeg.crop_decode.join_segments."},
+    {"check_segments", feeder_check_segments, METH_VARARGS, "See feeder.jpeg.crop_decode.check_segments."},
+    {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.jpeg.decode.decode_rgbx."},
+    {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.jpeg.resize.resize_pack."},
+    {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.jpeg.resize.VERSIONS."},
+    {"find_places", feeder_find_places, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
+    {"store_word", feeder_store_word, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "feeder._native", .m_size = -1, .m_methods = methods};
+    PyModuleDef_HEAD_INIT, .m_name = "feeder.jpeg._native", .m_size = -1, .m_methods = methods};
 
 static int add_address(PyObject *module, const char *name, uintptr_t address) {
   PyObject *number = PyLong_FromUnsignedLongLong(address);
@@ -35,7 +35,7 @@ PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module == NULL)
     return NULL;
-  feeder_jpeg_error = PyErr_NewException("feeder._native.JpegError", PyExc_ValueError, NULL);
+  feeder_jpeg_error = PyErr_NewException("feeder.jpeg._native.JpegError", PyExc_ValueError, NULL);
   if (feeder_jpeg_error == NULL || PyModule_AddObjectRef(module, "JpegError", feeder_jpeg_error) < 0) {
     Py_DECREF(module);
     return NULL;
@@ -46,7 +46,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     Py_DECREF(module);
     return NULL;
   }
-  /* Where the loader found them, so that feeder.loaded_libraries can look whose they are. */
+  /* Where the loader found them, so that feeder.jpeg.loaded_libraries can look whose they are. */
   if (add_address(module, "LIBJPEG_ADDRESS", (uintptr_t)jpeg_CreateDecompress) < 0 ||
       add_address(module, "TURBOJPEG_ADDRESS", (uintptr_t)tjDecompress2) < 0) {
     Py_DECREF(module);

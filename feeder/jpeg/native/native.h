@@ -1,4 +1,4 @@
-/* What the parts of feeder._native share. Each file's first comment says what it does; the faces with
+/* What the parts of feeder.jpeg._native share. Each file's first comment says what it does; the faces with
  * types, documentation and the reference versions that tests compare these to are feeder/recode.py,
  * tiles.py, decode.py, resize.py and decoded_cache.py. */
 #ifndef FEEDER_NATIVE_H
@@ -13,7 +13,7 @@
  * for each block of an MCU, at most ten, are left (jdhuff.c). */
 #define DECODER_SLACK_BYTES 5120
 
-extern PyObject *feeder_jpeg_error; /* feeder._native.JpegError; args: (kind, reason) */
+extern PyObject *feeder_jpeg_error; /* feeder.jpeg._native.JpegError; args: (kind, reason) */
 
 PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args);
 PyObject *feeder_transform_jpeg(PyObject *module, PyObject *args);

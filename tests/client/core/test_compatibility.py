@@ -4,9 +4,12 @@ import re
 
 import pytest
 
+from feeder.client.core.events import Dial, HangUp, Instruction
+from feeder.client.core.node_link import REDIAL_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
-from feeder.wire import Bye, Pong, Refused
-from tests.client_shell import (
+from feeder.wire.messages import Bye, Pong, Refused
+from tests.client.core.test_links import NEXT, NODES, OWNER, PLACES, join, pass_time, serve
+from tests.support.client_shell import (
     Shell,
     asked,
     hello,
@@ -14,9 +17,6 @@ from tests.client_shell import (
     sends,
     welcome,
 )
-from tests.test_client_links import NEXT, NODES, OWNER, PLACES, join, pass_time, serve
-from trainer_client._conversation import REDIAL_S
-from trainer_client._session_events import Dial, HangUp, Instruction
 
 MISFITS = [
     ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),

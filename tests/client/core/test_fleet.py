@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleet import Fleet, Node
+from tests.support.fleet import Fleet, Node
 
 _MISHAPS = [
     "kill",

@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.client.core.events import Dial, Disconnected, HangUp, Heard, Instruction
+from feeder.client.core.lateness import Lateness
+from feeder.client.core.node_link import QUIET_S, SILENCE_S
+from feeder.client.core.prefetch import Key
+from feeder.client.core.rendezvous import LanePlaces, rank_nodes
+from feeder.client.core.requests import ASK_AGAIN_S, HEDGES_MAX
 from feeder.errors import DatasetError, ProtocolError
-from feeder.wire import Bye, Draining, Failed, Ping, Pong, Refused, Request
-from tests.client_shell import (
+from feeder.wire.messages import Bye, Draining, Failed, Ping, Pong, Refused, Request
+from tests.support.client_shell import (
     NAME,
     Shell,
     asked,
@@ -19,12 +25,6 @@ from tests.client_shell import (
     sends,
     welcome,
 )
-from trainer_client._asker import ASK_AGAIN_S, HEDGES_MAX
-from trainer_client._conversation import QUIET_S, SILENCE_S
-from trainer_client._lateness import Lateness
-from trainer_client._owners import LanePlaces, rank_nodes
-from trainer_client._prefetch import Key
-from trainer_client._session_events import Dial, Disconnected, HangUp, Heard, Instruction
 
 NODES = ("a", "b", "c")
 PLACES = tuple(f"tcp://{node}:1" for node in NODES)

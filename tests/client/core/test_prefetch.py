@@ -8,10 +8,10 @@ import random
 
 import pytest
 
+from feeder.client.core.prefetch import Key, Placement, Prefetch
 from feeder.errors import DatasetError, ProtocolError
-from feeder.recipe import Recipe
-from feeder.wire import Chunk, Lent
-from trainer_client._prefetch import Key, Placement, Prefetch
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import Chunk, Lent
 
 BATCH, SIDE, CHUNK = 7, 8, 3
 CHUNK_FIRSTS = (0, 3, 6)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.answer_checks import name_batch
+from feeder.client.core.answer_checks import name_batch
+from feeder.client.core.prefetch import CompleteBatch, Key, Prefetch
 from feeder.errors import DatasetError
-from feeder.plan import rank_indices
-from feeder.wire import Lent
-from tests.test_client_prefetch import (
+from feeder.plan.epoch import rank_indices
+from feeder.wire.messages import Lent
+from tests.client.core.test_prefetch import (
     BATCH,
     CHUNK_FIRSTS,
     C,
@@ -23,7 +24,6 @@ from tests.test_client_prefetch import (
     lent,
     make_prefetch,
 )
-from trainer_client._prefetch import CompleteBatch, Key, Prefetch
 
 
 class Nodes:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.plan import EpochPlan, ShardLayout
-from feeder.recipe import Recipe
-from feeder.wire import Hello
-from tests.client_shell import welcome
-from trainer_client._owners import LanePlaces, rank_nodes
+from feeder.client.core.rendezvous import LanePlaces, rank_nodes
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import Hello
+from tests.support.client_shell import welcome
 
 LANES = 1000
 NODES = [(f"host-{number}/0 tcp://0.0.0.0:5555", number) for number in range(5)]

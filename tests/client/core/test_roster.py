@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.client_shell import welcome
-from trainer_client._roster import Roster, find_siblings
+from feeder.client.core.roster import Roster, find_siblings
+from tests.support.client_shell import welcome
 
 
 def find(dialled: str, number: int, *siblings: tuple[str, ...]) -> tuple[str, ...]:

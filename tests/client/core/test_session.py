@@ -6,9 +6,24 @@ from pathlib import Path
 import pytest
 
 import trainer_client
+from feeder.client.core.events import (
+    ChunkArrived,
+    ClaimSlots,
+    Dial,
+    DropClaim,
+    EndpointsListed,
+    Instruction,
+    Say,
+)
+from feeder.client.core.node_link import (
+    CLAIM_S,
+    PING_INTERVAL_S,
+    RETRY_INTERVAL_S,
+    SILENCE_S,
+)
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
-from feeder.recipe import Recipe
-from feeder.wire import (
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import (
     Bye,
     Chunk,
     Draining,
@@ -20,22 +35,7 @@ from feeder.wire import (
     RefusedCode,
     Request,
 )
-from tests.client_shell import NAME, Shell, asked, hello, lent, released, sends, welcome
-from trainer_client._conversation import (
-    CLAIM_S,
-    PING_INTERVAL_S,
-    RETRY_INTERVAL_S,
-    SILENCE_S,
-)
-from trainer_client._session_events import (
-    ChunkArrived,
-    ClaimSlots,
-    Dial,
-    DropClaim,
-    EndpointsListed,
-    Instruction,
-    Say,
-)
+from tests.support.client_shell import NAME, Shell, asked, hello, lent, released, sends, welcome
 
 PEER = "tcp://feeder-3:5555"
 IPC = "ipc:///run/node"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer_client.resnet import MODELS, Bottleneck, ResNet, resnet50, resnet_small
+from trainer_client.reference.resnet import MODELS, Bottleneck, ResNet, resnet50, resnet_small
 
 torch.set_num_threads(1)  # models this small only lose by sharing the work
 PARAMETERS_OF_THREE_CHANNELS = 25_557_032  # as every ResNet-50 for ImageNet has

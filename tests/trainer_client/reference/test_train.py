@@ -15,18 +15,18 @@ import torch
 from torch import nn
 
 from feeder.errors import ConfigError, PeerError, ResourceError
-from feeder.wire import Bye, Hello, Request
-from tests.daemon import Daemon, pack_small
-from tests.fake_node import WAIT_S, FakeNode
-from tests.key_pairs import KeyPair
+from feeder.wire.messages import Bye, Hello, Request
+from tests.support.daemon import Daemon, pack_small
+from tests.support.fake_node import WAIT_S, FakeNode
+from tests.support.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
-from trainer_client._job import _choose_device
-from trainer_client._trainer import _parameter_groups, lr_factor
-from trainer_client.resnet import resnet_small
+from trainer_client.reference.resnet import resnet_small
+from trainer_client.reference.train import _choose_device
+from trainer_client.reference.trainer import _parameter_groups, lr_factor
 from trainer_client.train import TrainingOptions, main, train
 
 torch.set_num_threads(1)  # models this small only lose by sharing the work
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = 97
 
 

@@ -15,14 +15,14 @@ import torch
 
 from bench.daemon import free_port
 from feeder.errors import ConfigError, ResourceError
-from feeder.wire import Hello
-from tests.daemon import DEADLINE_S, wait_until
-from tests.fake_node import FakeNode
-from tests.test_train import ROOT, SAMPLES, command_line, make_options
+from feeder.wire.messages import Hello
+from tests.support.daemon import DEADLINE_S, wait_until
+from tests.support.fake_node import FakeNode
+from tests.trainer_client.reference.test_train import ROOT, SAMPLES, command_line, make_options
 from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
-from trainer_client._checkpoint import load_checkpoint, save_checkpoint
-from trainer_client._saver import Saver, StopVote
-from trainer_client._trainer import Trainer
+from trainer_client.reference.checkpoint import load_checkpoint, save_checkpoint
+from trainer_client.reference.saver import Saver, StopVote
+from trainer_client.reference.trainer import Trainer
 from trainer_client.train import main, train
 
 GLOBAL_BATCH = 16
@@ -375,7 +375,7 @@ def test_checkpoints_come_every_so_many_steps_of_the_job_and_after_epochs(
     def note(path: Path, content: dict[str, Any]) -> None:
         saved.append((content["loader"]["epoch"], content["loader"]["step"]))
 
-    monkeypatch.setattr("trainer_client._saver.save_checkpoint", note)
+    monkeypatch.setattr("trainer_client.reference.saver.save_checkpoint", note)
     options = make_options(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
     train(options, report=lambda line: None)
     assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]

@@ -1,0 +1,4 @@
+"""Random faults under training clients: is a batch lost, repeated or different?
+
+May import:
+"""

@@ -1,0 +1,4 @@
+"""The images that benches run on: given, or synthetic.
+
+May import:
+"""

@@ -1,0 +1,4 @@
+"""Synthetic data → pack → serve → a ResNet trains → summary.
+
+May import:
+"""

@@ -1,0 +1,4 @@
+"""One core without a daemon: decoding, resizing, what each stage could reach.
+
+May import:
+"""

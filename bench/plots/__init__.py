@@ -1,0 +1,4 @@
+"""Pictures of what a bench found, from its JSON alone.
+
+May import:
+"""

@@ -1,0 +1,4 @@
+"""Hours of streaming: what grows?
+
+May import:
+"""

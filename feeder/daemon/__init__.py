@@ -1,0 +1,4 @@
+"""The supervisor of the node processes, and its configuration.
+
+May import:
+"""

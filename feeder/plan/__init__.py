@@ -1,0 +1,4 @@
+"""What a batch is: the order of an epoch, the recipe, crops, augmentations, packings. Pure.
+
+May import: errors.
+"""

@@ -1,0 +1,4 @@
+"""The reference job: a ResNet trained and evaluated on batches from a feeder.
+
+May import:
+"""
