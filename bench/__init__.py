@@ -1,1 +1,6 @@
-"""feeder-bench: how fast the way of a sample is here, measured side by side in one run."""
+"""feeder-bench: how fast the way of a sample is here, measured side by side in one run.
+
+What benches share lies here, each bench in a folder of its own.
+
+May import: the product.
+"""

@@ -1,126 +1,360 @@
-"""The pure core imports nothing that touches the world, neither itself nor through our modules."""
+"""Who may import whom: every import of every module, followed through, against one table.
+
+A *room* is a folder of ``feeder``, ``trainer_client`` or ``bench``, or a module that the table
+names by itself. Modules come from the disk: a folder that the table lacks is a problem, and so is a
+row without modules. Imports count wherever they stand, in functions and for type checkers too; and
+importing a module runs the ``__init__`` of each package above it.
+"""
 
 import ast
-from collections import deque
-from collections.abc import Iterator
+import functools
+import shutil
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PURE = (
-    "rng",
-    "permutation",
-    "plan",
-    "recipe",
-    "crop",
-    "wire",
-    "session",
-    "tiles",
-    "packing",
-    "augment",
-    "cache_plan",
-    "agreement",
-    "answer_checks",
-)
-IMPURE = {
-    "asyncio",
-    "datetime",
-    "multiprocessing",
-    "os",
-    "pathlib",
-    "random",
-    "secrets",
-    "select",
-    "selectors",
-    "socket",
-    "subprocess",
-    "threading",
-    "time",
-    "uuid",
+OURS = ("feeder", "trainer_client", "bench")
+MODULES_MAX = 25  # in a folder
+
+PURE = {
+    *(
+        "__future__",
+        "abc",
+        "collections",
+        "contextlib",
+        "dataclasses",
+        "decimal",
+        "difflib",
+        "enum",
+    ),
+    *("errno", "functools", "hashlib", "itertools", "json", "math", "operator", "re", "reprlib"),
+    *("statistics", "struct", "sys", "types", "typing", "numpy", "msgspec"),
+}
+"""All that pure rooms reach besides ours: no clock, file, thread, socket or process."""
+
+THIRD_PARTY = {
+    *("PIL", "altair", "msgspec", "numpy", "psutil", "torch", "turbojpeg", "vl_convert", "xxhash"),
     "zmq",
 }
-OURS = ("feeder", "trainer_client", "bench")
 
 
-def module_path(module: str, root: Path = ROOT) -> Path | None:
-    """The source of one of our modules; None for others' and for the C extension."""
-    base = root.joinpath(*module.split("."))
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file():
-            return path
-    return None
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a room imports: rooms of ours, and packages of others (None: any)."""
+
+    rooms: frozenset[str]
+    packages: frozenset[str] | None = None
+    is_pure: bool = False
 
 
-def imported_modules(path: Path, package: str) -> Iterator[str]:
-    """Every module that a file imports anywhere, also inside functions, by its full name."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: 1 - node.level or None] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+def row(rooms: str = "", packages: str | None = None, *, pure: bool = False) -> Row:
+    named = None if packages is None else frozenset(packages.split())
+    return Row(frozenset(rooms.split()), named, pure)
 
 
-def import_chains(module: str, root: Path = ROOT) -> Iterator[tuple[str, ...]]:
-    """The way from ``module`` to everything that it imports, through our own modules."""
-    waiting: deque[tuple[str, ...]] = deque([(module,)])
-    seen = {module}
-    while waiting:
-        chain = waiting.popleft()
-        path = module_path(chain[-1], root)
-        if path is None:
-            continue
-        package = chain[-1] if path.name == "__init__.py" else chain[-1].rpartition(".")[0]
-        for imported in imported_modules(path, package):
-            yield (*chain, imported)
+BASE = "feeder errors metrics remedies plan wire process"
+DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
+PRODUCT = (
+    f"{DECODING} security session client client.core pack worker node daemon cli "
+    "trainer_client trainer_client.train trainer_client.reference"
+)
+
+# Rooms of ``feeder`` go by their names below it; "feeder" itself is its version.
+TABLE: Mapping[str, Row] = {
+    "feeder": row("", "", pure=True),
+    "errors": row("", "", pure=True),
+    "metrics": row("", "", pure=True),
+    "remedies": row("", "", pure=True),
+    "plan": row("errors", "numpy msgspec", pure=True),
+    "wire": row("errors plan", "numpy msgspec", pure=True),
+    "session": row("errors metrics remedies plan wire", "", pure=True),
+    "process": row("errors metrics", "msgspec"),
+    "host": row("errors process", "psutil"),
+    "security": row("errors wire process", "zmq"),
+    "client.core": row("errors plan wire", "", pure=True),
+    "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
+    "jpeg": row("feeder errors plan", "numpy PIL turbojpeg"),
+    "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
+    "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
+    "sample.cache_plan": row("", "msgspec", pure=True),
+    "sample": row(
+        "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
+    ),
+    "pack": row(
+        "errors plan process host jpeg jpeg.crop_decode dataset",
+        "numpy msgspec xxhash PIL turbojpeg",
+    ),
+    "worker": row(
+        "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
+    ),
+    "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
+    "daemon": row(f"{DECODING} session worker node", "msgspec"),
+    "cli": row(f"{DECODING} security client pack daemon", "numpy zmq PIL"),
+    "__main__": row("process cli", ""),
+    "trainer_client": row(
+        "errors plan wire process security client client.core", "numpy msgspec torch"
+    ),
+    "trainer_client.reference": row("errors plan process trainer_client", "torch"),
+    "trainer_client.train": row("process trainer_client.reference", ""),
+    "bench": row(PRODUCT),
+    "bench.data": row(f"{PRODUCT} bench"),
+    "bench.micro": row(f"{PRODUCT} bench bench.data"),
+    "bench.stream": row(f"{PRODUCT} bench bench.data"),
+    "bench.soak": row(f"{PRODUCT} bench bench.data"),
+    "bench.chaos": row(f"{PRODUCT} bench bench.data"),
+    "bench.rivals": row(f"{PRODUCT} bench bench.data"),
+    "bench.rivals.scripts": row(f"{PRODUCT} bench"),
+    "bench.demo": row(f"{PRODUCT} bench bench.data"),
+    "bench.plots": row("errors bench bench.soak bench.rivals"),
+    "bench.cli": row(
+        "process bench bench.chaos bench.micro bench.plots bench.rivals bench.soak bench.stream"
+    ),
+    "bench.__main__": row("process bench.cli"),
+}
+
+PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in rooms that are not
+OF_TESTS = {"support", "faults", "fuzz", "numa"}
+
+
+class House:
+    """All modules below a folder, and what they import."""
+
+    def __init__(self, root: Path, table: Mapping[str, Row] = TABLE) -> None:
+        self.table = table
+        self.paths: dict[str, Path] = {}
+        for top in OURS:
+            for path in sorted((root / top).rglob("*.py*")):
+                if path.suffix in {".py", ".pyi"}:
+                    parts = path.relative_to(root).with_suffix("").parts
+                    self.paths[".".join(parts).removesuffix(".__init__")] = path
+
+    def room(self, module: str) -> str:
+        """Return the room that a module is in, whether the table has it or not."""
+        name = module.removeprefix("feeder.")
+        if name in self.table or self.paths[module].stem == "__init__":
+            return name
+        return module.rpartition(".")[0].removeprefix("feeder.")
+
+    @functools.cache  # noqa: B019 -- a house lives as long as its test
+    def imports(self, module: str) -> frozenset[str]:
+        """Return what a module imports: modules of ours, with their packages, and all others."""
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(self.paths[module].read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._absolute(module, node)
+                full = {f"{base}.{alias.name}" for alias in node.names}
+                if base.split(".")[0] in OURS:
+                    found |= {name if name in self.paths else base for name in full}
+                else:  # of numpy.random, say, the whole name counts
+                    found |= {base, *full}
+        return frozenset(found)
+
+    def _absolute(self, module: str, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = module.split(".")
+        is_package = self.paths[module].stem == "__init__"
+        parents = parts[: len(parts) + is_package - node.level]
+        return ".".join([*parents, *filter(None, [node.module])])
+
+    def chains(self, module: str) -> Iterator[tuple[str, ...]]:
+        """Yield the way from a module to everything that importing it leads to."""
+        waiting: deque[tuple[str, ...]] = deque([(module,)])
+        seen = {module}
+        while waiting:
+            chain = waiting.popleft()
+            parts = chain[-1].split(".")
+            above = {".".join(parts[:count]) for count in range(1, len(parts))}
+            for imported in sorted(self.imports(chain[-1]) | above):
+                yield (*chain, imported)
+                if imported in self.paths and imported not in seen:
+                    seen.add(imported)
+                    waiting.append((*chain, imported))
+
+    def problems(self) -> Iterator[str]:
+        """Yield a line for each import, folder and row that breaks the table."""
+        rooms = {self.room(module) for module in self.paths}
+        yield from (f"{room}: no row in the table" for room in sorted(rooms - {*self.table}))
+        yield from (f"{room}: a row without modules" for room in sorted({*self.table} - rooms))
+        for module in self.paths:
+            own = self.table.get(self.room(module))
+            if own is not None:
+                yield from self._wrong_imports(module, own)
+                if own.is_pure:
+                    for chain in self.chains(module):
+                        if not self._is_pure(chain[-1]):
+                            yield f"pure: {' → '.join(chain)}"
+
+    def _wrong_imports(self, module: str, own: Row) -> Iterator[str]:
+        for imported in self.imports(module):
             top = imported.split(".")[0]
-            for ours in (top, imported):
-                if top in OURS and ours not in seen:
-                    seen.add(ours)
-                    waiting.append((*chain, ours))
+            if top in OURS and imported not in self.paths:
+                yield f"{module}: {imported} is not there"
+            elif top in OURS:
+                room = self.room(imported)
+                if room != self.room(module) and room not in own.rooms:
+                    yield f"{module}: imports {imported}, which is in {room}"
+            elif own.packages is not None and top in THIRD_PARTY - own.packages:
+                yield f"{module}: imports {imported}"
+
+    def _is_pure(self, imported: str) -> bool:
+        if imported in self.paths:
+            return True
+        return imported.split(".")[0] in PURE and not imported.startswith("numpy.random")
 
 
-def is_impure(module: str) -> bool:
-    return module.split(".")[0] in IMPURE or module.startswith("numpy.random")
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(ROOT)
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_module_reaches_nothing_impure(name: str) -> None:
-    if module_path(f"feeder.{name}") is None:
-        pytest.skip(f"feeder/{name}.py is not there yet")
-    impure = [
-        " → ".join(chain) for chain in import_chains(f"feeder.{name}") if is_impure(chain[-1])
-    ]
-    assert not impure
+def test_modules_import_what_the_table_says(house: House) -> None:
+    assert [*house.problems()] == []
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_module_uses_no_hidden_state(name: str) -> None:
-    path = module_path(f"feeder.{name}")
-    if path is None:
-        pytest.skip(f"feeder/{name}.py is not there yet")
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            assert (node.value.id, node.attr) != ("np", "random")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            # hash() of text differs between processes; the others reach for the world
-            assert node.func.id not in {"hash", "open", "input", "__import__", "exec", "eval"}
+def test_the_table_has_no_circles() -> None:
+    done: set[str] = set()
+    while ready := {name for name, each in TABLE.items() if each.rooms <= done} - done:
+        done |= ready
+    assert {*TABLE} - done == set()
 
 
-def test_the_walk_sees_every_kind_of_import(tmp_path: Path) -> None:
-    package = tmp_path / "feeder"
-    (package / "inner").mkdir(parents=True)
-    (package / "__init__.py").write_text("import uuid\n")
-    (package / "a.py").write_text("def late():\n    from .inner import b\n")
-    (package / "inner" / "__init__.py").write_text("")
-    (package / "inner" / "b.py").write_text("from ..c import value\nimport numpy as np\n")
-    (package / "c.py").write_text("import os.path\nfrom numpy.random import default_rng\n")
-    chains = set(import_chains("feeder.a", tmp_path))
-    assert ("feeder", "uuid") in {chain[-2:] for chain in chains}
-    assert ("feeder.a", "feeder.inner.b", "feeder.c", "os.path") in chains
-    assert ("feeder.a", "feeder.inner.b", "feeder.c", "numpy.random") in chains
-    impure = {chain[-1] for chain in chains if is_impure(chain[-1])}
-    assert impure == {"uuid", "os.path", "numpy.random", "numpy.random.default_rng"}
+@pytest.mark.parametrize(
+    ("face", "allowed"),
+    [
+        ("feeder.client", {"numpy", "msgspec", "zmq"}),
+        ("trainer_client", {"numpy", "msgspec", "zmq", "torch"}),
+    ],
+)
+def test_clients_reach_no_library_of_the_daemon(house: House, face: str, allowed: set[str]) -> None:
+    modules = [module for module in house.paths if f"{module}.".startswith(f"{face}.")]
+    assert len(modules) > 15
+    reached = {chain[-1].split(".")[0] for module in modules for chain in house.chains(module)}
+    assert reached & THIRD_PARTY == allowed
+    assert all("_native" not in chain[-1] for module in modules for chain in house.chains(module))
+
+
+def test_pure_modules_use_no_hidden_state(house: House) -> None:
+    for module, path in house.paths.items():
+        if not TABLE[house.room(module)].is_pure:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) != ("np", "random"), module
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                # hash() of text differs between processes; the others reach for the world
+                hidden = {"hash", "open", "input", "__import__", "exec", "eval"}
+                assert node.func.id not in hidden, module
+
+
+def test_only_the_session_changes_the_prefetch(house: House) -> None:
+    changes = {
+        *("begin", "take", "give_back", "drop_held", "extend", "ask", "take_releases", "forget"),
+        *("place", "stored", "lend", "failed", "reclaim", "reopen_lost", "give_up"),
+    }
+    called = Counter(
+        (module, node.func.attr)
+        for module in house.paths
+        for node in ast.walk(ast.parse(house.paths[module].read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value).endswith("_prefetch")
+    )
+    assert {name for _, name in called} >= changes
+    assert not {
+        each for each in called if each[0] != "feeder.client.core.session" and each[1] in changes
+    }
+
+
+def test_folders_are_small_and_tests_lie_where_what_they_test_does() -> None:
+    folders = Counter(
+        path.parent for top in (*OURS, "tests") for path in (ROOT / top).rglob("*.py")
+    )
+    assert {folder: count for folder, count in folders.items() if count > MODULES_MAX} == {}
+    of_packages = {str(folder.relative_to(ROOT)).removeprefix("feeder/") for folder in folders}
+    for folder in folders:
+        below = folder.relative_to(ROOT)
+        if below.parts[0] == "tests" and len(below.parts) > 1:
+            assert str(below.relative_to("tests")) in of_packages | OF_TESTS
+
+
+def test_each_package_says_what_it_holds_and_may_import(house: House) -> None:
+    for module, path in house.paths.items():
+        if path.stem != "__init__":
+            continue
+        tree = ast.parse(path.read_text("utf-8"))
+        text = ast.get_docstring(tree)
+        assert text is not None, module
+        if module in {"feeder", "trainer_client"}:  # with version and public names
+            continue
+        assert len(tree.body) == 1, f"{module}: more than a docstring"
+        said = " ".join(text.partition("May import: ")[2].split()).removesuffix(".").split(", ")
+        own = {name for name in TABLE if f"{name}.".startswith(f"{house.room(module)}.")}
+        rooms = TABLE[house.room(module)].rooms - own - {"feeder"}
+        product = {*PRODUCT.split()} - {"feeder"}
+        if rooms >= product:
+            rooms = rooms - product | {"the product"}
+        assert {*said} == {name for name in rooms if name not in PARTS}, module
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A copy of all modules, to break."""
+    for module in House(ROOT).paths.values():
+        copy = tmp_path / module.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module, copy)
+    assert [*House(tmp_path).problems()] == []
+    return tmp_path
+
+
+def add(path: Path, line: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "problem"),
+    [
+        ("plan.crop", "from feeder.wire import zap", "imports feeder.wire.zap, which is in wire"),
+        ("client.stats", "import torch", "imports torch"),
+        ("errors", "from feeder.gone import it", "feeder.gone is not there"),
+        (
+            "client.stats",
+            "def late():\n    from ..jpeg import decode",
+            "imports feeder.jpeg.decode, which is in jpeg",
+        ),
+    ],
+)
+def test_a_wrong_import_is_found(planted: Path, module: str, line: str, problem: str) -> None:
+    add(House(planted).paths[f"feeder.{module}"], line)
+    assert f"feeder.{module}: {problem}" in [*House(planted).problems()]
+
+
+def test_a_new_folder_and_a_row_without_one_are_found(planted: Path) -> None:
+    add(planted / "feeder" / "attic" / "box.py", "import zmq")
+    assert [*House(planted).problems()] == ["attic: no row in the table"]
+    shutil.rmtree(planted / "feeder" / "attic")
+    (planted / "feeder" / "sample" / "cache_plan.py").rename(planted / "feeder/sample/plan.py")
+    assert "sample.cache_plan: a row without modules" in [*House(planted).problems()]
+
+
+def test_a_socket_that_a_pure_module_reaches_through_two_others_is_found(planted: Path) -> None:
+    add(planted / "feeder" / "client" / "core" / "roster.py", "from feeder.plan import first")
+    add(planted / "feeder" / "plan" / "first.py", "from .second import value")
+    add(planted / "feeder" / "plan" / "second.py", "if True:\n    from socket import socket")
+    way = "feeder.client.core.roster → feeder.plan.first → feeder.plan.second → socket"
+    assert f"pure: {way}" in [*House(planted).problems()]
+
+
+def test_an_import_in_a_package_above_a_pure_module_is_found(planted: Path) -> None:
+    add(planted / "feeder" / "client" / "__init__.py", "import threading")
+    way = "feeder.client.core.roster → feeder.client → threading"
+    assert f"pure: {way}" in [*House(planted).problems()]

@@ -46,7 +46,7 @@ class Batch:
         yield self.labels
 
 
-class HostBatch(Protocol):
+class HostTensors(Protocol):
     """A whole batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
 
     @property

@@ -39,7 +39,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, NoReturn, Self
+from typing import Final, Literal, NoReturn, Self, cast
 
 import msgspec
 import torch
@@ -56,7 +56,7 @@ from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
 from feeder.wire.messages import MAX_WINDOW, Hello, Welcome, encode
 from feeder.wire.slot_layout import SlotLayout
-from trainer_client._batch import Batch, BatchBuffers
+from trainer_client._batch import Batch, BatchBuffer, BatchBuffers, SlotBuffer
 from trainer_client._defaults import resolve_device, resolve_rank
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._staging import Stage, make_stage
@@ -179,11 +179,9 @@ class FeederLoader:
         self._prefetch = Prefetch(
             recipe, rank=self.rank, world_size=self.world_size, buffers=buffers
         )
-        job = Job(
-            name=directory.name, hello=hello, share_memory=self._share_memory, keys=self._keys
-        )
+        job = Job(name=directory.name, hello=hello, share_memory=self._share_memory)
         self._session = ClientSession(job, self._prefetch)
-        transport = Transport(self._session, self._buffers, directory)
+        transport = Transport(self._session, directory, self._buffers, SlotBuffer, self._keys)
         self._transport = transport
         # Runs on close(), when the loader is garbage, and at the interpreter's exit.
         self._finalizer = weakref.finalize(self, _end, transport, self._stage)
@@ -353,11 +351,9 @@ class FeederLoader:
             self._wait_s += time.monotonic() - start_s
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, the prefetch gave {name_batch(complete.key)}")
-        buffer = complete.lent
-        if buffer is None:
-            buffer = self._buffers[complete.buffer]
-            if complete.padding:
-                buffer.fill_padding()
+        buffer = cast(SlotBuffer | None, complete.lent) or self._buffers[complete.buffer]
+        if complete.padding and isinstance(buffer, BatchBuffer):
+            buffer.fill_padding()
         sample_ids = buffer.sample_ids.clone()
         try:
             images, labels = self._stage.load(buffer, complete.buffer)

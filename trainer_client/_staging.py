@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import torch
 
-from trainer_client._batch import HostBatch, SlotBuffer
+from trainer_client._batch import HostTensors, SlotBuffer
 from trainer_client._device import Normaliser
 from trainer_client._page_lock import PageLocks
 
@@ -38,9 +38,9 @@ class CopiesInFlight:
     """Buffers whose copy to the device may still be reading them, oldest first."""
 
     def __init__(self) -> None:
-        self._copies: deque[tuple[CopyEvent, int, HostBatch | None]] = deque()
+        self._copies: deque[tuple[CopyEvent, int, HostTensors | None]] = deque()
 
-    def add(self, event: CopyEvent, buffer: int, batch: HostBatch | None = None) -> None:
+    def add(self, event: CopyEvent, buffer: int, batch: HostTensors | None = None) -> None:
         """Note that ``buffer`` must not be written before ``event``, nor ``batch`` unmapped."""
         self._copies.append((event, buffer, batch))
 
@@ -74,7 +74,7 @@ class Stage(Protocol):
         """How many lent slots are copied through staging memory."""
         ...
 
-    def load(self, buffer: HostBatch, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels of ``buffer``, called ``number``, on the device.
 
         Even when this raises, out of device memory say, ``reclaim`` gives the buffer in time.
@@ -100,7 +100,7 @@ class HostStage:
         self._normaliser = normaliser
         self._loaded: list[int] = []
 
-    def load(self, buffer: HostBatch, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalise into a new tensor; the buffer is free when this returns."""
         self._loaded.append(number)
         return self._normaliser(buffer.pixels), buffer.labels.clone()
@@ -132,7 +132,7 @@ class CudaStage:
         """How many lent slots CUDA would not register."""
         return self._locks.refused
 
-    def load(self, buffer: HostBatch, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Start the copy, and on the current stream, after it, the normalisation."""
         try:
             if isinstance(buffer, SlotBuffer):

@@ -1,4 +1,4 @@
-"""The images that benches run on: given, or synthetic.
+"""The images that benches run on, given or synthetic.
 
-May import:
+May import: the product, bench.
 """

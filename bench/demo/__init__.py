@@ -1,4 +1,4 @@
-"""Synthetic data → pack → serve → a ResNet trains → summary.
+"""Synthetic data, packed, served, and a ResNet trained on it: one command.
 
-May import:
+May import: the product, bench, bench.data.
 """

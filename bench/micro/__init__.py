@@ -1,4 +1,4 @@
-"""One core without a daemon: decoding, resizing, what each stage could reach.
+"""One core and no daemon: each stage of a sample, and how fast it could be at best.
 
-May import:
+May import: the product, bench, bench.data.
 """

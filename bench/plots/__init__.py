@@ -1,4 +1,4 @@
-"""Pictures of what a bench found, from its JSON alone.
+"""Pictures of what a bench found, drawn from its report alone.
 
-May import:
+May import: errors, bench, bench.soak, bench.rivals.
 """

@@ -1,4 +1,4 @@
-"""The other loaders, each in an environment of its own, on the same work.
+"""The same work by other loaders, each in an environment of its own.
 
-May import:
+May import: the product, bench, bench.data.
 """

@@ -1,4 +1,4 @@
-"""Hours of streaming: what grows?
+"""Streaming for hours: does anything grow?
 
-May import:
+May import: the product, bench, bench.data.
 """

@@ -1,4 +1,4 @@
-"""A daemon and its clients: rates, transports, keys, resuming, the ablation.
+"""A daemon and its clients: rates by transport, keys, resuming, the ablation.
 
-May import:
+May import: the product, bench, bench.data.
 """

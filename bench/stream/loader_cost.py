@@ -18,7 +18,7 @@ from bench.report import Result, single
 from feeder.errors import PeerError
 from feeder.process.python_process import child_environment, python_command
 from trainer_client import FeederLoader
-from trainer_client._batch import HostBatch
+from trainer_client._batch import HostTensors
 
 BATCHES: Final = 48
 _WARM_UP: Final = 12
@@ -35,7 +35,7 @@ class _IdleStage:
         self._loaded: list[int] = []
         self._nothing = torch.empty(0)
 
-    def load(self, buffer: HostBatch, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         self._loaded.append(number)
         return self._nothing, self._nothing
 

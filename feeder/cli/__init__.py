@@ -1,5 +1,8 @@
-"""One module per subcommand of ``feeder``; each has ``add_parser(subparsers)`` and ``run(args)``.
+"""The command line: one module a command, each with ``add_parser(subparsers)`` and ``run(args)``.
 
-Modules here import only the standard library and ``feeder.errors`` at the top; what a command needs
-is imported inside ``run``, so that ``feeder --help`` and the other commands stay quick.
+Commands import only the standard library and ``errors`` at the top; what one needs is imported in
+its ``run``, so that ``feeder --help`` and the others stay quick.
+
+May import: errors, metrics, remedies, plan, wire, process, host, jpeg, dataset, sample, security,
+client, pack, daemon.
 """

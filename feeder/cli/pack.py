@@ -79,8 +79,8 @@ def format_survey(destination: Path, summary: "PackSummary") -> list[str]:
     """Return the lines that tell what was packed, what was odd, and what was left out."""
     from collections import Counter
 
-    from feeder.dataset.format import printable
     from feeder.pack.progress import format_duration
+    from feeder.process.path_text import printable
 
     manifest = summary.manifest
     packed = sum(shard.bytes for shard in manifest.shards)

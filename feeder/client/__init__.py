@@ -1,6 +1,6 @@
-"""The engine of every client: sockets, threads and mapped slots around the pure ``core``.
+"""The engine of every client: threads, sockets and mapped slots around ``core``.
 
-It needs numpy, pyzmq and msgspec, and neither torch nor what the daemon decodes with.
+It needs numpy, pyzmq and msgspec, neither torch nor what the daemon decodes with.
 
-May import: errors, metrics, plan, wire, process, security, client.core.
+May import: errors, metrics, plan, wire, process, security.
 """

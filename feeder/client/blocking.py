@@ -20,7 +20,7 @@ import zmq
 from numpy.typing import NDArray
 
 from feeder.client.arriving_batch import ArrivingBatch
-from feeder.client.context import open_context
+from feeder.client.contexts import open_context
 from feeder.client.core.answer_checks import check_welcome, count_valid, name_batch
 from feeder.client.mapped_slots import NotSharedError, SlotClaim
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError

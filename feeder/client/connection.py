@@ -11,13 +11,13 @@ chunks are left to the caller, who knows where their rows go.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from feeder.client.context import Context
+from feeder.client.contexts import Context
 from feeder.client.core.events import (
     AttemptFailed,
     ClaimSlots,
@@ -28,6 +28,7 @@ from feeder.client.core.events import (
     SlotsMapped,
     SlotsNotShared,
 )
+from feeder.client.core.prefetch import HostBatch
 from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
@@ -43,7 +44,9 @@ from feeder.wire.messages import (
     encode,
 )
 from feeder.wire.slot_layout import SlotLayout
-from trainer_client._batch import SlotBuffer
+
+WrapSlot: TypeAlias = Callable[[LentMemory, int], HostBatch]
+"""Makes of a mapped slot, by its number, what the consumer of its batches is to get."""
 
 FAREWELL_MS: Final = 200  # how long the last message may take to leave
 RECONNECT_MS: Final = 100
@@ -65,6 +68,7 @@ class Link:
         hello: Hello,
         keys: ClientKeys | None,
         context: Context,
+        wrap_slot: WrapSlot,
     ) -> None:
         """Dial; ConfigError when that is no endpoint, ResourceError without a socket."""
         self.number = number
@@ -86,6 +90,7 @@ class Link:
         self._claim: SlotClaim | None = None
         self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
         self._watch = HandshakeWatch(endpoint, keys)
+        self._wrap_slot = wrap_slot
         try:
             dial(self.dealer, endpoint, keys)
         except zmq.ZMQError as error:
@@ -180,8 +185,9 @@ class Link:
             return SlotsNotShared(self.number, session, str(error))
         if memory is None:
             return None
-        self._claim = None
-        return SlotsMapped(self.number, session, _as_buffers(memory))  # its connection is theirs
+        self._claim = None  # its connection is the memory's
+        slots = [self._wrap_slot(memory, number) for number in range(memory.layout.slots)]
+        return SlotsMapped(self.number, session, slots)
 
     def drop_claim(self) -> None:
         """Give up the claim that is on its way, if there is one."""
@@ -210,7 +216,3 @@ class Link:
         dealer.handshake_ivl = HANDSHAKE_MS
         dealer.heartbeat_ivl = HEARTBEAT_MS
         dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
-
-
-def _as_buffers(memory: LentMemory) -> Sequence[SlotBuffer]:
-    return [SlotBuffer(memory, number) for number in range(memory.layout.slots)]

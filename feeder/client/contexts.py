@@ -3,11 +3,12 @@
 libzmq looks a name up whenever it connects, in its context's one I/O thread, where all of that
 context's connections wait meanwhile: 5 s and more each time while a name server is silent. So a
 name waits with nobody but itself, or where there are very many with a few others: a context has two
-threads and some five descriptors.
+threads and some five descriptors. libzmq aborts the process for want of either, so both are asked
+for and given back first.
 """
 
 import contextlib
-import ipaddress
+import os
 import queue
 import threading
 from collections import Counter
@@ -16,11 +17,16 @@ from typing import Final
 
 import zmq
 
-from feeder.client.context import Context, check_room
 from feeder.errors import ResourceError
+from feeder.process.name_lookup import host_name_in
 from feeder.process.shortage import ZMQ_THREADS, check_threads
 
+Context = zmq.Context[zmq.Socket[bytes]]
+
 CONTEXTS_MAX: Final = 16
+_DESCRIPTORS: Final = 12
+"""That a context takes with a first connection and a claim of slots."""
+
 _ADDRESSES: Final = ""
 
 
@@ -44,7 +50,7 @@ class Contexts:
 
     def take(self, endpoint: str) -> Context:
         """Return the context for another link to ``endpoint``; ResourceError without any."""
-        host = _name_in(endpoint)
+        host = host_name_in(endpoint)
         if host not in self._of_host:
             self._of_host[host] = self._choose(host)
         shared = self._of_host[host]
@@ -53,7 +59,7 @@ class Contexts:
 
     def give_back(self, endpoint: str) -> None:
         """Note that a link, its sockets closed, is gone: names come and go for weeks."""
-        host = _name_in(endpoint)
+        host = host_name_in(endpoint)
         shared = self._of_host[host]
         shared.links[host] -= 1
         if host != _ADDRESSES and not shared.links[host]:
@@ -124,13 +130,21 @@ def _has_threads(*, is_needed: bool) -> bool:
     return True
 
 
-def _name_in(endpoint: str) -> str:
-    """Return the host name that an endpoint has to be looked up by, "" where it has none."""
-    if not endpoint.startswith("tcp://"):
-        return _ADDRESSES
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+def check_room() -> None:
+    """Raise OSError where too few descriptors are left for another context."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(_DESCRIPTORS):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def open_context(endpoint: str) -> Context:
+    """Return a context for a connection to ``endpoint``; ResourceError where there is no room."""
     try:
-        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return host
-    return _ADDRESSES
+        check_room()
+    except OSError as error:
+        raise ResourceError(
+            f"{endpoint}: there is no room for a connection: raise the limit on open files "
+            "(ulimit -n)"
+        ) from error
+    check_threads(ZMQ_THREADS)
+    return Context()

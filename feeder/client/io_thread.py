@@ -11,11 +11,11 @@ import socket
 import threading
 import time
 from collections.abc import Container, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import zmq
 
-from feeder.client.connection import FAREWELL_MS, Link
+from feeder.client.connection import FAREWELL_MS, Link, WrapSlot
 from feeder.client.contexts import Contexts
 from feeder.client.core.events import (
     ChunkArrived,
@@ -36,8 +36,8 @@ from feeder.client.core.events import (
 )
 from feeder.client.core.session import ClientSession
 from feeder.errors import FeederError, ProtocolError, ResourceError
+from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Chunk
-from trainer_client._batch import BatchBuffers
 
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000
@@ -50,6 +50,21 @@ CATCH_UP_MS: Final = 100
 _log = logging.getLogger(__name__)
 
 _Frames = Sequence[zmq.Frame]
+Bytes = bytes | memoryview
+
+
+class RowBuffer(Protocol):
+    """Host memory for the rows of one batch."""
+
+    def write(self, first: int, pixels: Bytes, labels: Bytes, sample_ids: Bytes) -> None:
+        """Copy a chunk's frames to the rows from ``first`` on; their sizes are checked."""
+        ...
+
+
+class BatchBuffers(Protocol):
+    """The buffers of a client, by number."""
+
+    def __getitem__(self, number: int) -> RowBuffer: ...
 
 
 class Pump:
@@ -60,6 +75,8 @@ class Pump:
         session: ClientSession,
         changed: threading.Condition,
         buffers: BatchBuffers,
+        wrap_slot: WrapSlot,
+        keys: ClientKeys | None,
         ring: socket.socket,
     ) -> None:
         self.closing = False
@@ -68,6 +85,8 @@ class Pump:
         self._session = session
         self._changed = changed
         self._buffers = buffers
+        self._wrap_slot = wrap_slot
+        self._keys = keys
         self._ring = ring
         self._links: dict[int, Link] = {}
         self._contexts = Contexts(FAREWELL_MS)
@@ -203,11 +222,11 @@ class Pump:
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _dial(self, number: int, endpoint: str) -> None:
-        job = self._session.job
+        hello = self._session.job.hello
         try:
             context = self._contexts.take(endpoint)
             try:
-                link = Link(number, endpoint, job.hello, job.keys, context)
+                link = Link(number, endpoint, hello, self._keys, context, self._wrap_slot)
             except FeederError:
                 self._contexts.give_back(endpoint)
                 raise

@@ -4,7 +4,7 @@ import time
 
 import zmq
 
-from feeder.client.context import open_context
+from feeder.client.contexts import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.metrics import Counters
 from feeder.process.name_lookup import resolve_endpoint

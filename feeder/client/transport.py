@@ -1,6 +1,6 @@
 """The consumer's hold on the connection: calls that wait, each with a deadline.
 
-The consumer changes the session under a lock and rings the I/O thread (see ``_pump``) through a
+The consumer changes the session under a lock and rings the I/O thread (see ``io_thread``) through a
 socket pair; nothing else is shared. A transport belongs to the process that made it: in a fork of
 that process the thread does not exist, so every call there fails at once, and closing does nothing.
 """
@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from feeder.client.connection import WrapSlot
 from feeder.client.core.prefetch import CompleteBatch
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
-from feeder.client.io_thread import Pump
+from feeder.client.io_thread import BatchBuffers, Pump
 from feeder.errors import ConfigError, PeerError
+from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Welcome
-from trainer_client._batch import BatchBuffers
 
 CLOSE_TIMEOUT_S: Final = 1.8
 TURN_S: Final = 0.25  # of a wait: at most so much counts of the time that this process was stopped
@@ -41,8 +42,18 @@ class _Patience:
 class Transport:
     """The connections to all nodes of a job, kept up until ``close``."""
 
-    def __init__(self, session: ClientSession, buffers: BatchBuffers, directory: Directory) -> None:
-        """Read the endpoints, start the I/O thread that dials them, and watch for others."""
+    def __init__(
+        self,
+        session: ClientSession,
+        directory: Directory,
+        buffers: BatchBuffers,
+        wrap_slot: WrapSlot,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        """Read the endpoints, start the I/O thread that dials them, and watch for others.
+
+        The rows of batches are copied to ``buffers``, or are where ``wrap_slot`` was shown.
+        """
         endpoints = directory.read()
         self._session = session
         self._directory = directory
@@ -52,7 +63,7 @@ class Transport:
         self._bell.setblocking(False)
         ring.setblocking(False)
         self._changed = threading.Condition()  # also the lock of the session
-        self._pump = Pump(session, self._changed, buffers, ring)
+        self._pump = Pump(session, self._changed, buffers, wrap_slot, keys, ring)
         self._pump.listed = endpoints
         self._thread = threading.Thread(
             target=self._pump.run, name=f"feeder client of {self._name}"[:64], daemon=True

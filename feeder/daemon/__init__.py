@@ -1,4 +1,5 @@
-"""The supervisor of the node processes, and its configuration.
+"""The supervisor, which keeps a node process on each NUMA node, and its configuration.
 
-May import:
+May import: errors, metrics, remedies, plan, wire, process, host, jpeg,
+dataset, sample, session, worker, node.
 """

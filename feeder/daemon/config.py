@@ -33,10 +33,9 @@ from feeder.daemon.config_keys import (
     PinList,
     WholeNumber,
 )
-from feeder.dataset.format import encode_name
 from feeder.errors import ConfigError
 from feeder.node.endpoint import check_exposure, parse_endpoint
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import encode_name, path_to_text
 from feeder.process.regular_file import read_regular
 
 DEFAULT: Final = "default"

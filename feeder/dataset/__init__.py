@@ -1,4 +1,4 @@
-"""A dataset's files: shards and manifest, written, read and proven.
+"""The files of a dataset: shards and manifest, written, read and proven.
 
 May import: errors, plan, process, jpeg.
 """

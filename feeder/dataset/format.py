@@ -218,20 +218,3 @@ def aligned(offset: int) -> int:
 def shard_name(number: int) -> str:
     """Return the file name of shard ``number``, e.g. ``shard-00003.fds``."""
     return f"shard-{number:05d}.fds"
-
-
-def encode_name(name: str) -> bytes:
-    """Return a source name as stored: UTF-8, undecodable bytes of the file system kept."""
-    return name.encode("utf-8", "surrogateescape")
-
-
-def decode_name(data: bytes) -> str:
-    """Return the source name stored as ``data``; the reverse of encode_name for any bytes."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def printable(name: str) -> str:
-    """Return a name of a file for messages: what would break the line or the encoding escaped."""
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -14,10 +14,11 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from feeder.dataset.format import printable, shard_name
+from feeder.dataset.format import shard_name
 from feeder.errors import DatasetError
 from feeder.plan.epoch import MAX_SHARDS
 from feeder.plan.permutation import MAX_SIZE
+from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
 
 MANIFEST_NAME: Final = "manifest.json"

@@ -14,12 +14,13 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import RECORD, checksum, printable
+from feeder.dataset.format import RECORD, checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.record_checks import find_impossible
 from feeder.errors import DatasetError, ResourceError
 from feeder.plan.epoch import ShardLayout
+from feeder.process.path_text import printable
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 

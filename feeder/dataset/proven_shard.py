@@ -18,10 +18,11 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from feeder.dataset.format import RECORD_BYTES, checksum, decode_name, record_is_intact
+from feeder.dataset.format import RECORD_BYTES, checksum, record_is_intact
 from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
+from feeder.process.path_text import decode_name
 
 BLOCK_BYTES: Final = 2048
 """A whole number of records. Reading and hashing one takes 0.5 µs more than reading one record."""

@@ -19,8 +19,8 @@ from feeder.dataset.format import (
     ShardHeader,
     aligned,
     checksum,
-    encode_name,
 )
+from feeder.process.path_text import encode_name
 
 if TYPE_CHECKING:
     from feeder.jpeg.recode import TiledJpeg

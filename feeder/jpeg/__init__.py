@@ -1,4 +1,4 @@
-"""From JPEG bytes to pixels: re-coding into tiles, decoding crops, resizing; the part in C.
+"""From the bytes of a JPEG to pixels, and back: re-coding, decoding, resizing; the part in C.
 
 May import: errors, plan.
 """

@@ -1,4 +1,5 @@
-"""The process of one NUMA node: its socket, its slots, its workers.
+"""The process that owns a NUMA node's socket, slots and workers.
 
-May import: all of the above.
+May import: errors, metrics, remedies, plan, wire, process, host, jpeg,
+dataset, sample, security, session, worker.
 """

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from feeder.dataset.format import printable
 from feeder.errors import ConfigError, ResourceError
+from feeder.process.path_text import printable
 from feeder.wire.claim import DOOR_SUFFIX
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")

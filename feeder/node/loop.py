@@ -14,7 +14,6 @@ from typing import Final
 import zmq
 
 from feeder import __version__
-from feeder.dataset.format import printable
 from feeder.node.messages import (
     Drain,
     Neighbours,
@@ -29,6 +28,7 @@ from feeder.node.slot_door import SlotDoor
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
+from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache

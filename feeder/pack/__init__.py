@@ -1,4 +1,4 @@
-"""From any source to a dataset; back again; and the check of every byte between.
+"""From any source to a dataset and back, and the check of every byte of one.
 
 May import: errors, plan, process, host, jpeg, dataset.
 """

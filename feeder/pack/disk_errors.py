@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from feeder.dataset.format import printable
 from feeder.errors import ResourceError
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import path_to_text, printable
 from feeder.process.shortage import name_file
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from feeder.dataset.format import decode_name, encode_name, printable
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.sources import JPEG_SUFFIXES, sniff_file
+from feeder.process.path_text import decode_name, encode_name, printable
 
 _DEPTH_MAX: Final = 64
 

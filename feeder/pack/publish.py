@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from feeder.dataset.format import checksum, printable, shard_name
+from feeder.dataset.format import checksum, shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_BYTES_MAX,
@@ -25,6 +25,7 @@ from feeder.errors import DatasetError
 from feeder.pack.balance import balance_parts, plan_balance
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, WorkState
+from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from feeder.dataset.format import printable, shard_name
+from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     WORK_FOLDER_NAME,
@@ -43,7 +43,7 @@ from feeder.pack.work_folder import (
     locate_files,
 )
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import path_to_text, printable
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _AGAIN: Final = "run the same command again, it goes on where it was"

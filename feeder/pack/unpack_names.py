@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.dataset.format import decode_name, encode_name
 from feeder.errors import DatasetError
 from feeder.pack.listing import unpacked_name
+from feeder.process.path_text import decode_name, encode_name
 
 _HASH_BYTES: Final = 16
 _MARK: Final = b"~"

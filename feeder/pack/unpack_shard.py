@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from feeder.dataset.format import checksum, decode_name, encode_name, printable
+from feeder.dataset.format import checksum
 from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.reader import ShardReader
@@ -21,7 +21,7 @@ from feeder.errors import DatasetError, ResourceError
 from feeder.jpeg.crop_decode import layout_of, whole_jpeg
 from feeder.pack.task_pool import Report
 from feeder.pack.unpack_names import NameLimits, choose_name
-from feeder.process.path_text import path_from_text
+from feeder.process.path_text import decode_name, encode_name, path_from_text, printable
 
 _REPORT_EVERY: Final = 32  # samples
 _TEMPORARY: Final = b".unpacking-"

@@ -20,8 +20,6 @@ from feeder.dataset.format import (
     Oddity,
     aligned,
     checksum,
-    decode_name,
-    printable,
     record_is_intact,
 )
 from feeder.dataset.manifest import ShardEntry
@@ -31,7 +29,7 @@ from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_segments, layout_of, whole_jpeg
 from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 from feeder.pack.task_pool import Report
-from feeder.process.path_text import path_from_text
+from feeder.process.path_text import decode_name, path_from_text, printable
 
 _SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
 _DAMAGED_PADDING = "the bytes between two samples are not zero"

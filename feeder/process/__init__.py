@@ -1,4 +1,4 @@
-"""What each process of ours needs of the system: start, end, signals, streams, files, log lines.
+"""What every process of ours needs of the system: its start and end, streams, files, log lines.
 
 May import: errors, metrics.
 """

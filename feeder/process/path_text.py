@@ -1,4 +1,4 @@
-"""Paths between processes and files of text, whatever the locale of whoever reads them.
+"""Paths and names of files in files of text, other processes and messages, whatever the locale.
 
 A path is bytes to the system. Python decodes these by the locale, so text that it made of a path
 means that path only in a process of the same locale. What leaves a process is bytes therefore, or
@@ -7,8 +7,6 @@ UTF-8 in which bytes that are none are kept, as the names in shards are.
 
 import os
 from pathlib import Path
-
-from feeder.dataset.format import decode_name, encode_name
 
 
 def path_to_text(path: str | os.PathLike[str]) -> str:
@@ -24,3 +22,20 @@ def path_from_text(text: str) -> Path:
 def path_from_bytes(path: bytes) -> Path:
     """Return a path from its bytes."""
     return Path(os.fsdecode(path))
+
+
+def encode_name(name: str) -> bytes:
+    """Return a name of a file as UTF-8 in which the bytes that are none are kept."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_name(data: bytes) -> str:
+    """Return the name of a file that ``data`` is; the reverse of encode_name for any bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def printable(name: str) -> str:
+    """Return a name of a file for messages: what would break the line or the encoding escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

@@ -1,4 +1,4 @@
-"""From a record to a row of a batch: the hot path, the decoded cache, the self-test.
+"""The hot path, from a record to its row in a batch; the decoded cache; the self-test.
 
 May import: errors, plan, jpeg, dataset.
 """

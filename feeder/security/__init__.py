@@ -1,4 +1,4 @@
 """Keys, and why a connection with them does not come about.
 
-May import: errors, process, wire.
+May import: errors, wire, process.
 """

@@ -1,4 +1,4 @@
-"""The node process's state machine: events in, instructions out. Pure.
+"""A node process's sessions as a state machine: events in, instructions out. Pure.
 
 May import: errors, metrics, remedies, plan, wire.
 """

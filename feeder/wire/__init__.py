@@ -1,4 +1,4 @@
-"""What is said: the messages between client and node process, and where rows lie in a slot. Pure.
+"""What client and node process say, and where rows lie in a slot. Pure.
 
 May import: errors, plan.
 """

@@ -28,7 +28,6 @@ from feeder.wire.claim import CLAIM_BYTES, encode_answer
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S
-from trainer_client._batch import BatchBuffers
 
 LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
 
@@ -46,8 +45,14 @@ class Script:
         self._answer = answer
         self._bell, ring = socket.socketpair()
         ring.setblocking(False)
-        buffers = BatchBuffers(self.job.hello.recipe, pinned=False)
-        self.pump = Pump(self, threading.Condition(), buffers, ring)  # type: ignore[arg-type]
+        self.pump = Pump(
+            self,  # type: ignore[arg-type]
+            threading.Condition(),
+            buffers={},
+            wrap_slot=lambda memory, number: memory.slot(number),
+            keys=None,
+            ring=ring,
+        )
 
     def run(self, *endpoints: str) -> None:
         """Serve until ``stop``; raises the error that ended it instead."""

@@ -20,13 +20,11 @@ from feeder.dataset.format import (
     aligned,
     checksum,
     decode_header,
-    decode_name,
-    encode_name,
-    printable,
     record_is_intact,
     shard_name,
 )
 from feeder.errors import DatasetError
+from feeder.process.path_text import decode_name, encode_name, printable
 
 _U16, _U32, _U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 _RANGES = {"u1": st.integers(0, 255), "u2": _U16, "u4": _U32, "u8": _U64}

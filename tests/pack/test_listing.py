@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feeder.dataset.format import decode_name
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.listing import SourceListing, list_source, unpacked_name
+from feeder.process.path_text import decode_name
 from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())

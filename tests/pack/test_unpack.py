@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.dataset.format import decode_name, encode_name, shard_name
+from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
 from feeder.pack.unpack_names import NameLimits, choose_name
+from feeder.process.path_text import decode_name, encode_name
 from tests.support.jpegs import SAMPLINGS, encode, picture
 from tests.support.sources import (
     InlinePool,

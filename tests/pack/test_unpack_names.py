@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.dataset.format import decode_name, encode_name
 from feeder.errors import DatasetError, ResourceError
 from feeder.pack.unpack import SHORTENED_NAME
 from feeder.pack.unpack_names import NameLimits, choose_name
+from feeder.process.path_text import decode_name, encode_name
 from tests.support.sources import (
     encoded,
     error_line,

@@ -36,7 +36,6 @@ from feeder.wire.messages import (
     Request,
     Welcome,
 )
-from trainer_client._batch import BatchBuffer, HostBatch
 
 NAME = "the feeders"
 RECIPE = Recipe.for_split("train", batch_size=4, image_size=8)
@@ -186,9 +185,9 @@ class Shell:
         chunk = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
         return self.do(ChunkArrived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
 
-    def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[HostBatch]:
+    def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[object]:
         """Have a session's slots be mapped; return them."""
-        mapped = [BatchBuffer(4, 8, pinned=False) for _ in range(slots)]
+        mapped = [object() for _ in range(slots)]
         self.do(SlotsMapped(link, session, mapped))
         return mapped
 

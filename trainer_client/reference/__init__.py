@@ -1,4 +1,4 @@
-"""The reference job: a ResNet trained and evaluated on batches from a feeder.
+"""The reference job: trains and evaluates a ResNet on batches from a feeder.
 
-May import:
+May import: errors, plan, process, trainer_client.
 """

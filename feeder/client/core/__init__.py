@@ -1,4 +1,4 @@
-"""A client without socket, thread or clock: which node is asked for what, what has come. Pure.
+"""A client without socket, thread or clock: what it asks of which node, what has come. Pure.
 
 May import: errors, plan, wire.
 """

@@ -8,11 +8,10 @@ twice.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from feeder.client.core.prefetch import Placement
+from feeder.client.core.prefetch import HostBatch, Placement
 from feeder.errors import FeederError
 from feeder.wire.messages import Chunk, ClientMessage, NodeMessage
 from feeder.wire.slot_layout import SlotLayout
-from trainer_client._batch import HostBatch
 
 # --- Events -----------------------------------------------------------------------------------
 

@@ -13,15 +13,15 @@ All times are seconds on one monotonic clock, passed in by the caller.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from feeder.client.core.events import ClaimSlots, DropClaim, Instruction, Send
-from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.prefetch import HostBatch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.wire.claim import door_path
 from feeder.wire.messages import Bye, Hello, Ping, Refused, Welcome
 from feeder.wire.slot_layout import SlotLayout
-from trainer_client._batch import HostBatch
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
 QUIET_S: Final = 2.5  # a ping was not answered for a second and a half: ask another one
@@ -31,12 +31,17 @@ RETRY_INTERVAL_S: Final = 0.5  # between greetings while a node refuses for the 
 CLAIM_S: Final = 2.0  # a node answers a claim at once, or it is stopped or swamped
 
 
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """A session is over, and with it what its node was asked for; maybe for want of memory."""
+
+    memory_is_short: bool = False
+
+
 class Conversation:
     """What is known of the node at the other end of a link, and what to tell it."""
 
-    def __init__(
-        self, link: int, endpoint: str, hello: Hello, prefetch: Prefetch, *, share_memory: bool
-    ) -> None:
+    def __init__(self, link: int, endpoint: str, hello: Hello, *, share_memory: bool) -> None:
         """Begin away: nothing is said before the connection is up."""
         self.link = link
         self.endpoint = endpoint
@@ -46,7 +51,6 @@ class Conversation:
         self.copied_because: str | None = None  # why batches are not lent, as far as is known
         self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
         self._hello = hello
-        self._prefetch = prefetch
         self._door = door_path(endpoint)
         if self._door is None:
             self.copied_because = "it is no ipc endpoint"
@@ -57,6 +61,7 @@ class Conversation:
         self._session: int | None = None
         self._is_draining = False
         self._out: list[Instruction] = []
+        self._loss: SessionLost | None = None
         self._connected = False
         self._failed_attempts = 0
         self._refusal: str | None = None  # why the node does not serve us for the moment
@@ -214,8 +219,7 @@ class Conversation:
                 self.drain()
             case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
                 self._end_session()
-                if refused.code == "memory":
-                    self._prefetch.reopen_lost(self.link)
+                self._loss = SessionLost(memory_is_short=refused.code == "memory")
                 self._refusal = refused.message
                 self._retry_at_s = now_s + RETRY_INTERVAL_S
             case "unknown-dataset":
@@ -306,6 +310,11 @@ class Conversation:
         out, self._out = self._out, []
         return out
 
+    def take_loss(self) -> "SessionLost | None":
+        """Return that a session is over, once: what it was asked for is to be asked anew."""
+        loss, self._loss = self._loss, None
+        return loss
+
     def _end_session(self) -> None:
         if self._session is not None:  # harmless where the node lost it too
             self._send(Bye(session=self._session))
@@ -317,7 +326,7 @@ class Conversation:
         self._refusal = None
         self._claim_by_s = None
         self.slots = ()  # those with a batch in them that is not yet consumed stay mapped
-        self._prefetch.forget(self.link)
+        self._loss = self._loss or SessionLost()
 
     def _send(self, message: Hello | Ping | Bye) -> None:
         self._out.append(Send(self.link, message))

@@ -22,15 +22,18 @@ is read by nobody once it was released: a Lent counts only if it answers the lin
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import Chunk, Lent
-from trainer_client._batch import HostBatch
 
 Key = tuple[int, int]  # (epoch, index)
+
+HostBatch: TypeAlias = object
+"""A lent batch's rows, as the loader's factory wrapped them: the engine never looks into it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,19 +317,19 @@ class Prefetch:
             assembly.failures[link] = reason
             self._releases.setdefault(link, []).append(key)
 
-    def reclaim(self, link: int, key: Key) -> bool:
-        """Release the last batch that a link has lent and that comes after an open one.
-
-        Nobody has read it yet; it is open again. Returns whether there was one.
-        """
+    def find_reclaimable(self, link: int, key: Key) -> Key | None:
+        """Return the last batch that a link has lent and that comes after an open one."""
         for later, assembly in reversed(self._held.items()):
             if later == key:
-                return False
+                break
             if assembly.lent is not None and link in assembly.asks:
-                self._release(later, assembly)
-                self._reopen(assembly)
-                return True
-        return False
+                return later
+        return None
+
+    def reclaim(self, key: Key) -> None:
+        """Release a lent batch that was not taken yet; it is open again."""
+        self._release(key, self._held[key])
+        self._reopen(self._held[key])
 
     def reopen_lost(self, link: int) -> None:
         """Open again what a link has lent in a session that is over, where nobody can take it yet.

@@ -7,7 +7,7 @@ Hashing with Bounded Loads", 2018; as batches are consumed in order, any slack c
 batch is asked of the next one as well when
 
     the node has gone quiet         a ping was not answered
-    it is late                      by what answers took so far (``_lateness``); HEDGES_MAX at once
+    it is late                      by what answers took so far (``Lateness``); HEDGES_MAX at once
     the node cannot make it         a disk error, say: somebody else holds the same data
     the session was lost            with the connection, or because the node forgot it
 
@@ -16,11 +16,12 @@ or the answer, was lost.
 """
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from feeder.client.core.lateness import Lateness
 from feeder.client.core.node_link import Conversation
 from feeder.client.core.prefetch import Ask, Assembly, Key, Prefetch
 from feeder.client.core.rendezvous import LanePlaces, rank_nodes
@@ -31,6 +32,30 @@ HEDGES_MAX: Final = 2
 ASK_AGAIN_S: Final = 40.0
 """Longer than a node waits for a worker that hangs (``feeder.node.loop.CHUNK_DEADLINE_S``)."""
 
+_REMEMBERED: Final = 128
+_ENOUGH: Final = 16
+_FIRST_DELAY_S: Final = 2.0
+"""Before anything is known: the first batch waits for cold files and a dataset that is opened."""
+
+_MARGIN: Final = 1.5
+_DELAY_MIN_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A link is to be asked for an open batch; first it gets the slot of ``instead`` back."""
+
+    link: int
+    key: Key
+    instead: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No node can make a batch."""
+
+    key: Key
+
 
 class Asker:
     """Chooses whom to ask; ``due_s`` is when to choose anew if nothing happens before."""
@@ -38,7 +63,6 @@ class Asker:
     def __init__(self, prefetch: Prefetch, places: LanePlaces) -> None:
         self.asked_again = 0  # batches that a lost or failing node did not make
         self.hedged = 0  # batches that were late or whose node was quiet
-        self.request = 0  # number of the latest request
         self.due_s = float("inf")
         self._prefetch = prefetch
         self._places = places
@@ -48,30 +72,24 @@ class Asker:
         """Note that an ask has led to a whole batch."""
         self._lateness.answered(now_s - ask.asked_s)
 
-    def choose(self, links: Mapping[int, Conversation], now_s: float) -> dict[int, list[Key]]:
-        """Return what each link is to be asked for now, noted as asked in request ``request``."""
+    def choose(self, links: Mapping[int, Conversation], now_s: float) -> Iterator[Want | GiveUp]:
+        """Yield what is to be done about open batches, to be done at once, but asked in the end."""
         self.due_s = float("inf")
         open_batches = list(self._prefetch.open_batches())
         hedges = sum(len(assembly.asks) > 1 for _, assembly in open_batches)
         candidates = _Candidates(links, self._prefetch, self._places, now_s)
-        wants: dict[int, list[Key]] = {}
         for key, assembly in open_batches:
             if assembly.asks:
                 is_hedge = hedges < HEDGES_MAX and len(assembly.asks) == 1
-                link = self._choose_another(key, assembly, links, candidates, now_s, is_hedge)
-                hedges += link is not None and is_hedge
+                want = self._choose_another(key, assembly, links, candidates, now_s, is_hedge)
+                hedges += want is not None and is_hedge
             else:
-                link = candidates.choose(key, is_overdue=assembly.was_asked)
-                self.asked_again += link is not None and assembly.was_asked
-                if link is None and _has_failed_everywhere(assembly, links):
-                    self._prefetch.give_up(key)
-            if link is not None:
-                wants.setdefault(link, []).append(key)
-        self.request += bool(wants)
-        for number, keys in wants.items():
-            for key in keys:
-                self._prefetch.ask(number, key, self.request, now_s, links[number].chunk_images)
-        return wants
+                want = candidates.choose(key, is_overdue=assembly.was_asked)
+                self.asked_again += want is not None and assembly.was_asked
+                if want is None and _has_failed_everywhere(assembly, links):
+                    yield GiveUp(key)
+            if want is not None:
+                yield want
 
     def _choose_another(
         self,
@@ -81,7 +99,7 @@ class Asker:
         candidates: "_Candidates",
         now_s: float,
         is_hedge: bool,
-    ) -> int | None:
+    ) -> Want | None:
         """Return who is asked for a batch that somebody was asked for, or note when to look again.
 
         ``is_hedge`` says whether it may be asked of two because it is late.
@@ -94,14 +112,14 @@ class Asker:
             if candidates.are_several:
                 self.due_s = min(self.due_s, overdue_s)
         else:
-            link = candidates.choose(key, is_overdue=True, is_answering=True)
-            if link is not None:
+            want = candidates.choose(key, is_overdue=True, is_answering=True)
+            if want is not None:
                 self.hedged += 1
-                return link
+                return want
         if now_s < asked_s + ASK_AGAIN_S:
             self.due_s = min(self.due_s, asked_s + ASK_AGAIN_S)
             return None
-        return next((n for n in assembly.asks if candidates.is_answering(n)), None)
+        return next((Want(n, key) for n in assembly.asks if candidates.is_answering(n)), None)
 
 
 class _Candidates:
@@ -144,7 +162,7 @@ class _Candidates:
         """Whether a link can be asked and is not quiet."""
         return link in self._answering
 
-    def choose(self, key: Key, *, is_overdue: bool, is_answering: bool = False) -> int | None:
+    def choose(self, key: Key, *, is_overdue: bool, is_answering: bool = False) -> Want | None:
         """Return whom to ask, and take of its room; quiet ones last, or not at all.
 
         For a batch that is overdue a node gets more than its share, and if it has no room a later
@@ -155,9 +173,11 @@ class _Candidates:
         for number in able:
             if self._room[number] > (0 if is_overdue else self._over_share[number]):
                 self._room[number] -= 1
-                return number
-        if is_overdue:
-            return next((number for number in able if self._prefetch.reclaim(number, key)), None)
+                return Want(number, key)
+        for number in able if is_overdue else ():
+            instead = self._prefetch.find_reclaimable(number, key)
+            if instead is not None:
+                return Want(number, key, instead)
         return None
 
     def _find_able(self, key: Key, is_answering: bool) -> list[int]:
@@ -176,3 +196,25 @@ def _has_failed_everywhere(assembly: Assembly, links: Mapping[int, Conversation]
         number in assembly.failures or link.unfit is not None or link.twin is not None
         for number, link in links.items()
     )
+
+
+class Lateness:
+    """The delay after which a batch is late, learnt from the last answers.
+
+    Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): wait for about the 99th
+    percentile of the latency, so that one request in a hundred is made twice, then take whichever
+    answer comes first.
+    """
+
+    def __init__(self) -> None:
+        self._latencies_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self.delay_s = _FIRST_DELAY_S
+        """Seconds from asking until another node is asked too."""
+
+    def answered(self, latency_s: float) -> None:
+        """Note how long a batch took from its request to its last row."""
+        self._latencies_s.append(latency_s)
+        count = len(self._latencies_s)
+        if count >= _ENOUGH:
+            percentile_99_s = sorted(self._latencies_s)[(99 * count) // 100]
+            self.delay_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)

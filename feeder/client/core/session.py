@@ -1,6 +1,6 @@
 """The client's session with all its nodes, without socket, thread or clock.
 
-    EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (each link: ``_conversation``)
+    EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (each link: ``node_link``)
     course ─► batch gets a buffer ─► its lane's owner is asked ─► chunks or a lent slot ─► settled
                                      └─ late, quiet or lost: the next in the lane's order is asked
 
@@ -8,8 +8,8 @@ Events go into ``handle``, instructions come out; requests are made when ClockAd
 the shell gives after whatever else it gave. What the consumer does (``begin``, ``take``,
 ``give_back``) has no instructions of its own: the next ClockAdvanced has them.
 
-Invariants, which tests/test_client_fleet.py checks over random losses, restarts and clock jumps:
-- the batches that the consumer takes are the course's, each once, in order (``_prefetch``);
+Invariants, which test_fleet.py checks over random losses, restarts and clock jumps:
+- the batches that the consumer takes are the course's, each once, in order (``prefetch``);
 - only nodes of one dataset, one understanding of the recipe and one self-test hash are asked;
 - a batch that is open is asked for at somebody, unless nobody is there, has room or can make it.
 
@@ -41,12 +41,11 @@ from feeder.client.core.events import (
     Store,
 )
 from feeder.client.core.node_link import Conversation
-from feeder.client.core.prefetch import Ask, CompleteBatch, Placement, Prefetch
+from feeder.client.core.prefetch import Ask, CompleteBatch, Key, Placement, Prefetch
 from feeder.client.core.rendezvous import LanePlaces
-from feeder.client.core.requests import Asker
+from feeder.client.core.requests import Asker, GiveUp
 from feeder.client.core.roster import Roster
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
-from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
 
 
@@ -58,7 +57,6 @@ class Job:
     """The endpoints as people know them."""
     hello: Hello
     share_memory: bool = True
-    keys: ClientKeys | None = None
 
 
 class ClientSession:
@@ -80,6 +78,7 @@ class ClientSession:
         self._next_link = 0
         self._welcomed: set[int] = set()  # links that were welcomed before
         self._asker: Asker | None = None  # once the dataset is known
+        self._request = 0  # number of the latest one
         self._has_taken = False
         self._first_request_at_s: float | None = None
         self._now_s = 0.0
@@ -330,7 +329,6 @@ class ClientSession:
             number,
             endpoint,
             self.job.hello,
-            self._prefetch,
             share_memory=self.job.share_memory,
         )
         self._out.append(Dial(number, endpoint))
@@ -351,6 +349,11 @@ class ClientSession:
         self._out.append(Say(link.describe_way(), is_warning=is_warning))
 
     def _collect(self, link: Conversation) -> None:
+        loss = link.take_loss()
+        if loss is not None:
+            self._prefetch.forget(link.link)
+            if loss.memory_is_short:
+                self._prefetch.reopen_lost(link.link)
         self._out += link.take_instructions()
 
     # --- Batches that arrive ------------------------------------------------------------------
@@ -410,7 +413,7 @@ class ClientSession:
         if self.welcome is None or self._asker is None:
             return
         self._prefetch.extend(self.welcome.samples)
-        wants = self._asker.choose(self._links, self._now_s)
+        wants = self._choose(self._asker)
         if wants and self._first_request_at_s is None:
             self._first_request_at_s = self._now_s
         for link in self._links.values():
@@ -420,11 +423,28 @@ class ClientSession:
             if keys or releases:
                 request = Request(
                     session=link.session,
-                    number=self._asker.request,
+                    number=self._request,
                     want=tuple(keys),
                     release=tuple(releases),
                 )
                 self._out.append(Send(link.link, request))
+
+    def _choose(self, asker: Asker) -> dict[int, list[Key]]:
+        """Return what each link is asked for now, noted as asked in request ``_request``."""
+        wants: dict[int, list[Key]] = {}
+        for choice in asker.choose(self._links, self._now_s):
+            if isinstance(choice, GiveUp):
+                self._prefetch.give_up(choice.key)
+                continue
+            if choice.instead is not None:
+                self._prefetch.reclaim(choice.instead)
+            wants.setdefault(choice.link, []).append(choice.key)
+        self._request += bool(wants)
+        for number, keys in wants.items():
+            chunk_images = self._links[number].chunk_images
+            for key in keys:
+                self._prefetch.ask(number, key, self._request, self._now_s, chunk_images)
+        return wants
 
 
 def _name(error: FeederError, endpoint: str) -> FeederError:

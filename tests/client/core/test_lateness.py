@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.lateness import Lateness
+from feeder.client.core.requests import Lateness
 
 
 def learn(*latencies_s: float) -> Lateness:

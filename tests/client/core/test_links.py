@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.client.core.events import Dial, Disconnected, HangUp, Heard, Instruction
-from feeder.client.core.lateness import Lateness
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.prefetch import Key
 from feeder.client.core.rendezvous import LanePlaces, rank_nodes
-from feeder.client.core.requests import ASK_AGAIN_S, HEDGES_MAX
+from feeder.client.core.requests import ASK_AGAIN_S, HEDGES_MAX, Lateness
 from feeder.errors import DatasetError, ProtocolError
 from feeder.wire.messages import Bye, Draining, Failed, Ping, Pong, Refused, Request
 from tests.support.client_shell import (

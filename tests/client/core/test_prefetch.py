@@ -438,9 +438,10 @@ def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
     for index in (1, 2):
         ask(prefetch, B, (0, index))
         lend(prefetch, B, lent((0, index)))
-    assert not prefetch.reclaim(B, (0, 2)), "nothing comes after it"
-    assert not prefetch.reclaim(A, (0, 0)), "this one has lent nothing"
-    assert prefetch.reclaim(B, (0, 0))
+    assert prefetch.find_reclaimable(B, (0, 2)) is None, "nothing comes after it"
+    assert prefetch.find_reclaimable(A, (0, 0)) is None, "this one has lent nothing"
+    assert prefetch.find_reclaimable(B, (0, 0)) == (0, 2)
+    prefetch.reclaim((0, 2))
     assert prefetch.take_releases(B) == [(0, 2)]
     assert prefetch.completed == prefetch.lent == 1
     assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]

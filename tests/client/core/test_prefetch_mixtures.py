@@ -49,7 +49,9 @@ class Nodes:
                 if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
             ]
             if self.chance.random() < 0.1:
-                prefetch.reclaim(self.chance.choice(links), key)
+                lent = prefetch.find_reclaimable(self.chance.choice(links), key)
+                if lent is not None:
+                    prefetch.reclaim(lent)
             link = None
             if able and (not assembly.asks or self.chance.random() < 0.4):
                 link = self.chance.choice(able)

@@ -1,11 +1,7 @@
 """The client's session with one node, on a clock that the test turns."""
 
-import ast
-from pathlib import Path
-
 import pytest
 
-import trainer_client
 from feeder.client.core.events import (
     ChunkArrived,
     ClaimSlots,
@@ -338,45 +334,6 @@ def test_a_clock_that_jumps_ahead_leads_to_one_greeting() -> None:
 def test_closing_says_goodbye() -> None:
     assert sends(serve().session.farewell()) == [Bye(session=1)]
     assert make_shell().session.farewell() == []
-
-
-PURE = (
-    "_asker",
-    "_conversation",
-    "_lateness",
-    "_owners",
-    "_prefetch",
-    "_roster",
-    "_session",
-    "_session_events",
-)
-
-
-@pytest.mark.parametrize("module", PURE)
-def test_the_state_machine_imports_neither_sockets_nor_clocks(module: str) -> None:
-    source = Path(trainer_client.__path__[0], f"{module}.py").read_text(encoding="utf-8")
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(source))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    pure = {
-        "collections",
-        "dataclasses",
-        "functools",
-        "hashlib",
-        "math",
-        "typing",
-        "feeder",
-        "trainer_client",
-    }
-    assert imported <= pure
 
 
 # Slots that are mapped
