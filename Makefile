@@ -52,7 +52,7 @@ fuzz: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES))
 
 peers: setup
-	@$(BIN)/python -m bench.rivals.setup
+	@$(BIN)/python -m bench peers-setup
 
 test-numa: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86

@@ -11,10 +11,12 @@ from pathlib import Path
 from bench import compare
 from bench.chaos import run as chaos
 from bench.compare import Comparison
-from bench.micro import decode
+from bench.data import synthetic
+from bench.micro import decode, likeness, resize
 from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
 from bench.rivals import run as peers
+from bench.rivals import setup
 from bench.soak import run as soak
 from bench.stream import ablate
 from bench.stream import run as stream
@@ -84,6 +86,25 @@ def build_parser() -> argparse.ArgumentParser:
     peers.add_arguments(add)
     _add_plot(add)
     add.set_defaults(run=peers.run)
+    add = benches.add_parser("peers-setup", help="make the other loaders' environments")
+    setup.add_arguments(add)
+    add.set_defaults(run=setup.run)
+    add = benches.add_parser("resize", help="resizing alone: each version that this CPU runs")
+    _add_number(add, "--crops", 256, "crops in a round")
+    _add_number(add, "--rounds", 7, "rounds to take the median of")
+    _add_json(add)
+    _add_core(add)
+    add.set_defaults(run=resize.run)
+    add = benches.add_parser("likeness", help="how like real images the synthetic ones decode")
+    add.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
+    _add_number(add, "--images", 600, "images to measure with, at most")
+    _add_number(add, "--rounds", 7, "rounds to take the median of")
+    _add_json(add)
+    _add_core(add)
+    add.set_defaults(run=likeness.run)
+    add = benches.add_parser("synthetic", help="write synthetic ImageNet, as folders of JPEGs")
+    synthetic.add_arguments(add)
+    add.set_defaults(run=synthetic.run)
     return parser
 
 
@@ -114,6 +135,10 @@ def _add_dataset(
         help=f"{what} (default: synthetic ImageNet, made for the run)",
     )
     _add_number(parser, "--images", images, "images to measure with, or to make")
+    _add_json(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
 
 
@@ -167,14 +192,15 @@ def main(argv: Sequence[str]) -> int:
 def run(argv: Sequence[str]) -> int:
     """Run one bench and return the exit status; raises what goes wrong."""
     arguments = build_parser().parse_args(argv)
-    measure: Callable[[argparse.Namespace], Report | Comparison] = arguments.run
+    measure: Callable[[argparse.Namespace], Report | Comparison | str] = arguments.run
     with StopSignals() as signals:
         try:
             if getattr(arguments, "plot", None) is not None:
                 plots.check_installed()
             report = measure(arguments)
             try:
-                print(report.to_text(), end="", flush=True)
+                text = report if isinstance(report, str) else report.to_text()
+                print(text, end="", flush=True)
             finally:  # what took hours to measure is kept although nobody reads the table
                 _write_files(report, arguments)
         except KeyboardInterrupt:
@@ -187,7 +213,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _write_files(report: Report | Comparison, arguments: argparse.Namespace) -> None:
+def _write_files(report: Report | Comparison | str, arguments: argparse.Namespace) -> None:
     """Write the results and their picture to where the command line asks for them."""
     if not isinstance(report, Report):
         return

@@ -20,7 +20,8 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     for name in ("Makefile", "pyproject.toml", ".ci/system-packages"):
         shutil.copy(REPOSITORY / name, tmp_path / name)
-    shutil.copytree(REPOSITORY / "feeder" / "native", tmp_path / "feeder" / "native")
+    native = Path("feeder", "jpeg", "native")
+    shutil.copytree(REPOSITORY / native, tmp_path / native)
     packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
     made = [
         tmp_path / ".venv" / "bin" / "python",

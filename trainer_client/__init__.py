@@ -1,11 +1,23 @@
 """The training job's side of Feeder: a thin loader of batches that are ready to train on.
 
-Each name is imported when it is first used: they need torch, which takes seconds to import, and
+What needs torch is imported when it is first used: that takes seconds, and
 ``python -m trainer_client.train`` sets up its signals before.
+
+May import: errors, plan, wire, process, security, client, client.core.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from feeder import __version__
+from feeder.errors import (
+    ConfigError,
+    DatasetError,
+    FeederError,
+    PeerError,
+    ProtocolError,
+    ResourceError,
+)
 
 if TYPE_CHECKING:
     from feeder.wire.messages import PADDING_LABEL
@@ -22,30 +34,32 @@ __all__ = [
     "Accuracy",
     "AccuracyResult",
     "Batch",
+    "ConfigError",
+    "DatasetError",
     "EpochIterator",
+    "FeederError",
     "FeederLoader",
     "LoaderStatistics",
+    "PeerError",
+    "ProtocolError",
+    "ResourceError",
+    "__version__",
     "denormalise",
     "normalise",
 ]
 
-_MODULES = {
-    "IMAGENET_MEAN": "trainer_client._device",
-    "IMAGENET_STD": "trainer_client._device",
-    "PADDING_LABEL": "feeder.wire.messages",
-    "Accuracy": "trainer_client._accuracy",
-    "AccuracyResult": "trainer_client._accuracy",
-    "Batch": "trainer_client._batch",
-    "EpochIterator": "trainer_client._loader",
-    "FeederLoader": "trainer_client._loader",
-    "LoaderStatistics": "trainer_client._statistics",
-    "denormalise": "trainer_client._device",
-    "normalise": "trainer_client._device",
+_LATE: Final = {
+    "feeder.wire.messages": ("PADDING_LABEL",),
+    "trainer_client._accuracy": ("Accuracy", "AccuracyResult"),
+    "trainer_client._batch": ("Batch",),
+    "trainer_client._device": ("IMAGENET_MEAN", "IMAGENET_STD", "denormalise", "normalise"),
+    "trainer_client._loader": ("EpochIterator", "FeederLoader"),
+    "trainer_client._statistics": ("LoaderStatistics",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
+    module = next((module for module, names in _LATE.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(module), name)

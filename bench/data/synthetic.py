@@ -1,6 +1,6 @@
 """Synthetic ImageNet: class-named folders of JPEGs for those without data, the demo and the bench.
 
-    python -m bench.data.synthetic DST --images N --classes K
+    feeder-bench synthetic DST --images N --classes K
 
 The same seed gives the same files whatever the number of processes; ``synthetic_image`` says
 what is in a picture.
@@ -12,16 +12,14 @@ import multiprocessing.connection
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.data.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
-from feeder.errors import ConfigError, FeederError, ResourceError
+from feeder.errors import ConfigError, ResourceError
 from feeder.process.parent_death import die_with_parent
-from feeder.process.stop_signals import StopSignals
 
 
 def write_synthetic(
@@ -184,37 +182,23 @@ def _receive_done(connection: multiprocessing.connection.Connection) -> int:
     return int(message)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.data.synthetic",
-        description="Write folders of synthetic JPEGs that decode like ImageNet's.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``run`` takes."""
     parser.add_argument("destination", type=Path, metavar="DST", help="folder to make")
     parser.add_argument("--images", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--classes", type=int, default=10, help=f"1 to {MAX_CLASSES} (default 10)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other images")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=int, default=cores, help="processes (default: the cores)")
-    arguments = parser.parse_args(argv)
-    with StopSignals() as signals:
-        try:
-            write_synthetic(
-                arguments.destination,
-                images=arguments.images,
-                classes=arguments.classes,
-                seed=arguments.seed,
-                jobs=arguments.jobs,
-            )
-        except FeederError as error:
-            sys.stderr.write(f"bench.data.synthetic: error: {error}\n")
-            return error.exit_status
-        except KeyboardInterrupt:
-            sys.stderr.write("bench.data.synthetic: interrupted\n")
-            return signals.exit_status
-    print(f"{arguments.images} images of {arguments.classes} classes in {arguments.destination}")
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(arguments: argparse.Namespace) -> str:
+    """Write the set that the command line asks for; return what there is now."""
+    write_synthetic(
+        arguments.destination,
+        images=arguments.images,
+        classes=arguments.classes,
+        seed=arguments.seed,
+        jobs=arguments.jobs,
+    )
+    return f"{arguments.images} images of {arguments.classes} classes in {arguments.destination}\n"

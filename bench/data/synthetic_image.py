@@ -6,7 +6,7 @@ photograph: dead leaves (shapes of power-law sizes over one another, whose edges
 spectrum), shading and fine detail from 1/f noise, and detail that is rich in some places and poor
 in others. What makes a class: the hues of its shapes and of its ground, the shape, the direction
 and the wavelength of the stripes over it; brightness, sizes, places and all else are the image's
-own. The constants are fitted to real ImageNet with ``python -m bench.micro.likeness``.
+own. The constants are fitted to real ImageNet with ``feeder-bench likeness``.
 """
 
 import colorsys

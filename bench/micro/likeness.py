@@ -1,6 +1,6 @@
 """How like real images the synthetic ones are, where a decoder is concerned.
 
-    python -m bench.micro.likeness SRC
+    feeder-bench likeness SRC
 
 packs the real images in SRC and _TIMES as many synthetic ones, decodes both in turns on one core,
 whole and by the tiles of random-resized crops (_TIMES a real image), and reports rates, bytes and
@@ -9,7 +9,6 @@ sizes of both. Rates are by CPU time, so that a machine in use will do. The cons
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,7 +25,6 @@ from bench.micro.decode import CHUNK_IMAGES, compare_rates
 from bench.report import Report, Result, single
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
-from feeder.errors import FeederError
 from feeder.jpeg.libraries import tune_allocator
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
@@ -109,33 +107,11 @@ def _describe(kind: str, dataset: Dataset, samples: PreparedSamples) -> list[Res
     return [single(f"{name}/{kind}", unit, value) for name, unit, value in rows]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.micro.likeness",
-        description="Compare the decoding of real and of synthetic images.",
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure as the command line asks."""
+    return measure_likeness(
+        arguments.source,
+        images=arguments.images,
+        rounds=arguments.rounds,
+        core=choose_core(arguments.core),
     )
-    parser.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
-    parser.add_argument("--images", type=int, default=600, help="at most (default 600)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default 7)")
-    parser.add_argument("--core", type=int, help="to pin to (default: the first usable)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    arguments = parser.parse_args(argv)
-    try:
-        report = measure_likeness(
-            arguments.source,
-            images=arguments.images,
-            rounds=arguments.rounds,
-            core=choose_core(arguments.core),
-        )
-        print(report.to_text(), end="")
-        if arguments.json is not None:
-            report.write_json(arguments.json)
-    except FeederError as error:
-        sys.stderr.write(f"bench.micro.likeness: error: {error}\n")
-        return error.exit_status
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,8 +6,6 @@ the same place for each crop, as the decoder's does, so it comes from the cache 
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
 from functools import partial
 from time import process_time
 
@@ -17,7 +15,6 @@ from bench.machine import choose_core, describe_machine, pinned_to
 from bench.micro.decode import CHUNK_IMAGES, compare_rates
 from bench.report import Report
 from bench.rounds import Contender, run_rounds, warm_up
-from feeder.errors import FeederError
 from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, resize_pack, resize_pack_reference
 from feeder.plan.crop import plan_crops
 from feeder.plan.recipe import Recipe
@@ -77,25 +74,8 @@ def measure_resize(*, crops: int, rounds: int, core: int) -> Report:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.micro.resize", description="Time resizing."
+def run(arguments: argparse.Namespace) -> Report:
+    """Measure as the command line asks."""
+    return measure_resize(
+        crops=arguments.crops, rounds=arguments.rounds, core=choose_core(arguments.core)
     )
-    parser.add_argument("--crops", type=int, default=256, help="(default 256)")
-    parser.add_argument("--rounds", type=int, default=7, help="(default 7)")
-    parser.add_argument("--core", type=int, help="to pin to (default: the first usable)")
-    arguments = parser.parse_args(argv)
-    try:
-        report = measure_resize(
-            crops=arguments.crops, rounds=arguments.rounds, core=choose_core(arguments.core)
-        )
-        print(report.to_text(), end="")
-    except FeederError as error:
-        sys.stderr.write(f"bench.micro.resize: error: {error}\n")
-        return error.exit_status
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Makes the peers' virtual environments; ``make peers`` runs it.
 
-    python -m bench.rivals.setup [NAME…] [--folder DIR]
+    feeder-bench peers-setup [NAME…] [--folder DIR]
 
 Each is made in ``.peers/NAME`` and checked by importing it. One that is there already is left
 alone; one that cannot be made keeps its reason in ``failed.txt`` in its folder, whose last line the
@@ -13,12 +13,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.rivals.catalogue import ENVIRONMENTS, Environment, default_folder
 from bench.rivals.process import last_line
+from feeder.errors import ConfigError
 
 _STEP_TIMEOUT_S: Final = 1800.0
 MARK: Final = "installed.txt"
@@ -113,17 +114,19 @@ def _reason(said: str) -> str:
     return last_line("\n".join(errors or lines))
 
 
-def main(argv: Iterable[str] | None = None) -> int:
-    """Make all environments, or those that are named; the status is 0 also when some fail."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.rivals.setup", description="Make the peers' virtual environments."
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``run`` takes."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)} (default: all)"
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)}")
     parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
-    arguments = parser.parse_args(None if argv is None else list(argv))
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Make all environments, or those that are named; return how many could not be made."""
     for name in arguments.names:
         if name not in ENVIRONMENTS:
-            parser.error(
+            raise ConfigError(
                 f"there is no peer environment {name}: name one of {', '.join(ENVIRONMENTS)}"
             )
     failed = 0
@@ -132,10 +135,4 @@ def main(argv: Iterable[str] | None = None) -> int:
         reason = make_environment(ENVIRONMENTS[name], arguments.folder)
         print(reason or "installed", flush=True)
         failed += reason is not None
-    if failed:
-        print(f"peers: {failed} cannot be installed; the table will say why")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return f"peers: {failed} cannot be installed; the table will say why\n" if failed else ""

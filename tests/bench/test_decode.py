@@ -10,7 +10,7 @@ import pytest
 from bench.cli import main
 from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
-from bench.micro import contenders, decode, likeness, quality
+from bench.micro import contenders, decode, quality
 from bench.micro.classes import FEWEST
 from bench.micro.contenders import PreparedSamples
 from bench.micro.quality import measure_scaling
@@ -189,7 +189,7 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
 def test_likeness_compares_real_images_with_synthetic_ones(tmp_path: Path) -> None:
     write_synthetic(tmp_path / "source", images=4, classes=2, seed=5, jobs=1)
     out = tmp_path / "likeness.json"
-    assert likeness.main([str(tmp_path / "source"), "--rounds", "1", "--json", str(out)]) == 0
+    assert main(["likeness", str(tmp_path / "source"), "--rounds", "1", "--json", str(out)]) == 0
     rows = {row["name"]: row for row in json.loads(out.read_text())["results"]}
     assert rows["full/synthetic"]["baseline"] == "full/real"
     assert rows["tiled/synthetic"]["ratio"] > 0

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from bench.demo import __main__ as demo
+from bench.demo import run as demo
 from bench.demo.feeder import run_feeder
 from bench.demo.report import DemoReport, draw_sparkline
 from feeder.errors import ConfigError, ResourceError

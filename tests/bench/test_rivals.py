@@ -287,7 +287,7 @@ def test_environments_are_made_checked_and_keep_their_reason(
     lame = Environment(name="lame", steps=(), check="no_such_module")
     made = {each.name: each for each in (empty, wrong, lame)}
     monkeypatch.setattr(setup, "ENVIRONMENTS", made)
-    assert setup.main(["--folder", str(tmp_path)]) == 0
+    assert main(["peers-setup", "--folder", str(tmp_path)]) == 0
     assert setup.why_missing("empty", tmp_path) is None
     reason = setup.why_missing("wrong", tmp_path)
     assert reason is not None

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.cli import main
 from bench.data import synthetic
 from bench.data.synthetic import write_synthetic
 from bench.data.synthetic_image import MAX_CLASSES, class_look, draw_jpeg
@@ -174,14 +175,14 @@ def test_the_command_writes_a_set_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "set"
-    assert synthetic.main([str(target), "--images", "4", "--classes", "2", "--jobs", "1"]) == 0
+    assert main(["synthetic", str(target), "--images", "4", "--classes", "2", "--jobs", "1"]) == 0
     assert "4 images of 2 classes" in capsys.readouterr().out
-    assert synthetic.main([str(target), "--images", "4", "--classes", "2"]) == 2
+    assert main(["synthetic", str(target), "--images", "4", "--classes", "2"]) == 2
     assert "exists already" in capsys.readouterr().err
 
 
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.data.synthetic", str(tmp_path / "set")]
+    command = [sys.executable, "-m", "bench", "synthetic", str(tmp_path / "set")]
     process = subprocess.Popen(
         [*command, "--images", "100000", "--jobs", "2"],
         stderr=subprocess.PIPE,
@@ -196,5 +197,5 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert said == b"bench.data.synthetic: interrupted\n"
+    assert said == b"feeder-bench: interrupted\n"
     assert list(tmp_path.iterdir()) == []

@@ -230,6 +230,6 @@ def test_nothing_reads_the_environment_but_the_entry_point() -> None:
         if re.search(r"os\.(environ|getenv)", line) and "env={**os.environ, " not in line
     }
     assert readers == {
-        "feeder/commands/serve.py",  # hands it to Notifier.from_environment
-        "feeder/python_process.py",  # PYTHONPATH and thread numbers of children
+        "feeder/cli/serve.py",  # hands it to Notifier.from_environment
+        "feeder/process/python_process.py",  # PYTHONPATH and thread numbers of children
     }

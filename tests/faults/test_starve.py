@@ -43,7 +43,7 @@ def starved(
                 str(minutes),
             ),
             *("--busy-loops", str(busy_loops)),
-            *("-q", "-p", "no:cacheprovider", f"tests/starved_example.py::{test}"),
+            *("-q", "-p", "no:cacheprovider", f"tests/support/starved_example.py::{test}"),
         ],
         cwd=REPOSITORY,
         env={**inherited, **environ},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.micro.resize import main
+from bench.cli import main
 from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resize_pack_reference
 from tests.support.jpegs import picture
 
@@ -158,7 +158,7 @@ def test_versions_that_the_cpu_lacks_are_refused() -> None:
 
 
 def test_the_bench_names_every_version_beside_pillow(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--crops", "9", "--rounds", "2"]) == 0
+    assert main(["resize", "--crops", "9", "--rounds", "2"]) == 0
     table = capsys.readouterr().out
     for name in ("pillow", *VERSIONS):
         assert re.search(rf"^resize/{name} .* images/s ", table, re.MULTILINE), name

@@ -77,7 +77,7 @@ def show_report(report: Path) -> bool:
 def build_root(folder: Path, guest: str) -> Path:
     """Pack the dataset, and make the guest's root with it and process 1; returns the archive."""
     source, dataset = folder / "source", folder / "dataset"
-    run_python("bench.data.synthetic", str(source), "--images", str(IMAGES), "--classes", "3")
+    run_python("bench", "synthetic", str(source), "--images", str(IMAGES), "--classes", "3")
     run_python("feeder", "pack", str(source), str(dataset))
     image = RootImage()
     if guest == "unit":

@@ -1,0 +1,241 @@
+"""The whole story in one command: synthetic data → pack → serve → a ResNet trains → a summary.
+
+    python -m bench.demo --out demo [--quick] [--keep]
+
+Everything is what a user would run: ``feeder pack``, ``feeder serve`` and the reference job's
+``train`` on a small ResNet. Data and datasets live in a temporary folder; whichever way the demo
+ends, the daemon is stopped and the folder removed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench.data.synthetic import write_synthetic
+from bench.demo.feeder import run_feeder, serving
+from bench.demo.report import DemoReport
+from bench.machine import describe_machine
+from feeder.cli.contact_sheet import draw_contact_sheet
+from feeder.client.stats import request_counters
+from feeder.errors import ConfigError, FeederError
+from feeder.host.topology import usable_cpus
+from feeder.pack.progress import ProgressLine
+from feeder.process.stop_signals import StopSignals
+
+if TYPE_CHECKING:  # torch is loaded late, see main
+    from trainer_client import Batch, FeederLoader
+    from trainer_client.train import TrainingResult
+
+STATUS_TIMEOUT_S: Final = 10.0
+LEARNED: Final = 0.8  # the loss must fall below this share of its first value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPlan:
+    """How much of everything; the defaults take a little over a minute on two cores."""
+
+    images: int = 1000
+    val_images: int = 200
+    classes: int = 10
+    image_size: int = 96
+    batch_size: int = 32
+    epochs: int = 12
+
+
+QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batch_size=12, epochs=4)
+
+
+def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
+    """Run the story in ``folder``; writes ``out``/batch.png, ``out``/summary.json follows."""
+    from trainer_client.train import TrainingOptions, train
+
+    start_s = time.monotonic()
+    machine = describe_machine()
+    _say("drawing synthetic images")
+    for name, images, seed in (("train", plan.images, 0), ("val", plan.val_images, 1)):
+        _draw(folder / "images" / name, images, plan.classes, seed)
+    drawn_s = time.monotonic()
+    _say("packing them")
+    for name in ("train", "val"):
+        run_feeder("pack", str(folder / "images" / name), str(folder / name))
+    packed_s = time.monotonic()
+    endpoint = f"ipc://{folder}/feeder"
+    _say("serving them")
+    with serving({name: folder / name for name in ("train", "val")}, endpoint, folder) as said:
+        ready_s = time.monotonic()
+        _say(said)
+        _say("training a small ResNet on them")
+        options = TrainingOptions(
+            endpoint=endpoint,
+            dataset="train",
+            val_dataset="val",
+            model="small",
+            epochs=plan.epochs,
+            batch_size=plan.batch_size,
+            lr=0.1,
+            weight_decay=5e-4,
+            warmup_epochs=1.0,
+            image_size=plan.image_size,
+            device="cpu",
+        )
+        result = train(
+            options,
+            report=_say,
+            on_batch=lambda batch, loader: _draw_first_batch(batch, loader, out),
+        )
+        daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
+    return _make_report(
+        plan,
+        result,
+        source_bytes=_bytes_below(folder / "images"),
+        packed_bytes=_bytes_below(folder / "train") + _bytes_below(folder / "val"),
+        draw_s=drawn_s - start_s,
+        pack_s=packed_s - drawn_s,
+        serve_start_s=ready_s - packed_s,
+        total_s=time.monotonic() - start_s,
+        daemon=daemon,
+        machine=machine,
+    )
+
+
+def _make_report(
+    plan: DemoPlan,
+    result: "TrainingResult",
+    *,
+    source_bytes: int,
+    packed_bytes: int,
+    draw_s: float,
+    pack_s: float,
+    serve_start_s: float,
+    total_s: float,
+    daemon: dict[str, int | float | str],
+    machine: dict[str, object],
+) -> DemoReport:
+    train_s = sum(epoch.seconds for epoch in result.epochs)
+    trained_images = sum(epoch.images for epoch in result.epochs)
+    last = result.epochs[-1]
+    return DemoReport(
+        images=plan.images + plan.val_images,
+        classes=plan.classes,
+        image_size=plan.image_size,
+        batch_size=plan.batch_size,
+        source_bytes=source_bytes,
+        packed_bytes=packed_bytes,
+        draw_s=draw_s,
+        pack_s=pack_s,
+        serve_start_s=serve_start_s,
+        first_batch_s=(result.loader.first_batch_s if result.loader else None) or 0.0,
+        train_s=train_s,
+        eval_s=sum(epoch.val_s or 0.0 for epoch in result.epochs),
+        total_s=total_s,
+        trained_images=trained_images,
+        images_per_s=trained_images / train_s,
+        wait_share=sum(epoch.wait_share * epoch.seconds for epoch in result.epochs) / train_s,
+        losses=result.losses,
+        val_images=last.val_images or 0,
+        val_correct=last.val_correct or 0,
+        daemon=daemon,
+        machine=machine,
+    )
+
+
+def _draw(destination: Path, images: int, classes: int, seed: int) -> None:
+    progress = ProgressLine(sys.stderr)
+    progress.begin("drawing", "images", images)
+    drawn = 0
+
+    def report(done: int) -> None:
+        nonlocal drawn
+        progress.add(done - drawn)
+        drawn = done
+
+    write_synthetic(
+        destination,
+        images=images,
+        classes=classes,
+        seed=seed,
+        jobs=usable_cpus().count,
+        progress=report,
+    )
+    progress.end()
+
+
+def _draw_first_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None:
+    """Draw the job's first batch as the model sees it, from the very tensor that it is given."""
+    from trainer_client import denormalise
+
+    if (batch.epoch, batch.index) != (0, 0):
+        return
+    captions = [loader.classes[label] for label in batch.labels[: batch.valid].tolist()]
+    pixels = denormalise(batch.images[: batch.valid]).numpy()
+    title = f"batch {batch.index} of epoch {batch.epoch} as the model sees it"
+    draw_contact_sheet(pixels, captions, out / "batch.png", title=title)
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", flush=True)
+
+
+@contextmanager
+def _work_folder(keep: bool) -> Iterator[Path]:
+    if keep:
+        folder = Path(tempfile.mkdtemp(prefix="feeder-demo-"))
+        _say(f"data and dataset stay in {folder}")
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="feeder-demo-") as name:
+        yield Path(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo from the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.demo", description="Synthetic data, pack, serve, train, summary."
+    )
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results")
+    parser.add_argument("--quick", action="store_true", help="a tiny run, to see that it works")
+    parser.add_argument("--keep", action="store_true", help="keep the data and the dataset")
+    options = parser.parse_args(arguments)
+    # Read when torch is loaded. Its threads share the cores with the daemon's: by default they spin
+    # while they wait for one another, which made training on two busy cores five times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    with StopSignals() as signals:
+        try:
+            return _run(QUICK if options.quick else DemoPlan(), options.out, options.keep)
+        except FeederError as error:
+            sys.stderr.write(f"demo: error: {error}\n")
+            return error.exit_status
+        except KeyboardInterrupt:
+            sys.stderr.write("demo: interrupted, everything is stopped and removed\n")
+            return signals.exit_status
+
+
+def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be a folder ({error.strerror}): name another"
+        ) from None
+    with _work_folder(keep) as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torch")  # torch makes it unasked
+        report = run_demo(plan, folder, out)
+    report.write_json(out / "summary.json")
+    encoding = sys.stdout.encoding or "ascii"
+    print("\nWhat happened\n" + report.to_text(ascii_only=not encoding.lower().startswith("utf")))
+    print(f"The first batch is in {out / 'batch.png'}, the numbers are in {out / 'summary.json'}.")
+    if report.last_loss >= LEARNED * report.first_loss:
+        sys.stderr.write("demo: error: the loss did not fall as it should; see the numbers above\n")
+        return 1
+    return 0
