@@ -1,4 +1,4 @@
-"""What to do where machine, container or unit refuse memory: the very lines. Pure text.
+"""What to do where machine, container or unit lack something: the very lines. Pure text.
 
 Slots are anonymous memory (memfd), so the size of /dev/shm, which is the usual culprit elsewhere,
 has no part in this; the lines say so, because it is what people try first.
@@ -9,6 +9,11 @@ from typing import Final
 
 _NOT_SHM: Final = "/dev/shm is not used, its size does not matter"
 
+NO_C_PART: Final = (
+    "the part of the daemon that is in C was not built in this environment: install a C compiler "
+    "and the headers of libjpeg-turbo (Debian: gcc libjpeg-dev libturbojpeg0-dev), then "
+    "feeder[daemon] again (`make setup` does both)"
+)
 
 PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Numbers of errors that pass once the machine, container or unit has more to give."""

@@ -72,12 +72,12 @@ TABLE: Mapping[str, Row] = {
     "plan": row("errors", "numpy msgspec", pure=True),
     "wire": row("errors plan", "numpy msgspec", pure=True),
     "session": row("errors metrics remedies plan wire", "", pure=True),
-    "process": row("errors metrics", "msgspec"),
+    "process": row("errors metrics remedies", "msgspec"),
     "host": row("errors process", "psutil"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors plan wire", "", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
-    "jpeg": row("feeder errors plan", "numpy PIL turbojpeg"),
+    "jpeg": row("feeder errors remedies plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
     "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
@@ -111,7 +111,8 @@ TABLE: Mapping[str, Row] = {
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
     "bench.plots": row("errors bench bench.soak bench.rivals"),
     "bench.cli": row(
-        "process bench bench.chaos bench.micro bench.plots bench.rivals bench.soak bench.stream"
+        "process bench bench.chaos bench.data bench.micro bench.plots bench.rivals bench.soak "
+        "bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from feeder.errors import ConfigError, ResourceError
+from feeder.errors import ConfigError
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -81,15 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.show:
         print(format_effective(config))
         return 0
-    try:
-        from feeder.daemon.notify import Notifier
-        from feeder.daemon.supervisor import Supervisor
-        from feeder.process.log_lines import start_logging
-    except ModuleNotFoundError as error:
-        raise ResourceError(
-            f"the daemon's library {error.name} is not installed in this environment: run "
-            "`make setup`, or install feeder[daemon]"
-        ) from None
+    from feeder.daemon.notify import Notifier
+    from feeder.daemon.supervisor import Supervisor
+    from feeder.process.log_lines import start_logging
+
     log = start_logging(config.log_level)
     Supervisor(config, Notifier.from_environment(os.environ), log).run()
     return 0

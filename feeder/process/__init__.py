@@ -1,4 +1,4 @@
 """What every process of ours needs of the system: its start and end, streams, files, log lines.
 
-May import: errors, metrics.
+May import: errors, metrics, remedies.
 """

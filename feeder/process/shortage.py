@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.remedies import NO_C_PART
 
 _NUMPY_BYTES: Final = 100_000_000
 """Address space that importing numpy takes (85 MB with OpenBLAS 0.3 and one thread), and what is
@@ -32,11 +33,6 @@ _ADDRESS_SPACE: Final = "Max address space"
 _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
-)
-_NO_C_PART: Final = (
-    "the part of the daemon that is in C was not built in this environment: install a C compiler "
-    "and the headers of libjpeg-turbo (Debian: gcc libjpeg-dev libturbojpeg0-dev), then "
-    "feeder[daemon] again (`make setup` does both)"
 )
 _OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
@@ -61,7 +57,7 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
         if missing is not None:
             return ResourceError(f"a library cannot be loaded ({missing}): install it")
         if error.name == "feeder.jpeg" and "_native" in texts[0]:
-            return ResourceError(_NO_C_PART)
+            return ResourceError(NO_C_PART)
         top = (error.name or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
             extra = _EXTRAS.get(top, "daemon")

@@ -1,0 +1,205 @@
+"""What the wheel and the source archive hold, and commands in environments that lack something."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.sources import REPOSITORY
+
+BASE = ("numpy", "numpy.libs", "zmq", "pyzmq.libs", "msgspec")
+DECODING = ("PIL", "turbojpeg.py", "psutil", "xxhash")
+
+
+def run(*command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment, **more},
+    )
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A git checkout of the files as they are here."""
+    if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("this is no git checkout: what an archive holds is asked of git")
+    folder = tmp_path_factory.mktemp("checkout")
+    listed = run("git", "-C", REPOSITORY, "ls-files", "-z").stdout.split("\0")
+    for name in filter(None, listed):
+        if (REPOSITORY / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, folder / name)
+    author = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
+    for arguments in (
+        ("init", "--quiet"),
+        ("add", "--all"),
+        (*author, "commit", "-qm", "as it is"),
+    ):
+        done = run("git", "-C", folder, *arguments)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def build(kind: str, checkout: Path, folder: Path, **environment: str) -> Path:
+    """Have setuptools build a ``wheel`` or an ``sdist``, as pip does; return the archive."""
+    code = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
+    made = run("env", "-C", checkout, sys.executable, "-c", code, **environment)
+    assert made.returncode == 0, made.stderr
+    (archive,) = folder.iterdir()
+    return archive
+
+
+@pytest.fixture(scope="module")
+def bare_wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as built without a compiler."""
+    return build("wheel", checkout, tmp_path_factory.mktemp("wheel"), CC="/bin/false")
+
+
+def environment_with(wheel: Path, folder: Path, libraries: tuple[str, ...]) -> Path:
+    """Make a virtual environment of the wheel and some of the libraries here; return its bin."""
+    venv.create(folder, symlinks=True)
+    packages = (
+        folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    )
+    numpy = find_spec("numpy")
+    assert numpy is not None
+    assert numpy.origin is not None
+    for name in libraries:
+        source = Path(numpy.origin).parents[1] / name
+        if source.exists():  # not all wheels bring libraries of their own
+            (packages / name).symlink_to(source)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python")
+    installed = run(*pip, folder / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    assert installed.returncode == 0, installed.stderr
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def base(bare_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment_with(bare_wheel, tmp_path_factory.mktemp("base"), BASE)
+
+
+def test_a_wheel_is_built_without_a_compiler_and_holds_all_but_sources_in_c(
+    bare_wheel: Path,
+) -> None:
+    names = set(zipfile.ZipFile(bare_wheel).namelist())
+    wanted = {
+        str(path.relative_to(REPOSITORY))
+        for top in ("feeder", "trainer_client", "bench")
+        for path in (REPOSITORY / top).rglob("*")
+        if path.suffix in {".py", ".pyi", ".jpg", ".typed"}
+    }
+    assert wanted <= names
+    assert {name for name in names if name.endswith((".c", ".h", ".so"))} == set()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        *("feeder", "trainer_client", "bench")
+    }
+
+
+def test_a_wheel_that_is_built_with_a_compiler_has_the_part_in_c_and_no_sources(
+    checkout: Path, tmp_path: Path
+) -> None:
+    names = zipfile.ZipFile(build("wheel", checkout, tmp_path)).namelist()
+    (extension,) = [name for name in names if name.endswith(".so")]
+    assert extension.startswith("feeder/jpeg/_native.")
+    assert [name for name in names if name.endswith((".c", ".h"))] == []
+
+
+def test_the_source_archive_holds_all_that_git_does(checkout: Path, tmp_path: Path) -> None:
+    listed = run("git", "-C", checkout, "ls-files", "-z").stdout.split("\0")
+    with tarfile.open(build("sdist", checkout, tmp_path)) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {*listed} - held == set()
+
+
+def test_the_engine_loads_in_an_environment_without_torch_and_decoders(base: Path) -> None:
+    code = """
+        import importlib, pkgutil, sys
+        import feeder.client
+        for each in pkgutil.walk_packages(feeder.client.__path__, "feeder.client."):
+            importlib.import_module(each.name)
+        print(*sys.modules)
+    """
+    loaded = run(base / "python", "-I", "-c", "if True:" + code)
+    assert loaded.returncode == 0, loaded.stderr
+    modules = loaded.stdout.split()
+    assert {"feeder.client.core.session", "feeder.client.blocking", "numpy", "zmq"} <= {*modules}
+    foreign = {"torch", "PIL", "turbojpeg", "psutil", "xxhash", "feeder.jpeg"}
+    assert not foreign & {*modules, *(name.split(".")[0] for name in modules)}
+
+
+@pytest.mark.parametrize(
+    ("command", "library", "extra"),
+    [
+        ("feeder pack src dst", "xxhash", "daemon"),
+        ("feeder verify dst", "xxhash", "daemon"),
+        ("feeder unpack dst out", "xxhash", "daemon"),
+        ("feeder serve --data n=dst --bind ipc:///nowhere/socket", "xxhash", "daemon"),
+        ("feeder preview dst --out sheet.png", "PIL", "daemon"),
+        ("feeder preview tcp://127.0.0.1:1 --dataset n --out sheet.png", "PIL", "daemon"),
+        *(
+            (f"feeder-bench {bench}", "psutil", "daemon")
+            for bench in ("decode", "stream", "ablate", "soak", "chaos", "resume", "peers")
+        ),
+        *(
+            (f"feeder-bench {bench}", "psutil", "daemon")
+            for bench in ("compare a b", "peers-setup", "resize", "likeness src", "synthetic dst")
+        ),
+        ("python -m bench.demo", "PIL", "daemon"),
+        ("python -m trainer_client.train tcp://127.0.0.1:1 --dataset d", "torch", "client"),
+    ],
+)
+def test_commands_say_in_one_line_which_library_is_missing(
+    base: Path, tmp_path: Path, command: str, library: str, extra: str
+) -> None:
+    name, *arguments = command.split()
+    answer = run("env", "-C", tmp_path, base / name, *arguments)
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    assert f"error: the library {library} is not installed in this environment" in answer.stderr
+    assert answer.stderr.endswith(f"install feeder[{extra}]\n")
+    assert answer.returncode == 4
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_commands_of_clients_need_no_extra(base: Path, tmp_path: Path) -> None:
+    answer = run(base / "feeder", "keygen", tmp_path / "key")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    answer = run(base / "feeder", "status", "tcp://127.0.0.1:1")
+    assert "no answer from tcp://127.0.0.1:1" in answer.stderr
+    assert (answer.returncode, answer.stderr.count("\n")) == (5, 1)
+
+
+def test_a_daemon_without_its_part_in_c_says_so_in_one_line(
+    bare_wheel: Path, tmp_path: Path
+) -> None:
+    scripts = environment_with(bare_wheel, tmp_path / "venv", (*BASE, *DECODING))
+    (tmp_path / "dst").mkdir()
+    bind = f"ipc://{tmp_path}/socket"
+    for command in (
+        ("feeder", "serve", "--data", f"n={tmp_path}/dst", "--bind", bind),
+        ("feeder", "pack", tmp_path / "dst", tmp_path / "out"),
+        ("feeder-bench", "decode"),
+    ):
+        answer = run(scripts / command[0], *command[1:])
+        assert "the part of the daemon that is in C was not built" in answer.stderr
+        assert "gcc libjpeg-dev libturbojpeg0-dev" in answer.stderr
+        assert (answer.returncode, answer.stderr.count("\n")) == (4, 1), answer.stderr
+
+
+def test_the_public_names_of_the_client_are_there() -> None:
+    trainer_client = pytest.importorskip("trainer_client")
+    pytest.importorskip("torch")
+    for name in trainer_client.__all__:
+        assert getattr(trainer_client, name) is not None
+    assert trainer_client.PeerError.__module__ == "feeder.errors"
