@@ -2,6 +2,8 @@
 # make test   set up, then: lint, format, types and every test
 # make test-shuffled  every test, in another order each time (SEED=N: again in that one)
 # make test-starved   every test, while its processes and threads stop and starve (SEED=N)
+# make fast   set up, then: lint, format and the pure tests (under a minute)
+# make fix    the formatter and the linter's fixes
 # make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
 # make peers  other loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
@@ -19,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-shuffled test-starved lint types check fuzz peers test-numa \
+.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz peers test-numa \
 	test-systemd clean FORCE
 
 setup: $(VENV)/.project
@@ -29,6 +31,13 @@ demo: setup
 
 test: check
 	@$(SUITE)
+
+fast: lint
+	@$(SUITE) tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
+
+fix: setup $(VENV)/.test-packages
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
 
 test-shuffled: setup $(VENV)/.test-packages
 	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: the order of SEED=$$seed"; \

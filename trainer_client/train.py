@@ -3,8 +3,8 @@
     python -m trainer_client.train tcp://127.0.0.1:5555 --dataset imagenet --val-dataset val
     torchrun --nproc-per-node 8 -m trainer_client.train …      (--batch-size is that of each rank)
 
-What it does in a step is in ``_trainer``. Accuracy is exact: nobody counts the padding of the last
-batch. Ctrl-C ends it with a line and status 130.
+What it does in a step is in ``reference.trainer``. Accuracy is exact: the padding of the last
+batch does not count. Ctrl-C ends it with a line and status 130.
 
 With ``--checkpoint FILE`` rank 0 saves model, optimiser and position at every epoch's end and every
 ``--checkpoint-steps``; with ``--resume``, too, the job goes on from there if the file exists (every

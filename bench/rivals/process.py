@@ -1,6 +1,6 @@
 """A contender at work: its script in a process of its own, asked for images turn by turn.
 
-The protocol is described in ``peer_scripts/protocol.py``. A contender that works ahead is stopped
+The protocol is described in ``scripts/protocol.py``. A contender that works ahead is stopped
 (SIGSTOP) between its turns, so that it neither fills its queues at the others' expense nor begins a
 turn with full ones. Whatever goes wrong with a contender is a PeerFailure that says what; nothing
 it does can hang the bench: every wait has a deadline.

@@ -103,7 +103,7 @@ class ServeConfig:
     drain_s: Annotated[float, Number(0, 4.5)] = 4.0
 
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one, and
-    # where that is too low for as many, workers keep fewer open (feeder/descriptor_budget.py).
+    # where that is too low for as many, workers keep fewer open (daemon/descriptor_budget.py).
     open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
 
     # Where /sys and /proc are looked for. Another folder stands in for a machine in tests.
@@ -116,7 +116,7 @@ class CacheConfig:
 
     # Off: decoded, images take seven times the bytes that they take packed, so unless most of a
     # dataset fits, the page cache makes more of the memory. "auto" is CACHE_SHARE of what cgroup
-    # and machine have left (feeder/memory_budget.py), so that the same file fits any host.
+    # and machine have left (host/memory_budget.py), so that the same file fits any host.
     decoded_bytes: Annotated[
         int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0

@@ -11,7 +11,7 @@ that decoding the whole image gives. What it takes:
   libjpeg upsamples chroma of one or two samples across in another way.
 
 The geometry of a whole chunk is computed at once, in numpy; what is left for each sample is the
-joining, in ``feeder/native/join.c``: one run of bits a row, its first DC differences coded anew.
+joining, in ``native/join.c``: one run of bits a row, its first DC differences coded anew.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ A tiled JPEG is a baseline JPEG whose *segments*, the codes of a few MCUs of one
 be found, and so a rectangle of tiles cut out, without decoding anything: beside it stand the length
 of each segment and the DC coefficients that prediction has reached after it (``crop_decode``).
 Only the entropy coding changes: coefficients and quantisation tables stay as they are, Huffman
-tables are made anew for the image. The work is done in ``feeder/native/recode.c`` with
+tables are made anew for the image. The work is done in ``native/recode.c`` with
 libjpeg-turbo's transcoding calls; ``jpegtran`` does the like and is what the tests compare it to.
 
 Reference: ITU-T T.81 (JPEG), annex F.

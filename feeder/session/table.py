@@ -7,7 +7,7 @@
     Bye, lease over, peer gone, holder gone
             ─► (workers finish what they hold, who maps slots lets go) ─► CloseSlots ─► SlotsClosed
 
-Invariants, which tests/test_session.py checks over random interleavings:
+Invariants, which test_interleavings.py checks over random interleavings:
 - a slot belongs to one batch from the first chunk until the client released it, no worker writes to
   it and the socket has let go of it;
 - the memory of a session that a client maps outlives the session until the client lets go: what was

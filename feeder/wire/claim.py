@@ -9,7 +9,7 @@
 
 ZeroMQ cannot pass descriptors, so this takes a socket of its own; whoever may connect to one of the
 two files may connect to the other. Each line is a packet (SOCK_SEQPACKET); the prefix is that of
-``wire``, version included. The session's number is random, and nobody but its client was told it.
+``messages``, version included. The session's number is random and known to its client only.
 
 Invariant: ``decode_*`` returns what is stated or raises ProtocolError, whatever the bytes are.
 """

@@ -7,7 +7,7 @@
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
     label -100 and sample id -1.
-    A client that maps the session's slots (``slot_claim``) is sent one Lent for each batch instead,
+    A client that maps the session's slots (``claim``) is sent one Lent for each batch instead,
     and no frame of it: it reads the slot until it releases the batch.
 
     client                                          node

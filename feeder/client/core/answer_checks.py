@@ -1,8 +1,8 @@
 """Whether what a node sends can answer what its client asked; both clients check it here.
 
-``wire`` bounds each message on its own; these checks know the recipe, the dataset and the request.
-What passes them can be stored as it is. Everything else raises ProtocolError, so that a node that
-breaks the protocol is named at once, and none of its rows lands where another belongs.
+``messages`` bounds each message on its own; these checks know the recipe, the dataset and the
+request. What passes them can be stored as it is. Everything else raises ProtocolError, so that a
+node that breaks the protocol is named at once, and none of its rows lands where another belongs.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What happens to a client's session, and what follows: events and instructions.
 
-Events go into ``_session.ClientSession.handle``, instructions come out. All are frozen values
+Events go into ``ClientSession.handle``, instructions come out. All are frozen values
 without behaviour. A *link* is the connection to one endpoint, called by a number that is never used
 twice.
 """

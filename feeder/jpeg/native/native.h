@@ -1,6 +1,6 @@
-/* What the parts of feeder.jpeg._native share. Each file's first comment says what it does; the faces with
- * types, documentation and the reference versions that tests compare these to are feeder/recode.py,
- * tiles.py, decode.py, resize.py and decoded_cache.py. */
+/* What the parts of feeder.jpeg._native share. Each file's first comment says what it does. The faces
+ * with types, documentation and the reference versions that tests compare these to are recode.py,
+ * crop_decode.py, decode.py and resize.py of feeder/jpeg, and feeder/sample/cache_file.py. */
 #ifndef FEEDER_NATIVE_H
 #define FEEDER_NATIVE_H
 
