@@ -19,6 +19,7 @@ SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # The tests start some thousand Python processes, which would all compile anew what they import.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
+PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz peers test-numa \
@@ -33,7 +34,7 @@ test: check
 	@$(SUITE)
 
 fast: lint
-	@$(SUITE) tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
+	@$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal $(PURE_TESTS)
 
 fix: setup $(VENV)/.test-packages
 	@$(BIN)/ruff check --fix .
