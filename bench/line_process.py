@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from feeder.process.python_process import child_environment
@@ -75,12 +74,7 @@ class LineProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.terminate()
 
     def _end(self, number: signal.Signals) -> None:

@@ -38,7 +38,6 @@ import socket
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Literal, NoReturn, Self, cast
 
 import msgspec
@@ -308,12 +307,7 @@ class FeederLoader:
         """Return the loader itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

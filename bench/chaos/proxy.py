@@ -10,7 +10,6 @@ import contextlib
 import socket
 import struct
 import threading
-from types import TracebackType
 from typing import Final, Literal, Self
 
 PIECE_BYTES: Final = 1 << 18
@@ -90,12 +89,7 @@ class TcpProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _set(self, *, is_cut: bool = False, is_stalled: bool = False, delay_s: float = 0.0) -> None:

@@ -11,7 +11,6 @@ from a file in the page cache, as the product reads its blob.
 import os
 import tempfile
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
@@ -158,12 +157,7 @@ class PreparedSamples:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def _plan(self, first: int, end: int) -> CropPlan:

@@ -11,7 +11,6 @@ import math
 import select
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Final, NoReturn, Self
 
 import msgspec
@@ -27,13 +26,7 @@ from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, R
 from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.name_lookup import resolve_endpoint
-from feeder.security.handshake import (
-    MONITORED,
-    HandshakeWatch,
-    await_message,
-    dial,
-    say_first,
-)
+from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, say_first
 from feeder.security.keys import ClientKeys
 from feeder.wire.claim import door_path
 from feeder.wire.messages import (
@@ -46,7 +39,6 @@ from feeder.wire.messages import (
     Hello,
     Lent,
     NodeMessage,
-    Ping,
     Refused,
     Request,
     Stats,
@@ -171,10 +163,6 @@ class BatchFetcher:
             )
             self._want(coming, 1, (key,))
 
-    def ping(self) -> None:
-        """Keep the session alive through a pause; the answer is read with the next batch."""
-        self._send(Ping(session=self.welcome.session))
-
     def wait(self, timeout_s: float) -> bool:
         """Wait until the node has said something new; return whether it has."""
         return bool(self._socket.poll(int(timeout_s * 1000)))
@@ -196,12 +184,7 @@ class BatchFetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _map_slots(self, is_wanted: bool, until_s: float) -> Sequence[ChunkArrays]:

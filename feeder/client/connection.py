@@ -18,16 +18,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.contexts import Context
-from feeder.client.core.events import (
-    AttemptFailed,
-    ClaimSlots,
-    Connected,
-    Disconnected,
-    Event,
-    LinkUnfit,
-    SlotsMapped,
-    SlotsNotShared,
-)
+from feeder.client.core import events
 from feeder.client.core.prefetch import HostBatch
 from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
@@ -88,7 +79,9 @@ class Link:
         self._set_options(hello)
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
-        self._claimed = ClaimSlots(number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0))
+        self._claimed = events.ClaimSlots(
+            number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0)
+        )
         self._watch = HandshakeWatch(endpoint, keys)
         self._wrap_slot = wrap_slot
         try:
@@ -124,21 +117,21 @@ class Link:
                 return
             self._unsent.popleft()
 
-    def hear_connection(self) -> Iterator[Event]:
+    def hear_connection(self) -> Iterator[events.Event]:
         """Yield what happened to the connection."""
         while self.monitor.poll(0):
             said = recv_monitor_message(self.monitor)
             event = said["event"]
             problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
             if problem is not None:
-                yield LinkUnfit(self.number, problem)
+                yield events.LinkUnfit(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                yield Connected(self.number)
+                yield events.Connected(self.number)
             elif event == zmq.EVENT_DISCONNECTED:
                 self._unsent.clear()
-                yield Disconnected(self.number)
+                yield events.Disconnected(self.number)
             elif event != zmq.EVENT_CONNECTED:
-                yield AttemptFailed(self.number)
+                yield events.AttemptFailed(self.number)
 
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
         """Return the next message and the frames that follow its header, None when there is none.
@@ -161,17 +154,17 @@ class Link:
             raise ProtocolError(f"{type(message).__name__} came with frames it must not have")
         return message, frames[1:]
 
-    def begin_claim(self, wanted: ClaimSlots) -> Event | None:
+    def begin_claim(self, wanted: events.ClaimSlots) -> events.Event | None:
         """Claim a session's slots; return what came of it, if that is known already."""
         self.drop_claim()
         self._claimed = wanted
         try:
             self._claim = SlotClaim(wanted.door, wanted.session)
         except NotSharedError as error:
-            return SlotsNotShared(self.number, wanted.session, str(error))
+            return events.SlotsNotShared(self.number, wanted.session, str(error))
         return None
 
-    def take_claim(self) -> Event | None:
+    def take_claim(self) -> events.Event | None:
         """Return what came of the claim, None while that is not known.
 
         Its descriptor can have been found ready as another's, which had the same number before.
@@ -182,12 +175,12 @@ class Link:
             memory = claim.take(self._claimed.layout)
         except NotSharedError as error:
             self.drop_claim()
-            return SlotsNotShared(self.number, session, str(error))
+            return events.SlotsNotShared(self.number, session, str(error))
         if memory is None:
             return None
         self._claim = None  # its connection is the memory's
         slots = [self._wrap_slot(memory, number) for number in range(memory.layout.slots)]
-        return SlotsMapped(self.number, session, slots)
+        return events.SlotsMapped(self.number, session, slots)
 
     def drop_claim(self) -> None:
         """Give up the claim that is on its way, if there is one."""

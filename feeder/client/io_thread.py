@@ -17,23 +17,7 @@ import zmq
 
 from feeder.client.connection import FAREWELL_MS, Link, WrapSlot
 from feeder.client.contexts import Contexts
-from feeder.client.core.events import (
-    ChunkArrived,
-    ChunkStored,
-    ClaimSlots,
-    ClockAdvanced,
-    Dial,
-    DropClaim,
-    EndpointsListed,
-    Event,
-    HangUp,
-    Heard,
-    Instruction,
-    LinkUnfit,
-    Say,
-    Send,
-    Store,
-)
+from feeder.client.core import events
 from feeder.client.core.session import ClientSession
 from feeder.errors import FeederError, ProtocolError, ResourceError
 from feeder.security.keys import ClientKeys
@@ -122,7 +106,7 @@ class Pump:
             with self._changed:
                 listed, self.listed = self.listed, None
             if listed is not None:
-                self._give(EndpointsListed(listed))
+                self._give(events.EndpointsListed(listed))
             wait_ms = self._advance_clock()
             for link in self._links.values():
                 self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
@@ -148,7 +132,7 @@ class Pump:
 
     def _advance_clock(self) -> int:
         """Have the session make its requests; return how many ms it then wants nothing."""
-        self._give(ClockAdvanced())
+        self._give(events.ClockAdvanced())
         with self._changed:
             wait_s = self._session.due_s - time.monotonic()
             if self._session.has_news:  # else whoever waits would wake up in vain
@@ -182,43 +166,43 @@ class Pump:
         try:
             received = link.receive()
         except ProtocolError as error:
-            self._give(LinkUnfit(link.number, error))
+            self._give(events.LinkUnfit(link.number, error))
             return False
         if received is None:
             return False
         message, frames = received
         if isinstance(message, Chunk):
             sizes = [len(frame) for frame in frames]
-            self._give(ChunkArrived(link.number, message, sizes), frames)
+            self._give(events.ChunkArrived(link.number, message, sizes), frames)
         else:
-            self._give(Heard(link.number, message))
+            self._give(events.Heard(link.number, message))
         return True
 
-    def _give(self, event: Event, frames: _Frames = ()) -> None:
+    def _give(self, event: events.Event, frames: _Frames = ()) -> None:
         """Tell the session of an event, and carry out what follows; ``frames`` are a chunk's."""
         with self._changed:
             instructions = self._session.handle(event, self._now_s)
         self._carry_out(instructions, frames)
 
-    def _carry_out(self, instructions: Sequence[Instruction], frames: _Frames = ()) -> None:
+    def _carry_out(self, instructions: Sequence[events.Instruction], frames: _Frames = ()) -> None:
         for instruction in instructions:
             match instruction:
-                case Store(placement):
+                case events.Store(placement):
                     pixels, labels, sample_ids = (frame.buffer for frame in frames)
                     buffer = self._buffers[placement.buffer]
                     buffer.write(placement.first, pixels, labels, sample_ids)
-                    self._give(ChunkStored(placement))
-                case Send(number, message):
+                    self._give(events.ChunkStored(placement))
+                case events.Send(number, message):
                     self._links[number].send(message)
-                case Dial(number, endpoint):
+                case events.Dial(number, endpoint):
                     self._dial(number, endpoint)
-                case HangUp(number):
+                case events.HangUp(number):
                     self._hang_up(number)
-                case ClaimSlots(number):
+                case events.ClaimSlots(number):
                     self._claim(self._links[number], instruction)
-                case DropClaim(number):
+                case events.DropClaim(number):
                     self._drop_claim(self._links[number])
-                case Say(text, is_warning):
+                case events.Say(text, is_warning):
                     _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _dial(self, number: int, endpoint: str) -> None:
@@ -231,7 +215,7 @@ class Pump:
                 self._contexts.give_back(endpoint)
                 raise
         except FeederError as error:
-            self._give(LinkUnfit(number, error))
+            self._give(events.LinkUnfit(number, error))
             return
         self._links[number] = link
         self._poller.register(link.monitor, zmq.POLLIN)
@@ -246,7 +230,7 @@ class Pump:
             link.close()
             self._contexts.give_back(link.endpoint)
 
-    def _claim(self, link: Link, wanted: ClaimSlots) -> None:
+    def _claim(self, link: Link, wanted: events.ClaimSlots) -> None:
         self._drop_claim(link)
         outcome = link.begin_claim(wanted)
         if outcome is not None:

@@ -8,13 +8,7 @@ from feeder.client.contexts import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.metrics import Counters
 from feeder.process.name_lookup import resolve_endpoint
-from feeder.security.handshake import (
-    MONITORED,
-    HandshakeWatch,
-    await_message,
-    dial,
-    say_first,
-)
+from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, say_first
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Refused, Stats, StatsRequest, decode_from_node, encode
 

@@ -40,11 +40,6 @@ class Notifier:
         """
         return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
 
-    @property
-    def enabled(self) -> bool:
-        """Whether anybody listens."""
-        return self._address is not None
-
     def ready(self, status: str = "") -> None:
         """Say that batches can be served; ResourceError where systemd cannot be told."""
         if not self._send("READY=1", f"STATUS={_one_line(status)}" if status else ""):

@@ -72,12 +72,6 @@ class Oddity(enum.IntFlag):
     EXIF_APPLIED = 1 << 12  # was turned without loss
     EXIF_REENCODED = 1 << 13  # was turned, and encoded anew because it could not be without loss
 
-    @classmethod
-    def converted(cls) -> "Oddity":
-        """Return the flags of samples whose pixels were encoded anew, with loss."""
-        kinds = cls.CMYK | cls.PNG | cls.WEBP | cls.GIF | cls.BMP | cls.TIFF | cls.RARE_JPEG
-        return kinds | cls.EXIF_REENCODED
-
     def kinds(self) -> list[str]:
         """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""
         return [str(flag.name).lower().replace("_", "-") for flag in self]

@@ -8,7 +8,6 @@ under a process that has read it before.
 from array import array
 from collections import OrderedDict
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -176,12 +175,7 @@ class Dataset:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _locate(self, sample_id: int) -> tuple[int, int]:

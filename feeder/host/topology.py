@@ -46,11 +46,6 @@ class Topology:
 
     nodes: tuple[NumaNode, ...]
 
-    @property
-    def memory_nodes(self) -> tuple[int, ...]:
-        """The ids of the nodes that hold memory; one or none means that there is no choice."""
-        return tuple(node.id for node in self.nodes if node.memory_bytes)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableCpus:

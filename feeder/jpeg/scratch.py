@@ -25,7 +25,6 @@ class Scratch:
 
     def __init__(self) -> None:
         self._buffer = _on_huge_pages(_HUGE_PAGE_BYTES)
-        self.high_water_bytes = 0
 
     def take_picture(self, width: int, height: int) -> tuple[NDArray[np.uint8], int]:
         """Return room for an RGBX picture, with ``resize_pack``'s slack after it, and its stride.
@@ -41,7 +40,6 @@ class Scratch:
     def take(self, size_bytes: int) -> NDArray[np.uint8]:
         """Return ``size_bytes`` bytes with any content; the last ones taken become invalid."""
         if size_bytes > self._buffer.size:
-            self.high_water_bytes = size_bytes
             room = _on_huge_pages(size_bytes + size_bytes // 4)
             if room.size > _KEEP_BYTES:
                 return room[:size_bytes]

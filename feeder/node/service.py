@@ -23,32 +23,8 @@ from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPoo
 from feeder.process import log_lines
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
+from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
-from feeder.session.events import (
-    ChunkFailed,
-    ChunkFilled,
-    ClockAdvanced,
-    CloseSlots,
-    Event,
-    FillChunk,
-    HolderGone,
-    Instruction,
-    KillWorker,
-    MessageReceived,
-    OpenSlots,
-    PeerGone,
-    RefuseClaim,
-    ReturnSlot,
-    Send,
-    SendChunk,
-    ShareSlots,
-    SlotsClaimed,
-    SlotsOpened,
-    SlotsRefused,
-    WorkerJoined,
-    WorkerLost,
-    WorkerReleased,
-)
 from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
 from feeder.session.table import SessionTable
 from feeder.wire.messages import (
@@ -132,7 +108,7 @@ class NodeService:
         """Whether all that was asked for is filled, sent, and out of the socket."""
         return self._table.is_idle and not self._slots.is_lent
 
-    def apply(self, event: Event, at_s: float | None = None) -> None:
+    def apply(self, event: events.Event, at_s: float | None = None) -> None:
         """Have the state machine handle an event, and carry out what follows, to the end.
 
         It happens at ``at_s``, by default now.
@@ -149,27 +125,27 @@ class NodeService:
         """Act upon what a worker reports."""
         match report:
             case Filled():
-                self.apply(ChunkFilled(report.ticket))
+                self.apply(events.ChunkFilled(report.ticket))
             case Joined():
                 for session, message in self._open.items():
                     fd = self._slots.memory(session).fileno()
                     self._pool.send(report.worker, message, fd)
-                self.apply(WorkerJoined(report.worker))
+                self.apply(events.WorkerJoined(report.worker))
             case Lost(worker, was_killed, is_held):
-                self.apply(WorkerLost(worker, was_killed, is_held))
+                self.apply(events.WorkerLost(worker, was_killed, is_held))
             case Released():
-                self.apply(WorkerReleased(report.worker))
+                self.apply(events.WorkerReleased(report.worker))
             case _:
                 _log.warning("a chunk cannot be filled: %s", report.message)
-                self.apply(ChunkFailed(report.ticket, report.code, report.message))
+                self.apply(events.ChunkFailed(report.ticket, report.code, report.message))
 
     def on_claim(self, connection: int, session: int) -> None:
         """Act upon a claim of a session's slots."""
-        self.apply(SlotsClaimed(session, connection))
+        self.apply(events.SlotsClaimed(session, connection))
 
     def on_holder_gone(self, session: int, has_died: bool) -> None:
         """Act upon the end of who mapped a session's slots."""
-        self.apply(HolderGone(session, has_died))
+        self.apply(events.HolderGone(session, has_died))
 
     def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
         """Act upon the end of connections: whose they were, b"" of who never spoke."""
@@ -198,11 +174,11 @@ class NodeService:
         self._shares.charge(peer, cost_of(message))
         if isinstance(message, Hello):
             fresh, account = secrets.randbits(_SESSION_BITS), self._router.account()
-            self.apply(MessageReceived(peer, message, fresh, available_bytes(), account))
+            self.apply(events.MessageReceived(peer, message, fresh, available_bytes(), account))
         elif isinstance(message, StatsRequest):
             self._send(peer, Stats(counters=self.counters()))
         else:
-            self.apply(MessageReceived(peer, message))
+            self.apply(events.MessageReceived(peer, message))
 
     def tend(self, now_s: float, due_s: float) -> None:
         """Do what is due by now: slots that have come back, leases, deadlines of workers.
@@ -217,7 +193,7 @@ class NodeService:
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
         if max(self._table.check_at_s, self._judge_at_s) <= now_s:
-            self.apply(ClockAdvanced(), now_s)
+            self.apply(events.ClockAdvanced(), now_s)
 
     def _report_unreachable(self, now_s: float) -> None:
         """Tell of peers whose connection is over, once what they said before it was read.
@@ -232,7 +208,7 @@ class NodeService:
                 self._unreachable[peer] = now_s
             elif not has_unread or now_s - since_s > _CATCH_UP_S:
                 del self._unreachable[peer]
-                self.apply(PeerGone(peer))
+                self.apply(events.PeerGone(peer))
 
     def recheck_slots(self, now_s: float) -> None:
         """Look whether slots that are wanted back have come back."""
@@ -275,35 +251,35 @@ class NodeService:
             "cache_budget_bytes": 0 if cache is None else cache.plan.total_bytes,
         }
 
-    def _carry_out(self, instruction: Instruction, now_s: float) -> Event | None:
+    def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
         """Do what the state machine says; return what it is to be told of that."""
         match instruction:
-            case SendChunk():
+            case events.SendChunk():
                 self._send_chunk(instruction)
-            case FillChunk(worker, ticket, session, slot, epoch, index, first, count):
+            case events.FillChunk(worker, ticket, session, slot, epoch, index, first, count):
                 fill = Fill(ticket, session, slot, epoch, index, first, count)
                 self._pool.send(worker, fill)
-            case ReturnSlot(session, slot):
+            case events.ReturnSlot(session, slot):
                 return self._slots.want_back(session, slot, now_s)
-            case Send(peer, message):
+            case events.Send(peer, message):
                 self._send(peer, message)
-            case OpenSlots():
+            case events.OpenSlots():
                 return self._open_slots(instruction)
-            case ShareSlots(session, connection):
+            case events.ShareSlots(session, connection):
                 if not self._door.grant(connection, session, self._slots.memory(session)):
-                    return HolderGone(session)
-            case RefuseClaim(connection, reason):
+                    return events.HolderGone(session)
+            case events.RefuseClaim(connection, reason):
                 self._door.refuse(connection, reason)
-            case CloseSlots(session):
+            case events.CloseSlots(session):
                 if self._open.pop(session, None) is not None:
                     self._pool.send_to_all(CloseSession(session=session))
                 _log.debug("session %x ended", session)
                 return self._slots.want_closed(session, now_s)
-            case KillWorker(worker, dataset):
+            case events.KillWorker(worker, dataset):
                 self._pool.kill(worker, f"reading dataset {dataset}")
         return None
 
-    def _send_chunk(self, chunk: SendChunk) -> None:
+    def _send_chunk(self, chunk: events.SendChunk) -> None:
         header = Chunk(
             session=chunk.session,
             epoch=chunk.epoch,
@@ -330,12 +306,12 @@ class NodeService:
             self._router.counters.sends_dropped += 1
             self._unreachable.setdefault(peer, float("inf"))
 
-    def _open_slots(self, wanted: OpenSlots) -> SlotsOpened | SlotsRefused:
+    def _open_slots(self, wanted: events.OpenSlots) -> events.SlotsOpened | events.SlotsRefused:
         try:
             memory = self._slots.open(wanted.session, wanted.layout)
         except OSError as error:
             _log.warning("no slot memory for another session: %s", error.strerror)
-            return SlotsRefused(
+            return events.SlotsRefused(
                 wanted.session,
                 f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
                 f"({error.strerror}): close other sessions, or "
@@ -350,7 +326,7 @@ class NodeService:
         )
         self._pool.send_to_all(message, memory.fileno())
         _log.debug("session %x on %s, %d slots", wanted.session, wanted.dataset, message.slots)
-        return SlotsOpened(wanted.session)
+        return events.SlotsOpened(wanted.session)
 
     def _decode(self, peer: bytes, frame: bytes) -> ClientMessage | None:
         try:

@@ -14,7 +14,7 @@ translations 15 pixels on some; here it is the 16 of the formula on all.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,22 +41,7 @@ Operation = Literal[
     "hue",
     "greyscale",
 ]
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    "identity",
-    "shear-x",
-    "shear-y",
-    "translate-x",
-    "translate-y",
-    "rotate",
-    "brightness",
-    "saturation",
-    "contrast",
-    "sharpness",
-    "posterise",
-    "solarise",
-    "autocontrast",
-    "equalise",
-)
+OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)[:14]  # the last two are jitters
 """What RandAugment and TrivialAugmentWide choose from, in torchvision's order."""
 
 _SIGNED: Final = frozenset(OPERATIONS[1:10])

@@ -22,6 +22,7 @@ Invariants, which test_interleavings.py checks over random interleavings:
 from collections.abc import Mapping
 
 from feeder.metrics import SessionCounters
+from feeder.session import events
 from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
     NodeIdentity,
@@ -35,34 +36,6 @@ from feeder.session.blame import blame_chunk, blame_dataset
 from feeder.session.book import SessionBook
 from feeder.session.chunk_state import Batch
 from feeder.session.dispatch import Dispatcher
-from feeder.session.events import (
-    ChunkFailed,
-    ChunkFilled,
-    ClockAdvanced,
-    CloseSlots,
-    DrainAsked,
-    Event,
-    FillChunk,
-    HolderGone,
-    Instruction,
-    KillWorker,
-    MessageReceived,
-    OpenSlots,
-    PeerGone,
-    RefuseClaim,
-    ReturnSlot,
-    Send,
-    SendChunk,
-    ShareSlots,
-    SlotReturned,
-    SlotsClaimed,
-    SlotsClosed,
-    SlotsOpened,
-    SlotsRefused,
-    WorkerJoined,
-    WorkerLost,
-    WorkerReleased,
-)
 from feeder.session.stalls import PATIENCE, UNANSWERED
 from feeder.session.state import Session
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
@@ -90,7 +63,7 @@ class SessionTable:
         self._dispatcher = Dispatcher()
         self._book = SessionBook()
         self._is_draining = False
-        self._out: list[Instruction] = []
+        self._out: list[events.Instruction] = []
         self._now_s = 0.0
         self.check_at_s = float("inf")
         """Handle ClockAdvanced when this time has come; it never moves past the true deadline."""
@@ -125,39 +98,39 @@ class SessionTable:
         """How many sessions there are."""
         return len(self._book.open)
 
-    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return what follows from an event, to be carried out in this order."""
         self._now_s = now_s
         match event:
-            case ChunkFilled():
+            case events.ChunkFilled():
                 self._on_chunk_filled(event)
-            case MessageReceived():
+            case events.MessageReceived():
                 self._on_message(event)
-            case SlotReturned():
+            case events.SlotReturned():
                 self._on_slot_returned(event)
-            case ChunkFailed():
+            case events.ChunkFailed():
                 self._on_chunk_failed(event)
-            case WorkerJoined():
+            case events.WorkerJoined():
                 self._dispatcher.add_worker(event.worker)
-            case WorkerLost():
+            case events.WorkerLost():
                 self._on_worker_lost(event)
-            case WorkerReleased():
+            case events.WorkerReleased():
                 self._dispatcher.release(event.worker)
-            case PeerGone():
+            case events.PeerGone():
                 self._on_peer_gone(event)
-            case SlotsOpened():
+            case events.SlotsOpened():
                 self._on_slots_opened(event)
-            case SlotsRefused():
+            case events.SlotsRefused():
                 self._on_slots_refused(event)
-            case SlotsClosed():
+            case events.SlotsClosed():
                 self._book.forget(event.session)
-            case SlotsClaimed():
+            case events.SlotsClaimed():
                 self._on_slots_claimed(event)
-            case HolderGone():
+            case events.HolderGone():
                 self._on_holder_gone(event)
-            case DrainAsked():
+            case events.DrainAsked():
                 self._on_drain()
-            case ClockAdvanced():
+            case events.ClockAdvanced():
                 self._on_clock()
         self._dispatch()
         out, self._out = self._out, []
@@ -165,7 +138,7 @@ class SessionTable:
 
     # --- Messages -----------------------------------------------------------------------------
 
-    def _on_message(self, event: MessageReceived) -> None:
+    def _on_message(self, event: events.MessageReceived) -> None:
         message = event.message
         if isinstance(message, Hello):
             self._on_hello(event, message)
@@ -181,12 +154,12 @@ class SessionTable:
         if isinstance(message, Request):
             self._on_request(session, message)
         elif isinstance(message, Ping):
-            self._out.append(Send(event.peer, Pong(session=session.number)))
+            self._out.append(events.Send(event.peer, Pong(session=session.number)))
         else:
             self._counters.sessions_closed += 1
             self._end(session)
 
-    def _on_hello(self, event: MessageReceived, hello: Hello) -> None:
+    def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
         former = self._book.of_peer(event.peer)
         if former is not None:
             self._counters.sessions_closed += 1
@@ -218,7 +191,9 @@ class SessionTable:
         self._book.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
         self._out.append(
-            OpenSlots(session.number, hello.dataset, hello.recipe, hello.seed, session.layout)
+            events.OpenSlots(
+                session.number, hello.dataset, hello.recipe, hello.seed, session.layout
+            )
         )
 
     def _on_request(self, session: Session, request: Request) -> None:
@@ -250,12 +225,12 @@ class SessionTable:
             batch = chunk.batch
             self._book.open[batch.session].in_hand += 1
             self._out.append(
-                FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
+                events.FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
             )
         if not self.is_idle:
             self._check_by(self._now_s + PATIENCE * self._limits.chunk_deadline_s)
 
-    def _on_chunk_filled(self, event: ChunkFilled) -> None:
+    def _on_chunk_filled(self, event: events.ChunkFilled) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is None:
             return
@@ -267,7 +242,9 @@ class SessionTable:
             self._counters.batches += batch.is_whole
             if not session.is_held:
                 self._out.append(
-                    SendChunk(session.peer, *batch.place, chunk.first, chunk.count, batch.valid)
+                    events.SendChunk(
+                        session.peer, *batch.place, chunk.first, chunk.count, batch.valid
+                    )
                 )
             elif batch.is_whole:
                 self._lend(session, batch)
@@ -285,15 +262,15 @@ class SessionTable:
             slot=slot,
             valid=batch.valid,
         )
-        self._out.append(Send(session.peer, lent))
+        self._out.append(events.Send(session.peer, lent))
 
-    def _on_chunk_failed(self, event: ChunkFailed) -> None:
+    def _on_chunk_failed(self, event: events.ChunkFailed) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is not None:
             self._fail(chunk.batch, event.code, event.message)
             self._settle(chunk.batch)
 
-    def _on_worker_lost(self, event: WorkerLost) -> None:
+    def _on_worker_lost(self, event: events.WorkerLost) -> None:
         removal = self._dispatcher.remove_worker(event.worker, event.was_killed, event.is_held)
         self._counters.chunks_returned += len(removal.batches) - len(removal.given_up)
         for chunk in removal.given_up:
@@ -315,7 +292,7 @@ class SessionTable:
             code=code,
             message=message[:MESSAGE_CHARS_MAX],
         )
-        self._out.append(Send(session.peer, failed))
+        self._out.append(events.Send(session.peer, failed))
 
     def _settle(self, batch: Batch) -> None:
         """Account for a chunk that a worker does not have in hand any more."""
@@ -340,10 +317,10 @@ class SessionTable:
     def _return_slot(self, session: Session, batch: Batch) -> None:
         """Have a released batch's slot returned, unless a worker still writes to it."""
         if batch.in_hand == 0 and batch.slot is not None:
-            self._out.append(ReturnSlot(session.number, batch.slot))
+            self._out.append(events.ReturnSlot(session.number, batch.slot))
             batch.slot = None
 
-    def _on_slot_returned(self, event: SlotReturned) -> None:
+    def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self._book.open.get(event.session)
         if session is not None:
             session.free_slots.append(event.slot)
@@ -351,17 +328,17 @@ class SessionTable:
 
     # --- Slots that clients map ---------------------------------------------------------------
 
-    def _on_slots_claimed(self, event: SlotsClaimed) -> None:
+    def _on_slots_claimed(self, event: events.SlotsClaimed) -> None:
         session = self._book.open.get(event.session)
         refusal = _UNKNOWN_SESSION.message if session is None else session.object_to_claim()
         if session is None or refusal is not None:
-            self._out.append(RefuseClaim(event.connection, refusal or ""))
+            self._out.append(events.RefuseClaim(event.connection, refusal or ""))
             return
         session.is_held = True
         self._counters.sessions_sharing += 1
-        self._out.append(ShareSlots(event.session, event.connection))
+        self._out.append(events.ShareSlots(event.session, event.connection))
 
-    def _on_holder_gone(self, event: HolderGone) -> None:
+    def _on_holder_gone(self, event: events.HolderGone) -> None:
         """Take slots back from a client that died or let go; a session not yet used goes on."""
         session = self._book.open.get(event.session)
         if session is None:
@@ -378,7 +355,7 @@ class SessionTable:
 
     # --- Beginnings and ends of sessions ------------------------------------------------------
 
-    def _on_slots_opened(self, event: SlotsOpened) -> None:
+    def _on_slots_opened(self, event: events.SlotsOpened) -> None:
         session = self._book.open.get(event.session)
         if session is None:
             return
@@ -393,15 +370,15 @@ class SessionTable:
             chunk_images=session.chunk_images,
             identity=self._identity,
         )
-        self._out.append(Send(session.peer, welcome))
+        self._out.append(events.Send(session.peer, welcome))
 
-    def _on_slots_refused(self, event: SlotsRefused) -> None:
+    def _on_slots_refused(self, event: events.SlotsRefused) -> None:
         session = self._book.open.get(event.session)
         if session is not None:
             self._refuse(session.peer, Refusal("memory", event.reason))
             self._end(session)
 
-    def _on_peer_gone(self, event: PeerGone) -> None:
+    def _on_peer_gone(self, event: events.PeerGone) -> None:
         session = self._book.of_peer(event.peer)
         if session is not None:
             self._counters.sessions_lost += 1
@@ -410,7 +387,7 @@ class SessionTable:
     def _on_drain(self) -> None:
         self._is_draining = True
         for session in self._book.open.values():
-            self._out.append(Send(session.peer, Draining(session=session.number)))
+            self._out.append(events.Send(session.peer, Draining(session=session.number)))
 
     def _on_clock(self) -> None:
         """End silent sessions, kill stuck workers, and find out when to look again."""
@@ -424,7 +401,7 @@ class SessionTable:
                 self._check_by(over_at_s)
         dispatcher, deadline_s = self._dispatcher, self._limits.chunk_deadline_s
         stuck = dispatcher.find_stuck(self._now_s, deadline_s)
-        self._out += [KillWorker(*each) for each in stuck]
+        self._out += [events.KillWorker(*each) for each in stuck]
         for batch in dispatcher.find_unanswered(self._now_s, deadline_s):
             self._fail(batch, "dataset", blame_dataset(batch.dataset, UNANSWERED * deadline_s))
         self._check_by(dispatcher.check_at_s(self._now_s, deadline_s))
@@ -438,7 +415,7 @@ class SessionTable:
 
     def _close_if_quiet(self, session: Session) -> None:
         if session.in_hand == 0 and not session.is_held:
-            self._out.append(CloseSlots(session.number))
+            self._out.append(events.CloseSlots(session.number))
 
     def _check_by(self, at_s: float) -> None:
         self.check_at_s = min(self.check_at_s, at_s)
@@ -447,4 +424,4 @@ class SessionTable:
         code = refusal.code
         self._counters.refused[code] = self._counters.refused.get(code, 0) + 1
         message = refusal.message[:MESSAGE_CHARS_MAX]
-        self._out.append(Send(peer, Refused(code=code, message=message, session=session)))
+        self._out.append(events.Send(peer, Refused(code=code, message=message, session=session)))

@@ -131,7 +131,6 @@ def test_batches_come_in_the_order_asked_and_within_the_window(tmp_path: Path) -
     keys = [(0, 2), (0, 0), (1, 3), (0, 1)]
     with _playing(tmp_path, _serve_well) as (endpoint, node):
         with _open(endpoint) as fetcher:
-            fetcher.ping()
             seen = []
             for batch in fetcher.fetch(keys):
                 index = batch.key[1]

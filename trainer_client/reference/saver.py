@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -41,12 +41,7 @@ class Saver:
         self._vote.listen()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let SIGTERM do what it did before."""
         self._vote.close()
 

@@ -99,13 +99,10 @@ class ClockAdvanced:
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
 
+LinkEvent = Connected | Disconnected | AttemptFailed | LinkUnfit | Heard
 Event = (
-    EndpointsListed
-    | Connected
-    | Disconnected
-    | AttemptFailed
-    | LinkUnfit
-    | Heard
+    LinkEvent
+    | EndpointsListed
     | ChunkArrived
     | ChunkStored
     | SlotsMapped

@@ -116,8 +116,7 @@ class Prefetch:
         self.world_size = world_size
         self.buffers = buffers
         self.chunks_discarded = 0
-        self.completed = 0
-        self.lent = 0  # of the completed
+        self.lent = 0  # batches that a node has lent
         self._free = list(range(buffers))
         self._held: dict[Key, Assembly] = {}  # in the course's order
         self._course: Course | None = None
@@ -278,7 +277,6 @@ class Prefetch:
         if ask.missing:
             return None
         assembly.settled = True
-        self.completed += 1
         self._release(placement.key, assembly)
         return ask
 
@@ -305,7 +303,6 @@ class Prefetch:
         assembly.asks[link] = ask  # until the consumer has read it
         assembly.settled, assembly.lent, assembly.lender = True, rows, link
         ask.missing.clear()
-        self.completed += 1
         self.lent += 1
         return ask
 
@@ -344,7 +341,6 @@ class Prefetch:
 
     def _reopen(self, assembly: Assembly) -> None:
         assembly.settled, assembly.lent, assembly.lender = False, None, None
-        self.completed -= 1
         self.lent -= 1
 
     def give_up(self, key: Key) -> None:

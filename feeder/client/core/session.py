@@ -19,27 +19,8 @@ asks ``explain`` for the reason.
 
 from dataclasses import dataclass
 
+from feeder.client.core import events
 from feeder.client.core.compatibility import find_misfit
-from feeder.client.core.events import (
-    AttemptFailed,
-    ChunkArrived,
-    ChunkStored,
-    ClockAdvanced,
-    Connected,
-    Dial,
-    Disconnected,
-    EndpointsListed,
-    Event,
-    HangUp,
-    Heard,
-    Instruction,
-    LinkUnfit,
-    Say,
-    Send,
-    SlotsMapped,
-    SlotsNotShared,
-    Store,
-)
 from feeder.client.core.node_link import Conversation
 from feeder.client.core.prefetch import Ask, CompleteBatch, Key, Placement, Prefetch
 from feeder.client.core.rendezvous import LanePlaces
@@ -82,7 +63,7 @@ class ClientSession:
         self._has_taken = False
         self._first_request_at_s: float | None = None
         self._now_s = 0.0
-        self._out: list[Instruction] = []
+        self._out: list[events.Instruction] = []
 
     # --- What the consumer does ---------------------------------------------------------------
 
@@ -175,24 +156,24 @@ class ClientSession:
 
     # --- Events -------------------------------------------------------------------------------
 
-    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return what follows from an event, to be carried out in this order."""
         self._now_s = max(self._now_s, now_s)
         if self.error is None:
             match event:
-                case ChunkArrived():
+                case events.ChunkArrived():
                     self._on_chunk(event)
-                case ChunkStored():
+                case events.ChunkStored():
                     self._on_stored(event.placement)
-                case ClockAdvanced():
+                case events.ClockAdvanced():
                     self._on_clock()
-                case EndpointsListed():
+                case events.EndpointsListed():
                     self._roster.set_listed(event.endpoints)
                     self._follow_roster()
-                case Connected() | Disconnected() | AttemptFailed() | LinkUnfit() | Heard():
-                    self._on_link(event)
-                case SlotsMapped() | SlotsNotShared():
+                case events.SlotsMapped() | events.SlotsNotShared():
                     self._on_slots(event)
+                case _:
+                    self._on_link(event)
         out, self._out = self._out, []
         return out
 
@@ -201,10 +182,10 @@ class ClientSession:
         if self.error is None:
             self.error = error
 
-    def farewell(self) -> list[Instruction]:
+    def farewell(self) -> list[events.Instruction]:
         """Return the last messages: nodes then need not wait for the leases to end."""
         return [
-            Send(link.link, Bye(session=link.session))
+            events.Send(link.link, Bye(session=link.session))
             for link in self._links.values()
             if link.session is not None
         ]
@@ -217,21 +198,21 @@ class ClientSession:
 
     # --- Links --------------------------------------------------------------------------------
 
-    def _on_link(self, event: Connected | Disconnected | AttemptFailed | LinkUnfit | Heard) -> None:
+    def _on_link(self, event: events.LinkEvent) -> None:
         link = self._links.get(event.link)
         if link is None:
             return  # it was hung up
         match event:
-            case Connected():
+            case events.Connected():
                 link.connected(self._now_s)
-            case Disconnected():
+            case events.Disconnected():
                 link.disconnected()
                 self._wake_twins(link)
-            case AttemptFailed():
+            case events.AttemptFailed():
                 link.attempt_failed()
-            case LinkUnfit(_, error) if link.unfit is None:
+            case events.LinkUnfit(_, error) if link.unfit is None:
                 self._leave_out(link, error)
-            case Heard(_, message) if link.unfit is None:
+            case events.Heard(_, message) if link.unfit is None:
                 link.heard(self._now_s)
                 self._on_message(link, message)
             case _:
@@ -263,7 +244,7 @@ class ClientSession:
         is_back = link.link in self._welcomed
         error = find_misfit(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
-            self._out.append(Send(link.link, Bye(session=welcome.session)))
+            self._out.append(events.Send(link.link, Bye(session=welcome.session)))
             self._leave_out(link, error)
             return
         for other in self._links.values():
@@ -297,7 +278,7 @@ class ClientSession:
         if not self._has_taken or all(each.unfit for each in self._links.values()):
             self.fail(named)
         else:
-            self._out.append(Say(f"left out: {named}", is_warning=True))
+            self._out.append(events.Say(f"left out: {named}", is_warning=True))
 
     def _wake_twins(self, lost: Conversation) -> None:
         """Greet by another link a node process that a lost link led to."""
@@ -320,7 +301,7 @@ class ClientSession:
         link.leave(self._now_s)
         self._collect(link)
         del self._links[link.link]
-        self._out.append(HangUp(link.link))
+        self._out.append(events.HangUp(link.link))
         self._wake_twins(link)
 
     def _dial(self, endpoint: str) -> None:
@@ -331,13 +312,13 @@ class ClientSession:
             self.job.hello,
             share_memory=self.job.share_memory,
         )
-        self._out.append(Dial(number, endpoint))
+        self._out.append(events.Dial(number, endpoint))
 
-    def _on_slots(self, event: SlotsMapped | SlotsNotShared) -> None:
+    def _on_slots(self, event: events.SlotsMapped | events.SlotsNotShared) -> None:
         link = self._links.get(event.link)
         if link is None:
             return
-        if isinstance(event, SlotsMapped):
+        if isinstance(event, events.SlotsMapped):
             is_news = link.claimed(event.session, event.slots)
         else:
             is_news = link.not_shared(event.session, event.reason)
@@ -346,7 +327,7 @@ class ClientSession:
 
     def _tell_how_batches_come(self, link: Conversation) -> None:
         is_warning = link.wants_slots and link.copied_because is not None
-        self._out.append(Say(link.describe_way(), is_warning=is_warning))
+        self._out.append(events.Say(link.describe_way(), is_warning=is_warning))
 
     def _collect(self, link: Conversation) -> None:
         loss = link.take_loss()
@@ -358,7 +339,7 @@ class ClientSession:
 
     # --- Batches that arrive ------------------------------------------------------------------
 
-    def _on_chunk(self, event: ChunkArrived) -> None:
+    def _on_chunk(self, event: events.ChunkArrived) -> None:
         link = self._links.get(event.link)
         self.received_bytes += sum(event.sizes)
         if link is None or event.chunk.session != link.session:
@@ -372,7 +353,7 @@ class ClientSession:
             self._collect(link)
             return
         if placement is not None:
-            self._out.append(Store(placement))
+            self._out.append(events.Store(placement))
 
     def _on_stored(self, placement: Placement) -> None:
         ask = self._prefetch.stored(placement)
@@ -427,7 +408,7 @@ class ClientSession:
                     want=tuple(keys),
                     release=tuple(releases),
                 )
-                self._out.append(Send(link.link, request))
+                self._out.append(events.Send(link.link, request))
 
     def _choose(self, asker: Asker) -> dict[int, list[Key]]:
         """Return what each link is asked for now, noted as asked in request ``_request``."""

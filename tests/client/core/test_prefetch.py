@@ -295,7 +295,6 @@ def test_whoever_answers_first_settles_a_batch_and_all_are_released() -> None:
     assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([(0, 0)], [(0, 0)])
     assert arrive(prefetch, (0, 0), 3, A) is None, "the loser's rest comes late"
     assert prefetch.chunks_discarded == 1
-    assert prefetch.completed == 1
     assert take_keys(prefetch) == [(0, 0)]
     assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([], [])
 
@@ -400,7 +399,7 @@ def test_what_the_loser_has_lent_is_not_read() -> None:
     assert lend(prefetch, B, lent((0, 0)))
     assert not lend(prefetch, A, lent((0, 0)))
     assert not lend(prefetch, B, lent((0, 0))), "it said so before"
-    assert prefetch.completed == 1
+    assert prefetch.lent == 1
 
 
 def test_word_of_a_slot_counts_only_if_it_answers_the_latest_ask() -> None:
@@ -443,6 +442,6 @@ def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
     assert prefetch.find_reclaimable(B, (0, 0)) == (0, 2)
     prefetch.reclaim((0, 2))
     assert prefetch.take_releases(B) == [(0, 2)]
-    assert prefetch.completed == prefetch.lent == 1
+    assert prefetch.lent == 1
     assert [key for key, _ in prefetch.open_batches()] == [(0, 0), (0, 2), (0, 3), (0, 4)]
     assert not lend(prefetch, B, lent((0, 2))), "the node has that slot back"
