@@ -206,7 +206,7 @@ class House:
                 room = self.room(imported)
                 if room != self.room(module) and room not in own.rooms:
                     yield f"{module}: imports {imported}, which is in {room}"
-            elif own.packages is not None and top in THIRD_PARTY - own.packages:
+            elif top == "tests" or (own.packages is not None and top in THIRD_PARTY - own.packages):
                 yield f"{module}: imports {imported}"
 
     def _is_pure(self, imported: str) -> bool:
@@ -306,6 +306,9 @@ def test_each_package_says_what_it_holds_and_may_import(house: House) -> None:
         if rooms >= product:
             rooms = rooms - product | {"the product"}
         assert {*said} == (rooms - PARTS or {"nothing"}), module
+    for path in (ROOT / "tests").rglob("__init__.py"):
+        text = ast.get_docstring(parse(path.read_text("utf-8"))) or ""
+        assert text.endswith("May import: the product, bench, tests."), path
 
 
 @pytest.fixture
@@ -330,6 +333,7 @@ def add(path: Path, line: str) -> None:
     [
         ("plan.crop", "from feeder.wire import zap", "imports feeder.wire.zap, which is in wire"),
         ("client.stats", "import torch", "imports torch"),
+        ("client.stats", "import tests.support.jpegs", "imports tests.support.jpegs"),
         ("errors", "from feeder.gone import it", "feeder.gone is not there"),
         (
             "client.stats",

@@ -1,0 +1,4 @@
+"""Each bench, run for real on a tiny set, and the demo.
+
+May import: the product, bench, tests.
+"""

@@ -1,0 +1,4 @@
+"""What commands print and draw.
+
+May import: the product, bench, tests.
+"""

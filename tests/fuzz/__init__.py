@@ -13,4 +13,6 @@ that crash, hang and leak, by which tests see that all this finds what it should
 Own engine, not atheris: its libFuzzer sees coverage of C only in what clang has compiled, and its
 runtime excludes gcc's sanitizers, which Feeder's C parts are built with here; and an input that is
 a function of target and seed can be named in a sentence and made again without a corpus.
+
+May import: the product, bench, tests.
 """

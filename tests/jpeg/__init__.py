@@ -1,0 +1,4 @@
+"""Pixels: re-coding, decoding and resizing against the libraries' own.
+
+May import: the product, bench, tests.
+"""

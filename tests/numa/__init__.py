@@ -10,4 +10,6 @@ crossed_process.py  a process on one node's cores and the other's memory, for th
 
 unit_root.py        the guest `unit`: systemd as process 1 with our feeder.service
 unit_check.py       is the service up, closed in, placed, and does it stop?
+
+May import: the product, bench, tests.
 """

@@ -1,0 +1,4 @@
+"""What a batch is: order, recipe, crops, augmentations. No process, file or clock.
+
+May import: the product, bench, tests.
+"""

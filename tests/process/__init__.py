@@ -1,0 +1,4 @@
+"""Whole commands: streams, signals, locales, shortages.
+
+May import: the product, bench, tests.
+"""

@@ -1,0 +1,4 @@
+"""Rows of batches against Pillow; the decoded cache; the self-test.
+
+May import: the product, bench, tests.
+"""

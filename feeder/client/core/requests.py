@@ -73,7 +73,10 @@ class Asker:
         self._lateness.answered(now_s - ask.asked_s)
 
     def choose(self, links: Mapping[int, Conversation], now_s: float) -> Iterator[Want | GiveUp]:
-        """Yield what is to be done about open batches, to be done at once, but asked in the end."""
+        """Yield what is to be done about open batches.
+
+        Each is to be carried out before the next is taken; requests may wait until all are known.
+        """
         self.due_s = float("inf")
         open_batches = list(self._prefetch.open_batches())
         hedges = sum(len(assembly.asks) > 1 for _, assembly in open_batches)
