@@ -513,7 +513,16 @@ def test_the_client_needs_none_of_the_daemons_libraries() -> None:
     modules = set(run_script(script, "").split())
     assert not modules & {"PIL", "turbojpeg", "psutil", "xxhash", "torchvision"}
     rooms = {name.split(".")[1] for name in modules if name.startswith("feeder.")}
-    assert rooms <= {"errors", "metrics", "plan", "wire", "process", "security", "client"}
+    assert rooms <= {
+        "errors",
+        "metrics",
+        "remedies",
+        "plan",
+        "wire",
+        "process",
+        "security",
+        "client",
+    }
 
 
 def wanted_keys(node: FakeNode) -> list[tuple[int, int]]:
