@@ -22,6 +22,12 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before a shuffle
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that mostly wait, so that others have the processors meanwhile."""
+    items.sort(key=lambda item: "faults" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def imagenet_sample() -> Path:
     """The folder of 201 real ImageNet JPEGs beside the checkout; skips where it is missing."""
