@@ -9,16 +9,17 @@ A ``FeederLoader`` in a process of its own takes batches over ipc and does nothi
 import resource
 import subprocess
 import sys
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from bench.daemon import DATASET_NAME
 from bench.report import Result, single
 from feeder.errors import PeerError
 from feeder.process.python_process import child_environment, python_command
-from trainer_client import FeederLoader
-from trainer_client._batch import HostTensors
+
+if TYPE_CHECKING:  # torch takes a second to import, in that process only
+    import torch
+
+    from trainer_client._batch import HostTensors
 
 BATCHES: Final = 48
 _WARM_UP: Final = 12
@@ -32,10 +33,12 @@ class _IdleStage:
     page_locks_refused = 0
 
     def __init__(self) -> None:
+        import torch
+
         self._loaded: list[int] = []
         self._nothing = torch.empty(0)
 
-    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, buffer: "HostTensors", number: int) -> "tuple[torch.Tensor, torch.Tensor]":
         self._loaded.append(number)
         return self._nothing, self._nothing
 
@@ -65,6 +68,10 @@ def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
 
 def _take(endpoint: str, batch_size: int) -> float:
     """Return the CPU time in µs that a batch took."""
+    import torch
+
+    from trainer_client import FeederLoader
+
     torch.set_num_threads(1)
     with FeederLoader(
         endpoint, dataset=DATASET_NAME, batch_size=batch_size, device="cpu", timeout_s=_TIMEOUT_S

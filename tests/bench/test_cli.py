@@ -1,5 +1,8 @@
 """The command line of ``feeder-bench``: what it takes, and one line for what it does not."""
 
+import subprocess
+import sys
+
 import pytest
 
 from bench.cli import build_parser
@@ -39,3 +42,9 @@ def test_every_default_can_be_typed(bench: str) -> None:
         if isinstance(value, int | float):
             typed += [f"--{name.replace('_', '-')}", str(value)]
     assert vars(parser.parse_args(typed)) == defaults
+
+
+def test_the_command_itself_needs_no_torch() -> None:
+    code = "import bench.cli, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
