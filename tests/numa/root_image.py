@@ -122,7 +122,7 @@ def python_and_daemon(image: RootImage, project: Path) -> None:
             image.add(entry)
     image.add_text(str(packages / "project.pth"), f"{project}\n")
     image.add_tree(project / "feeder")
-    for name in ("__init__.py", "wire_client.py"):
+    for name in ("__init__.py", "support/__init__.py", "support/wire_client.py"):
         image.add(project / "tests" / name)
     image.add_tree(project / "tests/numa")
     for library in _turbojpeg():
