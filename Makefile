@@ -110,6 +110,7 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 
 $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
+	@rm -f feeder/jpeg/_native*.so  # one that is built anew, or none
 	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@

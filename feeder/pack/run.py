@@ -1,7 +1,7 @@
 """Packs a folder of classes into a dataset: list, pack parts, balance, publish.
 
     list_source ─► shuffled over parts ─► workers pack parts ─► balance ─► rename into DST
-                                           (pack_part)          (pack_balance)   ─► manifest
+                                           (part)               (balance)      ─► manifest
 
 Everything happens in DST/.packing until all shards are whole; the manifest comes last and makes the
 dataset. The same command after a kill goes on where it was. The result depends on source and

@@ -4,7 +4,7 @@
     files                 the files of part 0, of part 1, …: label u32, name length u16, name
     part-00003.fds        a finished shard part, as packed
     part-00003.json       what happened in it (PartResult), written after it: the part is finished
-    balanced-00003.fds    the part after samples moved between parts (see pack_balance)
+    balanced-00003.fds    the part after samples moved between parts (see balance)
     lock                  held by the packing at work, so that there is but one
     *.tmp                 being written; worthless
 

@@ -13,7 +13,7 @@ NO_DETAIL also is what a port forwarder without a feeder behind it gives, and a 
 after the third one in a row the other side is asked for its ZMTP greeting, over a connection of
 our own: that says whether a feeder is there, and whether it has keys.
 
-Both clients use this module: ``trainer_client`` and ``feeder.client.blocking``.
+Both clients use this module: the engine and ``feeder.client.blocking``.
 """
 
 import contextlib
