@@ -15,12 +15,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from feeder.client.io_thread import Bytes
 from feeder.client.mapped_slots import LentMemory
 from feeder.plan.packing import DEFAULT_PACKING, Packing, pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import PADDING_LABEL, PADDING_SAMPLE_ID
-
-Bytes = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

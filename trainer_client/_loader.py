@@ -345,9 +345,13 @@ class FeederLoader:
             self._wait_s += time.monotonic() - start_s
         if complete.key != (epoch, index):
             raise AssertionError(f"{name} is due, the prefetch gave {name_batch(complete.key)}")
-        buffer = cast(SlotBuffer | None, complete.lent) or self._buffers[complete.buffer]
-        if complete.padding and isinstance(buffer, BatchBuffer):
-            buffer.fill_padding()
+        buffer: SlotBuffer | BatchBuffer
+        if complete.lent is not None:
+            buffer = cast(SlotBuffer, complete.lent)  # made by the factory that _connect passes on
+        else:
+            buffer = self._buffers[complete.buffer]
+            if complete.padding:
+                buffer.fill_padding()
         sample_ids = buffer.sample_ids.clone()
         try:
             images, labels = self._stage.load(buffer, complete.buffer)

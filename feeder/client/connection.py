@@ -37,7 +37,7 @@ from feeder.wire.messages import (
 from feeder.wire.slot_layout import SlotLayout
 
 WrapSlot: TypeAlias = Callable[[LentMemory, int], HostBatch]
-"""Makes of a mapped slot, by its number, what the consumer of its batches is to get."""
+"""Wraps a mapped slot, given by its number, for the consumer."""
 
 FAREWELL_MS: Final = 200  # how long the last message may take to leave
 RECONNECT_MS: Final = 100

@@ -3,8 +3,8 @@
 libzmq looks a name up whenever it connects, in its context's one I/O thread, where all of that
 context's connections wait meanwhile: 5 s and more each time while a name server is silent. So a
 name waits with nobody but itself, or where there are very many with a few others: a context has two
-threads and some five descriptors. libzmq aborts the process for want of either, so both are asked
-for and given back first.
+threads and some five descriptors. libzmq aborts the process when either runs out, so both are
+acquired and released as a check first.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ _DESCRIPTORS: Final = 12
 """That a context takes with a first connection and a claim of slots."""
 
 _ADDRESSES: Final = ""
+_NO_ROOM: Final = "there is no room for a connection: raise the limit on open files (ulimit -n)"
 
 
 @dataclass(slots=True, eq=False)
@@ -95,9 +96,7 @@ class Contexts:
                     shared = _Shared()
         if shared is None:
             if not used:
-                raise ResourceError(
-                    "there is no room for a connection: raise the limit on open files (ulimit -n)"
-                )
+                raise ResourceError(_NO_ROOM)
             shared = min(used, key=lambda each: each.links.total())
         if host != _ADDRESSES:
             self._start_reaper()
@@ -142,9 +141,6 @@ def open_context(endpoint: str) -> Context:
     try:
         check_room()
     except OSError as error:
-        raise ResourceError(
-            f"{endpoint}: there is no room for a connection: raise the limit on open files "
-            "(ulimit -n)"
-        ) from error
+        raise ResourceError(f"{endpoint}: {_NO_ROOM}") from error
     check_threads(ZMQ_THREADS)
     return Context()

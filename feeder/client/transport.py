@@ -52,7 +52,7 @@ class Transport:
     ) -> None:
         """Read the endpoints, start the I/O thread that dials them, and watch for others.
 
-        The rows of batches are copied to ``buffers``, or are where ``wrap_slot`` was shown.
+        Rows are copied to ``buffers``, or read in slots as ``wrap_slot`` presents them.
         """
         endpoints = directory.read()
         self._session = session

@@ -41,7 +41,7 @@ Operation = Literal[
     "hue",
     "greyscale",
 ]
-OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)[:14]  # the last two are jitters
+OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)[:14]  # no hue, no greyscale
 """What RandAugment and TrivialAugmentWide choose from, in torchvision's order."""
 
 _SIGNED: Final = frozenset(OPERATIONS[1:10])

@@ -1,4 +1,4 @@
-"""What every process of ours needs of the system: its start and end, streams, files, log lines.
+"""What each of our processes needs from the system: start and end, streams, files, log lines.
 
 May import: errors, metrics, remedies.
 """

@@ -1,4 +1,4 @@
-"""Paths and names of files in files of text, other processes and messages, whatever the locale.
+"""File names and paths in text files, messages and other processes, independent of the locale.
 
 A path is bytes to the system. Python decodes these by the locale, so text that it made of a path
 means that path only in a process of the same locale. What leaves a process is bytes therefore, or
@@ -25,12 +25,12 @@ def path_from_bytes(path: bytes) -> Path:
 
 
 def encode_name(name: str) -> bytes:
-    """Return a name of a file as UTF-8 in which the bytes that are none are kept."""
+    """Return a file name as UTF-8; bytes that are not UTF-8 stay as they are."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def decode_name(data: bytes) -> str:
-    """Return the name of a file that ``data`` is; the reverse of encode_name for any bytes."""
+    """Return the file name stored as ``data``; the reverse of encode_name for any bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Keys, and why a connection with them does not come about.
+"""Keys, and the reasons why a handshake with them fails.
 
 May import: errors, wire, process.
 """

@@ -1,4 +1,4 @@
-"""What client and node process say, and where rows lie in a slot. Pure.
+"""Messages between client and node process, and the layout of slots. Pure.
 
 May import: errors, plan.
 """

@@ -1,4 +1,4 @@
-"""A client without socket, thread or clock: what it asks of which node, what has come. Pure.
+"""The client's session as a state machine: requests, arrivals, failover. Pure.
 
 May import: errors, plan, wire.
 """

@@ -33,7 +33,7 @@ CLAIM_S: Final = 2.0  # a node answers a claim at once, or it is stopped or swam
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """A session is over, and with it what its node was asked for; maybe for want of memory."""
+    """A session ended, and with it the requests to its node; ``memory_is_short`` says why."""
 
     memory_is_short: bool = False
 
@@ -219,7 +219,8 @@ class Conversation:
                 self.drain()
             case "memory" | "clients" | "recipes" | "rate" | "draining":  # may be over in time
                 self._end_session()
-                self._loss = SessionLost(memory_is_short=refused.code == "memory")
+                if refused.code == "memory":
+                    self._loss = SessionLost(memory_is_short=True)
                 self._refusal = refused.message
                 self._retry_at_s = now_s + RETRY_INTERVAL_S
             case "unknown-dataset":
@@ -310,8 +311,8 @@ class Conversation:
         out, self._out = self._out, []
         return out
 
-    def take_loss(self) -> "SessionLost | None":
-        """Return that a session is over, once: what it was asked for is to be asked anew."""
+    def take_loss(self) -> SessionLost | None:
+        """Return the loss of a session, once: its batches must be requested again."""
         loss, self._loss = self._loss, None
         return loss
 

@@ -33,7 +33,7 @@ from feeder.wire.messages import Chunk, Lent
 Key = tuple[int, int]  # (epoch, index)
 
 HostBatch: TypeAlias = object
-"""A lent batch's rows, as the loader's factory wrapped them: the engine never looks into it."""
+"""A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

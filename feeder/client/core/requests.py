@@ -43,7 +43,7 @@ _DELAY_MIN_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A link is to be asked for an open batch; first it gets the slot of ``instead`` back."""
+    """Request an open batch on a link, after releasing the lent batch ``instead`` there."""
 
     link: int
     key: Key
@@ -52,7 +52,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No node can make a batch."""
+    """Settle a batch as failed: no node can make it."""
 
     key: Key
 
@@ -73,9 +73,9 @@ class Asker:
         self._lateness.answered(now_s - ask.asked_s)
 
     def choose(self, links: Mapping[int, Conversation], now_s: float) -> Iterator[Want | GiveUp]:
-        """Yield what is to be done about open batches.
+        """Yield a decision for each open batch that needs one.
 
-        Each is to be carried out before the next is taken; requests may wait until all are known.
+        The caller applies each before it takes the next, and sends the requests at the end.
         """
         self.due_s = float("inf")
         open_batches = list(self._prefetch.open_batches())
