@@ -1,4 +1,4 @@
-"""feeder-bench: how fast the way of a sample is here, measured side by side in one run.
+"""feeder-bench: how fast the sample path is here, measured side by side in one run.
 
 What benches share lies here, each bench in a folder of its own.
 

@@ -82,7 +82,7 @@ class SocketCounters:
 
 
 @dataclass(slots=True, kw_only=True)
-class DoorCounters:
+class ClaimCounters:
     """What is counted where clients claim slots to map."""
 
     claims_refused: int = 0
@@ -106,7 +106,7 @@ class WorkerCounters:
     worker_pause_s: float = 0.0
     """How long the last worker that died is replaced after; it doubles while they die young."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of all workers in each stage of the way of a sample."""
+    """Seconds of all workers in each stage of the sample path."""
     cache: dict[str, int] = field(default_factory=dict)
     """Samples that the decoded cache had or lacked, and entries that were filled."""
 
@@ -119,7 +119,7 @@ class LogCounters:
     """Log lines of the node process that were dropped because its stderr was not read."""
 
 
-CounterGroup = LogCounters | SessionCounters | SocketCounters | DoorCounters | WorkerCounters
+CounterGroup = LogCounters | SessionCounters | SocketCounters | ClaimCounters | WorkerCounters
 
 
 def flatten(groups: Iterable[CounterGroup]) -> Counters:

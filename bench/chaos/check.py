@@ -1,7 +1,7 @@
 """Whether clients got what they must: pure functions of what they wrote down.
 
 A rank goes through the same epochs again and again, so that what it must get can be made
-beforehand: it is at a place of a course that repeats itself. A batch of another place says that
+beforehand: it is at a place of a schedule that repeats itself. A batch of another place says that
 some were lost (it is ahead of the place that was due) or came twice (it is behind).
 """
 
@@ -30,7 +30,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ClientSchedule:
     """The batches of a rank, in order, until the first one comes again."""
 
     rank: int
@@ -75,18 +75,18 @@ class Verdict:
 
 
 def check_arrivals(
-    arrivals: Sequence[Arrival], course: Course, digests: Mapping[BatchKey, str]
+    arrivals: Sequence[Arrival], schedule: ClientSchedule, digests: Mapping[BatchKey, str]
 ) -> Verdict:
-    """Compare what a rank got, in order, with its course and the hashes of its batches."""
+    """Compare what a rank got, in order, with its schedule and the hashes of its batches."""
     due = lost = repeated = different = 0
     for arrival in arrivals:
-        place = course.place(arrival.key)
+        place = schedule.place(arrival.key)
         if place is None:
             different += 1
             continue
         different += digests[arrival.key] != arrival.digest
-        ahead = (place - due) % len(course)
-        if ahead > len(course) // 2:
+        ahead = (place - due) % len(schedule)
+        if ahead > len(schedule) // 2:
             repeated += 1
         else:
             lost += ahead

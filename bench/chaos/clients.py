@@ -132,7 +132,7 @@ class Client:
 def make_digests(
     orders: ClientOrders, dataset: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
-    """Return the hashes of batches, made by the way of a sample alone in one process."""
+    """Return the hashes of batches, made by the sample path alone in one process."""
     wanted = sorted(set(keys))
     digests: list[str] = []
     with LineProcess(_command(orders, str(dataset)), environ=_ONE_THREAD) as process:

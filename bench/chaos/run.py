@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.chaos.check import Course, Verdict, check_arrivals
+from bench.chaos.check import ClientSchedule, Verdict, check_arrivals
 from bench.chaos.clients import Client, ClientOrders, Ways, make_digests
 from bench.chaos.faults import draw_faults
 from bench.chaos.feeders import Feeder
@@ -35,7 +35,7 @@ from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 
 LEASE_S: Final = 5.0
-_COURSE_MIN: Final = 64
+_SCHEDULE_MIN: Final = 64
 """Different batches in all that clients go through before they begin anew, at least."""
 
 
@@ -56,22 +56,22 @@ class ChaosOptions:
 def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
     """Run on the dataset at ``path``; what was wrong is in the report's ``failures``."""
     machine = describe_machine()
-    courses = _plan_courses(path, options)
+    schedules = _plan_schedules(path, options)
     with ExitStack() as stack:
         feeders = [
             stack.enter_context(Feeder(path, workers=1, lease_s=LEASE_S))
             for _ in range(options.feeders)
         ]
         scene = stack.enter_context(Scene(feeders))
-        orders = [_orders_of(course, feeders, options) for course in courses]
+        orders = [_orders_of(schedule, feeders, options) for schedule in schedules]
         run = _run(scene, orders, options)
     keys = [arrival.key for arrivals in run.arrivals for arrival in arrivals]
-    known = [key for key in keys if any(course.place(key) is not None for course in courses)]
+    known = [key for key in keys if any(schedule.place(key) is not None for schedule in schedules)]
     digests = make_digests(orders[0], path, known)
     verdict = sum(
         (
-            check_arrivals(arrivals, course, digests)
-            for arrivals, course in zip(run.arrivals, courses, strict=True)
+            check_arrivals(arrivals, schedule, digests)
+            for arrivals, schedule in zip(run.arrivals, schedules, strict=True)
         ),
         Verdict(),
     )
@@ -88,8 +88,8 @@ def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
     )
 
 
-def _plan_courses(path: Path, options: ChaosOptions) -> list[Course]:
-    """Return the course of each rank; ConfigError where the dataset has too few batches."""
+def _plan_schedules(path: Path, options: ChaosOptions) -> list[ClientSchedule]:
+    """Return the schedule of each rank; ConfigError where the dataset has too few batches."""
     recipe = Recipe.for_split("train", batch_size=options.batch_size)
     with Dataset.open(path) as dataset:
         batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
@@ -99,21 +99,23 @@ def _plan_courses(path: Path, options: ChaosOptions) -> list[Course]:
             f"an epoch of {path} has {batches} batches of {options.batch_size}, fewer than the "
             f"{options.clients} clients: lower --clients or --batch-size"
         )
-    epochs = max(2, math.ceil(_COURSE_MIN / (steps * options.clients)))
+    epochs = max(2, math.ceil(_SCHEDULE_MIN / (steps * options.clients)))
     return [
-        Course(rank=rank, world_size=options.clients, steps=steps, epochs=epochs)
+        ClientSchedule(rank=rank, world_size=options.clients, steps=steps, epochs=epochs)
         for rank in range(options.clients)
     ]
 
 
-def _orders_of(course: Course, feeders: Sequence[Feeder], options: ChaosOptions) -> ClientOrders:
+def _orders_of(
+    schedule: ClientSchedule, feeders: Sequence[Feeder], options: ChaosOptions
+) -> ClientOrders:
     return ClientOrders(
-        endpoints=[feeder.tcp if course.rank % 2 else feeder.ipc for feeder in feeders],
-        rank=course.rank,
-        world_size=course.world_size,
+        endpoints=[feeder.tcp if schedule.rank % 2 else feeder.ipc for feeder in feeders],
+        rank=schedule.rank,
+        world_size=schedule.world_size,
         batch_size=options.batch_size,
         image_size=options.image_size,
-        epochs=course.epochs,
+        epochs=schedule.epochs,
     )
 
 

@@ -8,7 +8,7 @@ which a successor goes on. A line that is a text is an error, and its last. SIGT
 
     python -m bench.chaos.trainer PARENT_PID ORDERS DATASET
 
-makes the batches here instead, by the way of a sample that the workers go and with no daemon, and
+makes the batches here instead, by the sample path that the workers run and with no daemon, and
 says the hashes of those whose keys it is told, ``EPOCH INDEX`` a line.
 """
 

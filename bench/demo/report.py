@@ -136,7 +136,7 @@ def draw_sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
 
 
 def _describe_stages(daemon: Mapping[str, int | float | str]) -> list[str]:
-    """Return lines on the workers' time in each stage of the way of a sample."""
+    """Return lines on the workers' time in each stage of the sample path."""
     seconds = {
         name.removeprefix(_STAGE_PREFIX): float(value)
         for name, value in daemon.items()

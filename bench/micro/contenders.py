@@ -1,4 +1,4 @@
-"""The two ways of a sample that the decode bench compares, on the same images and crops.
+"""The two sample paths that the decode bench compares, on the same images and crops.
 
 Without partial decoding (``decode_full``, ``sample_full``) a loader has the ordinary JPEG: the
 stored image's own coefficients and Huffman tables, as ``feeder unpack`` gives them back. It decodes

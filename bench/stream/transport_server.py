@@ -20,10 +20,10 @@ import zmq
 
 from bench.daemon import DATASET_NAME
 from feeder import __version__
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.node.service import NodeService
-from feeder.node.slot_door import SlotDoor
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.plan.epoch import ShardLayout
 from feeder.process.parent_death import die_with_parent
@@ -88,7 +88,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             libraries={},
         ),
         router,
-        SlotDoor(),  # nobody is let in: what is measured is the messages
+        ClaimListener(),  # nobody is let in: what is measured is the messages
         pool,
         0,
         None,
@@ -109,7 +109,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
                 service.on_worker(Filled(pool.filled.popleft(), (), ()))
         if router.take_ended():
             service.recheck_slots(now_s)
-        service.tend(now_s, now_s)
+        service.run_due(now_s, now_s)
 
 
 def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:

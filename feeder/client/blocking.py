@@ -28,7 +28,7 @@ from feeder.plan.recipe import Recipe
 from feeder.process.name_lookup import resolve_endpoint
 from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, say_first
 from feeder.security.keys import ClientKeys
-from feeder.wire.claim import door_path
+from feeder.wire.claim import claim_path
 from feeder.wire.messages import (
     MAX_NODE_HEADER_BYTES,
     BatchKey,
@@ -188,7 +188,7 @@ class BatchFetcher:
         self.close()
 
     def _map_slots(self, is_wanted: bool, until_s: float) -> Sequence[ChunkArrays]:
-        path = door_path(self._endpoint)
+        path = claim_path(self._endpoint)
         if not is_wanted or path is None:
             raise NotSharedError("share_memory is off" if path else "it is no ipc endpoint")
         layout = SlotLayout.of_recipe(self._recipe, slots=self.welcome.window)

@@ -124,7 +124,7 @@ class Link:
             event = said["event"]
             problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
             if problem is not None:
-                yield events.LinkUnfit(self.number, problem)
+                yield events.NodeIncompatible(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield events.Connected(self.number)
             elif event == zmq.EVENT_DISCONNECTED:

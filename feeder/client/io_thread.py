@@ -25,7 +25,7 @@ from feeder.wire.messages import Chunk
 
 MESSAGES_IN_A_ROW: Final = 4  # then look at the clock and at the consumer again
 IDLE_MS: Final = 60_000
-HELD_UP_S: Final = 0.5
+STALL_S: Final = 0.5
 """A wait that takes so much longer: we were stopped, and nodes have said something meanwhile."""
 
 CATCH_UP_MS: Final = 100
@@ -126,7 +126,7 @@ class Pump:
         """Wait for something to be ready; return what is."""
         due_s = time.monotonic() + wait_ms / 1000
         found = self._poller.poll(wait_ms)
-        if not found and time.monotonic() - due_s > HELD_UP_S:
+        if not found and time.monotonic() - due_s > STALL_S:
             found = self._poller.poll(CATCH_UP_MS)
         return {source for source, _ in found}
 
@@ -166,7 +166,7 @@ class Pump:
         try:
             received = link.receive()
         except ProtocolError as error:
-            self._give(events.LinkUnfit(link.number, error))
+            self._give(events.NodeIncompatible(link.number, error))
             return False
         if received is None:
             return False
@@ -215,7 +215,7 @@ class Pump:
                 self._contexts.give_back(endpoint)
                 raise
         except FeederError as error:
-            self._give(events.LinkUnfit(number, error))
+            self._give(events.NodeIncompatible(number, error))
             return
         self._links[number] = link
         self._poller.register(link.monitor, zmq.POLLIN)

@@ -120,7 +120,7 @@ class Supervisor:
                     _log.warning("the drain is over and not all is sent: ending")
                     break
                 self._notifier.watchdog()
-                self._tend(now_s)
+                self._run_due(now_s)
                 self._log.report_dropped()
                 ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
                 if any(fd == self._wakeup.fileno() for fd, _ in ready):
@@ -139,7 +139,7 @@ class Supervisor:
         deadlines = [time.monotonic() + pause_s, *(node.due_s for node in self._nodes)]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
-    def _tend(self, now_s: float) -> None:
+    def _run_due(self, now_s: float) -> None:
         """Start node processes whose pause is over; end those that did not come up in time."""
         for node in self._nodes:
             if node.due_s > now_s or self._end_by_s is not None:
@@ -150,7 +150,7 @@ class Supervisor:
                 name = f"node process {node.config.number}"
                 _log.warning("%s was not ready again after %.0f s", name, START_DEADLINE_S)
                 node.kill()
-                self._bury(node)
+                self._reap(node)
             else:
                 raise ResourceError(
                     f"node process {node.config.number} was not ready after "
@@ -175,7 +175,7 @@ class Supervisor:
         try:
             message = node.receive()
         except ChannelClosedError:
-            self._bury(node)
+            self._reap(node)
             return
         if isinstance(message, CannotStart):
             error = message.as_error()
@@ -200,7 +200,7 @@ class Supervisor:
         """Return where all node processes are, those included that are being restarted."""
         return Neighbours(endpoints=tuple(node.config.endpoints for node in self._nodes))
 
-    def _bury(self, node: NodeProcess) -> None:
+    def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, plan its successor."""
         pid = node.pid
         ending = self._end(node)

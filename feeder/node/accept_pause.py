@@ -48,7 +48,7 @@ class AcceptPause:
         self._filled_s = 0.0
         self._has_rested = False
         self.deadline_s = float("inf")
-        """When ``tend`` is due."""
+        """When ``run_due`` is due."""
 
     def accepted(self, now_s: float, *, as_many: float = 1.0) -> bool:
         """Hear that a connection was accepted; return whether the listener begins to rest.
@@ -68,7 +68,7 @@ class AcceptPause:
         self._rest()
         return True
 
-    def tend(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Go on where the rest is over."""
         if self.deadline_s <= now_s:
             self.close()

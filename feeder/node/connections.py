@@ -140,7 +140,7 @@ class Connections:
 
     @property
     def deadline_s(self) -> float:
-        """When ``tend`` is due."""
+        """When ``run_due`` is due."""
         return self._look_at_s
 
     @property
@@ -210,7 +210,7 @@ class Connections:
         connection.peers.add(peer)
         return True
 
-    def tend(self, now_s: float) -> list[str]:
+    def run_due(self, now_s: float) -> list[str]:
         """Look at the process's memory, and where it grows at who is the cause.
 
         Return the endpoints to which those had come that were cut.

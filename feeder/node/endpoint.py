@@ -18,14 +18,14 @@ from typing import Final, Literal
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.path_text import printable
-from feeder.wire.claim import DOOR_SUFFIX
+from feeder.wire.claim import CLAIM_SUFFIX
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
 _RESTING_SUFFIX: Final = ".resting"
-_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - max(len(DOOR_SUFFIX), len(_RESTING_SUFFIX))
+_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - max(len(CLAIM_SUFFIX), len(_RESTING_SUFFIX))
 """Leaves room for .k of another node process, and for where its slots are claimed or it rests."""
 
 _PROBE_DEADLINE_S: Final = 1.0

@@ -14,6 +14,7 @@ from typing import Final
 import zmq
 
 from feeder import __version__
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.messages import (
     Drain,
     Neighbours,
@@ -24,7 +25,6 @@ from feeder.node.messages import (
 )
 from feeder.node.router import Router
 from feeder.node.service import NodeService
-from feeder.node.slot_door import SlotDoor
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
@@ -89,7 +89,7 @@ class NodeLoop:
         config: NodeConfig,
         datasets: Mapping[str, ServedDataset],
         router: Router,
-        door: SlotDoor,
+        door: ClaimListener,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         wakeup: SignalWakeup,
         log: LineStream,
@@ -151,16 +151,16 @@ class NodeLoop:
                 due_s = max(now_s, self._next_deadline_s())
                 self._polls.run(due_s - time.monotonic())
                 now_s = time.monotonic()
-                self._pool.tend(now_s)
-                self._door.tend(now_s)
-                self._router.tend(now_s)
+                self._pool.run_due(now_s)
+                self._door.run_due(now_s)
+                self._router.run_due(now_s)
                 self._log.report_dropped()
                 if self._resume_s <= now_s:
                     self._resume_s = float("inf")
                     self._polls.add(self._router.socket, self._on_clients)
                 if self._service is not None:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
-                    self._service.tend(now_s, due_s)
+                    self._service.run_due(now_s, due_s)
                 elif self._ready is None and self._pool.libraries:
                     self._ready = self._report(endpoints, warnings, library_warnings)
                 if self._drain_by_s is not None:

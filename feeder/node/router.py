@@ -231,18 +231,18 @@ class Router:
 
     @property
     def deadline_s(self) -> float:
-        """When ``tend`` is due."""
+        """When ``run_due`` is due."""
         pauses = (pause.deadline_s for pause in self._pauses.values())
         # Without room the gate waits for connections to end, which the monitor reports.
         let_in_s = self._gate.deadline_s if self._connections.has_room else float("inf")
         return min(self._connections.deadline_s, let_in_s, *pauses)
 
-    def tend(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Cut who takes memory without end; take connections again after a rest."""
-        for listener in self._connections.tend(now_s):
+        for listener in self._connections.run_due(now_s):
             self._hold_off(listener, now_s, as_many=_CUT_COST)
         for pause in self._pauses.values():
-            pause.tend(now_s)
+            pause.run_due(now_s)
         self._let_in(now_s)
 
     def read_monitor(self, now_s: float) -> None:

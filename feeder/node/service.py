@@ -16,8 +16,8 @@ from feeder import __version__
 from feeder.errors import ProtocolError
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics import Counters, SessionCounters, flatten
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.router import PeerUnreachableError, Router
-from feeder.node.slot_door import SlotDoor
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
@@ -45,7 +45,7 @@ from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
 
-_HELD_UP_S: Final = 0.5
+_STALL_S: Final = 0.5
 """Later than that to what is due: it is ten times a second while anybody is connected. Clients ping
 every second, and the shortest lease is 2 s: less than this costs nobody his lease."""
 
@@ -64,7 +64,7 @@ class NodeService:
         limits: SessionLimits,
         identity: NodeIdentity,
         router: Router,
-        door: SlotDoor,
+        door: ClaimListener,
         pool: WorkerPool,
         placement_warnings: int,
         cache: DecodedCache | None = None,
@@ -92,13 +92,13 @@ class NodeService:
         self._slots = SlotStore()
         self._shares = FairShare()
         self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
-        self._unreachable: dict[bytes, float] = {}  # since when ``tend`` knows, inf: not yet
+        self._unreachable: dict[bytes, float] = {}  # since when ``run_due`` knows, inf: not yet
         self._started_s = time.monotonic()
         self._judge_at_s = 0.0  # nobody is taken for silent before
 
     @property
     def deadline_s(self) -> float:
-        """When ``tend`` is due, if nothing arrives before."""
+        """When ``run_due`` is due, if nothing arrives before."""
         if self._unreachable and not self._router.has_unread:
             return 0.0
         return min(max(self._table.check_at_s, self._judge_at_s), self._slots.recheck_at_s)
@@ -180,13 +180,13 @@ class NodeService:
         else:
             self.apply(events.MessageReceived(peer, message))
 
-    def tend(self, now_s: float, due_s: float) -> None:
+    def run_due(self, now_s: float, due_s: float) -> None:
         """Do what is due by now: slots that have come back, leases, deadlines of workers.
 
         ``due_s`` is when the caller meant to be here at the latest. Where it was held up (stopped,
         say), what others said meanwhile is read first.
         """
-        if now_s - due_s > _HELD_UP_S:
+        if now_s - due_s > _STALL_S:
             self._judge_at_s = now_s + _CATCH_UP_S
         if self._unreachable:
             self._report_unreachable(now_s)

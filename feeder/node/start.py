@@ -17,11 +17,11 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.host.placement import NodePlacement, restore_affinity
 from feeder.jpeg.libraries import library_warnings
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.loop import NodeLoop
 from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.node.router import Router, ServerKeys
-from feeder.node.slot_door import SlotDoor
 from feeder.node.zap_handler import KeyList
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_lines import start_logging
@@ -58,7 +58,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         mode = config.socket_mode
         router, door = (
             Router(read_keys(config), socket_mode=mode, connections_max=config.connections_max),
-            SlotDoor(socket_mode=mode, callers_max=config.callers_max),
+            ClaimListener(socket_mode=mode, callers_max=config.callers_max),
         )
         cache: DecodedCache | None = None
         try:

@@ -7,8 +7,8 @@ that crash while starting. A worker whose bytes would differ from the first one'
 time: libraries can be replaced under a running daemon.
 
 The pool waits for a worker only while that one ends, for _EXIT_GRACE_S: what it reads comes through
-the poll set, and ``tend`` does what is due at ``deadline_s``. A killed worker that does not end, as
-its read does not return, is left to the kernel and replaced.
+the poll set, and ``run_due`` does what is due at ``deadline_s``. A killed worker that does not end,
+as its read does not return, is left to the kernel and replaced.
 """
 
 import contextlib
@@ -138,7 +138,7 @@ class WorkerPool:
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, and the kernel holds them
         self._missing_from_s: list[float] = []  # when the workers that are missing are started
         self.deadline_s = float("inf")
-        """When ``tend`` is due."""
+        """When ``run_due`` is due."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ class WorkerPool:
             except OSError as error:
                 raise ResourceError(explain_start("a worker", error)) from error
 
-    def tend(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Start what is to be started by now and end what did not come up in time.
 
         ResourceError where none can be started and waiting does not help.
@@ -183,9 +183,9 @@ class WorkerPool:
             if worker.start_by_s <= now_s:
                 _log.warning("worker %d did not start in %.0f s", worker.number, _START_DEADLINE_S)
                 worker.process.kill()
-                self._bury(worker)
+                self._reap(worker)
             elif worker.killed_s + _KILL_GRACE_S <= now_s:
-                self._bury(worker, grace_s=0.0)
+                self._reap(worker, grace_s=0.0)
         for number, process in list(self._held.items()):
             if process.poll() is not None:
                 del self._held[number]
@@ -265,7 +265,7 @@ class WorkerPool:
         try:
             message = worker.channel.receive()
         except ChannelClosedError:
-            self._bury(worker)
+            self._reap(worker)
             return
         match message:
             case Filled():
@@ -294,13 +294,13 @@ class WorkerPool:
                     self._last_reason = message.message
                     _log.warning("worker %d cannot start: %s", worker.number, message.message)
 
-    def _bury(self, worker: _Worker, grace_s: float = _EXIT_GRACE_S) -> None:
+    def _reap(self, worker: _Worker, grace_s: float = _EXIT_GRACE_S) -> None:
         """Reap a worker or leave it to the kernel, and plan its successor.
 
         ResourceError when none has ever come up and they keep crashing.
         """
         self._forget(worker)
-        status = _reap(worker.process, grace_s)
+        status = _wait_for_exit(worker.process, grace_s)
         if status is None:
             worker.process.kill()
             self._held[worker.number] = worker.process
@@ -356,10 +356,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.kill()
     by_s = time.monotonic() + _REAP_DEADLINE_S
     for process in processes:
-        _reap(process, max(0.0, by_s - time.monotonic()))
+        _wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
 
-def _reap(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
+def _wait_for_exit(process: subprocess.Popen[bytes], wait_s: float) -> int | None:
     """Return the exit status of a process, None if it does not end in time."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)

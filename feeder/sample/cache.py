@@ -32,7 +32,7 @@ from feeder.plan.rng import derive_keys
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import FillAllowance
 
-_DRAW_NOTHING: Final = frozenset(
+NON_RANDOM_FIELDS: Final = frozenset(
     {
         *("split", "batch_size", "order_batch_size", "shuffle", "last_batch"),
         *("image_size", "resize_size", "crop", "scale", "ratio", "flip_probability"),
@@ -223,7 +223,7 @@ def repeats_every_epoch(recipe: Recipe) -> bool:
         and all(
             getattr(recipe, field.name) == field.default
             for field in msgspec.structs.fields(recipe)
-            if field.name not in _DRAW_NOTHING
+            if field.name not in NON_RANDOM_FIELDS
         )
     )
 

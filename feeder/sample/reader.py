@@ -1,4 +1,4 @@
-"""The way of a sample, from its shard to its place in a batch's slot: the hot path.
+"""The sample path, from its shard to its place in a batch's slot: the hot path.
 
     read      one pread of the sample's blob into a reused buffer
     join      the tiles that the crop touches, as one small JPEG, into a second one

@@ -135,7 +135,7 @@ def admit(
         return Refusal("clients", f"all {most} sessions are taken: close one, raise clients_max")
     if used.memories >= limits.memories_max:
         return _refuse_memories(limits)
-    refusal = _object_to_client(hello, limits, used, account, used_by_client)
+    refusal = _refusal_for_client(hello, limits, used, account, used_by_client)
     if refusal is not None:
         return refusal
     plan = _plan(hello, dataset)
@@ -221,7 +221,7 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
     return plan
 
 
-def _object_to_client(
+def _refusal_for_client(
     hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
 ) -> Refusal | None:
     """Return which limit on sessions or recipes a client would be over, or None."""

@@ -28,7 +28,7 @@ class Batch:
     """Chunks that waited in the hands of a worker that was lost."""
     suspects: int = 0
     """Chunks that wait to be given alone to a worker."""
-    in_hand: int = 0
+    in_flight: int = 0
     """Chunks that workers have in hand now."""
     is_cancelled: bool = False
     """Released, failed or its session ended: nothing more of it is filled or sent."""
@@ -47,7 +47,7 @@ class Batch:
     @property
     def is_whole(self) -> bool:
         """Whether every chunk is filled."""
-        return not (self.has_chunks or self.suspects or self.in_hand)
+        return not (self.has_chunks or self.suspects or self.in_flight)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -68,7 +68,7 @@ class Chunk:
 
 
 @dataclass(slots=True, eq=False)
-class Hands:
+class WorkInFlight:
     """What a worker has in hand, oldest first, and when it last began or finished a chunk."""
 
     chunks: dict[int, Chunk] = field(default_factory=dict)

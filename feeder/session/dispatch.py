@@ -5,14 +5,14 @@ each; within a session earlier batches go first. A chunk goes to the worker with
 in hand, so the chunks of one batch spread over all workers; a worker holds at most WORKER_DEPTH, so
 that it never waits for its next one and a batch never waits behind a long queue.
 
-When a worker dies or is stuck, the oldest chunk in its hands is *suspect*; the others go back to
-the queue. A suspect goes alone to a worker that has no other chunk in hand, preferably one that has
-filled a chunk before, so that the death of that worker is evidence against the chunk. It is given
-up after DEATHS_MAX workers died with this chunk alone in hand, or after KILLS_MAX if SIGKILL ended
-them, which a damaged sample does not cause. ``stalls`` knows which datasets stall: their
-chunks, too, are given alone, one at a time.
+When a worker dies or is stuck, the oldest chunk it has in flight is *suspect*; the others go back
+to the queue. A suspect goes alone to a worker with no other chunk in flight, preferably to one that
+has filled a chunk before, so that the death of that worker is evidence against the chunk. It is
+given up after DEATHS_MAX workers died with this chunk alone in flight, or after KILLS_MAX if it was
+SIGKILL that ended them, which a damaged sample does not cause. ``stalls`` knows which datasets
+stall: their chunks, too, are given alone, one at a time.
 
-Invariant: a row of a batch is in the hands of at most one worker, and is filled once unless that
+Invariant: a row of a batch is in flight at one worker at most, and is filled once unless that
 worker died. Memory is bounded by the batches enqueued and WORKER_DEPTH chunks a worker.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.session.chunk_state import Batch, Chunk, Hands
+from feeder.session.chunk_state import Batch, Chunk, WorkInFlight
 from feeder.session.stalls import UNANSWERED, Stalls
 
 WORKER_DEPTH: Final = 2
@@ -53,7 +53,7 @@ class Dispatcher:
         self._turns: deque[int] = deque()  # sessions that have a queue, next one first
         self._suspects: list[Chunk] = []  # each to be given alone to a worker, first one first
         self._chunks: dict[int, Chunk] = {}  # by ticket
-        self._hands: dict[int, Hands] = {}
+        self._in_flight: dict[int, WorkInFlight] = {}
         # Workers that can be given more, by the number of chunks in hand; dicts as ordered sets,
         # longest waiting first. Workers with a suspect, and killed ones, are in none.
         self._by_load: list[dict[int, None]] = [{} for _ in range(WORKER_DEPTH + 1)]
@@ -62,10 +62,10 @@ class Dispatcher:
     @property
     def workers(self) -> int:
         """How many workers can be given chunks."""
-        return len(self._hands)
+        return len(self._in_flight)
 
     @property
-    def chunks_in_hand(self) -> int:
+    def chunks_in_flight(self) -> int:
         """How many chunks workers have in hand."""
         return len(self._chunks)
 
@@ -81,7 +81,7 @@ class Dispatcher:
 
     def add_worker(self, worker: int) -> None:
         """Begin to give chunks to a worker."""
-        self._hands[worker] = Hands()
+        self._in_flight[worker] = WorkInFlight()
         self._by_load[0][worker] = None
 
     def remove_worker(self, worker: int, was_killed: bool, is_held: bool) -> Removal:
@@ -91,20 +91,20 @@ class Dispatcher:
         waits for a read; ``release`` follows. The oldest chunk was in work: it becomes suspect, or
         is given up. The others go to the head of the queue.
         """
-        hands = self._hands.pop(worker, None)
-        if hands is None:
+        work = self._in_flight.pop(worker, None)
+        if work is None:
             return Removal()
-        self._by_load[len(hands.chunks)].pop(worker, None)
-        chunks = list(hands.chunks.values())
+        self._by_load[len(work.chunks)].pop(worker, None)
+        chunks = list(work.chunks.values())
         for chunk in chunks:
             del self._chunks[chunk.ticket]
-            chunk.batch.in_hand -= 1
+            chunk.batch.in_flight -= 1
         if not chunks:
             return Removal()
         if is_held:
             self._stalls.hold(chunks[0].batch.dataset, worker)
         given_up: tuple[Chunk, ...] = ()
-        if len(chunks) == 1 and not hands.is_stuck:
+        if len(chunks) == 1 and not work.is_stuck:
             chunks[0].kills += was_killed
             chunks[0].deaths += not was_killed
             if chunks[0].deaths >= DEATHS_MAX or chunks[0].kills >= KILLS_MAX:
@@ -170,13 +170,13 @@ class Dispatcher:
         chunk = self._chunks.pop(ticket, None)
         if chunk is None:
             return None
-        hands = self._hands[chunk.worker]
-        self._by_load[len(hands.chunks)].pop(chunk.worker, None)
-        del hands.chunks[ticket]
-        hands.progress_s, hands.is_proven = now_s, True
-        if not hands.is_stuck:
-            self._by_load[len(hands.chunks)][chunk.worker] = None
-        chunk.batch.in_hand -= 1
+        work = self._in_flight[chunk.worker]
+        self._by_load[len(work.chunks)].pop(chunk.worker, None)
+        del work.chunks[ticket]
+        work.progress_s, work.is_proven = now_s, True
+        if not work.is_stuck:
+            self._by_load[len(work.chunks)][chunk.worker] = None
+        chunk.batch.in_flight -= 1
         if self._stalls:
             self._stalls.answered(chunk)
         return chunk
@@ -185,11 +185,11 @@ class Dispatcher:
         """Return the workers to end because they are stuck, each with its dataset, each once."""
         waiting = {queue[0].dataset for queue in self._queues.values()}
         waiting |= {chunk.batch.dataset for chunk in self._suspects}
-        stuck = self._stalls.find_stuck(self._hands, waiting, self._tickets, now_s, deadline_s)
+        stuck = self._stalls.find_stuck(self._in_flight, waiting, self._tickets, now_s, deadline_s)
         for worker, _ in stuck:
-            hands = self._hands[worker]
-            hands.is_stuck = True
-            self._by_load[len(hands.chunks)].pop(worker, None)
+            work = self._in_flight[worker]
+            work.is_stuck = True
+            self._by_load[len(work.chunks)].pop(worker, None)
         return stuck
 
     def find_unanswered(self, now_s: float, deadline_s: float) -> list[Batch]:
@@ -203,7 +203,7 @@ class Dispatcher:
     def check_at_s(self, now_s: float, deadline_s: float) -> float:
         """Return when to call ``find_stuck`` and ``find_unanswered`` again; infinity if idle."""
         has_waiting = bool(self._unfilled_of_stalled())
-        return self._stalls.check_at_s(self._hands, has_waiting, now_s, deadline_s)
+        return self._stalls.check_at_s(self._in_flight, has_waiting, now_s, deadline_s)
 
     def _unfilled_of_stalled(self) -> list[Batch]:
         """Return the batches of datasets that stall, in no order, each once."""
@@ -221,19 +221,19 @@ class Dispatcher:
         """Return the worker to give the next chunk to: with few in hand, waiting longest."""
         for workers in self._by_load[: 1 if is_idle else WORKER_DEPTH]:
             for worker in workers:
-                if is_proven is None or self._hands[worker].is_proven == is_proven:
+                if is_proven is None or self._in_flight[worker].is_proven == is_proven:
                     return worker
         return None
 
     def _give(self, chunk: Chunk, worker: int, now_s: float) -> Chunk:
-        hands = self._hands[worker]
+        work = self._in_flight[worker]
         self._tickets += 1
         chunk.ticket, chunk.worker = self._tickets, worker
-        chunk.batch.in_hand += 1
-        load = len(hands.chunks)
-        self._chunks[chunk.ticket] = hands.chunks[chunk.ticket] = chunk
+        chunk.batch.in_flight += 1
+        load = len(work.chunks)
+        self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
-            hands.progress_s = now_s
+            work.progress_s = now_s
         del self._by_load[load][worker]
         self._by_load[load + 1][worker] = None
         return chunk

@@ -28,7 +28,7 @@ _TELL_PAUSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Purse:
+class _TokenBucket:
     tokens: float
     filled_s: float
     told_s: float = float("-inf")
@@ -51,39 +51,39 @@ class FairShare:
     """The tokens of all peers."""
 
     def __init__(self) -> None:
-        self._purses: OrderedDict[bytes, _Purse] = OrderedDict()
+        self._buckets: OrderedDict[bytes, _TokenBucket] = OrderedDict()
 
     def may_speak(self, peer: bytes, now_s: float) -> bool:
         """Whether a message of this peer is to be looked at."""
-        purse = self._purses.get(peer)
-        if purse is None:
-            if len(self._purses) >= _PEERS_MAX:
-                self._purses.popitem(last=False)
-            purse = self._purses[peer] = _Purse(BURST, now_s)
+        bucket = self._buckets.get(peer)
+        if bucket is None:
+            if len(self._buckets) >= _PEERS_MAX:
+                self._buckets.popitem(last=False)
+            bucket = self._buckets[peer] = _TokenBucket(BURST, now_s)
         else:
-            self._purses.move_to_end(peer)
-        if now_s > purse.filled_s:
-            given = (now_s - purse.filled_s) * TOKENS_A_S
-            purse.tokens = min(BURST, purse.tokens + given)
-            purse.filled_s = now_s
-        return purse.tokens > 0
+            self._buckets.move_to_end(peer)
+        if now_s > bucket.filled_s:
+            given = (now_s - bucket.filled_s) * TOKENS_A_S
+            bucket.tokens = min(BURST, bucket.tokens + given)
+            bucket.filled_s = now_s
+        return bucket.tokens > 0
 
     def charge(self, peer: bytes, cost: float) -> None:
         """Take what a message costs from its sender."""
-        purse = self._purses.get(peer)
-        if purse is not None:
-            purse.tokens = max(-_DEBT_MAX, purse.tokens - cost)
+        bucket = self._buckets.get(peer)
+        if bucket is not None:
+            bucket.tokens = max(-_DEBT_MAX, bucket.tokens - cost)
 
     def earn(self, peer: bytes) -> None:
         """Give a peer what it earns by taking a chunk or a batch."""
-        purse = self._purses.get(peer)
-        if purse is not None:
-            purse.tokens = min(BURST, purse.tokens + EARNED)
+        bucket = self._buckets.get(peer)
+        if bucket is not None:
+            bucket.tokens = min(BURST, bucket.tokens + EARNED)
 
     def is_to_be_told(self, peer: bytes, now_s: float) -> bool:
         """Whether it is time to tell a peer that it may not speak; True at most once a second."""
-        purse = self._purses.get(peer)
-        if purse is None or now_s - purse.told_s < _TELL_PAUSE_S:
+        bucket = self._buckets.get(peer)
+        if bucket is None or now_s - bucket.told_s < _TELL_PAUSE_S:
             return False
-        purse.told_s = now_s
+        bucket.told_s = now_s
         return True

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from feeder.session.chunk_state import Batch, Chunk, Hands
+from feeder.session.chunk_state import Batch, Chunk, WorkInFlight
 
 PATIENCE: Final = 1 / 6
 """5 of 30 s: a chunk takes some 30 ms, a second from a busy hard disk."""
@@ -71,12 +71,12 @@ class Stalls:
         for stall in self._stalls.values():
             stall.held.discard(worker)
 
-    def may_try(self, dataset: str, in_hand: Iterable[Chunk]) -> bool:
+    def may_try(self, dataset: str, in_flight: Iterable[Chunk]) -> bool:
         """Whether a worker may try a chunk of this dataset now."""
         stall = self._stalls.get(dataset)
         if stall is None:
             return True
-        return not stall.held and all(chunk.batch.dataset != dataset for chunk in in_hand)
+        return not stall.held and all(chunk.batch.dataset != dataset for chunk in in_flight)
 
     def answered(self, chunk: Chunk) -> None:
         """Take note of a chunk that is finished: its dataset may stall no more."""
@@ -90,7 +90,7 @@ class Stalls:
 
     def find_stuck(
         self,
-        hands: Mapping[int, Hands],
+        work: Mapping[int, WorkInFlight],
         waiting: Collection[str],
         last_ticket: int,
         now_s: float,
@@ -102,7 +102,7 @@ class Stalls:
         """
         stuck: list[tuple[int, str]] = []
         spared: dict[str, list[Chunk]] = {}
-        for worker, held in hands.items():
+        for worker, held in work.items():
             if not held.chunks or held.is_stuck:
                 continue
             silent_s = now_s - held.progress_s
@@ -127,13 +127,13 @@ class Stalls:
         return stuck
 
     def check_at_s(
-        self, hands: Mapping[int, Hands], has_waiting: bool, now_s: float, deadline_s: float
+        self, work: Mapping[int, WorkInFlight], has_waiting: bool, now_s: float, deadline_s: float
     ) -> float:
         """Return when a worker may be stuck, at the earliest; infinity where none is busy.
 
         ``has_waiting``: batches wait for datasets that stall, so it is time again soon.
         """
-        busy = [held for held in hands.values() if held.chunks and not held.is_stuck]
+        busy = [held for held in work.values() if held.chunks and not held.is_stuck]
         oldest_s = min((held.progress_s for held in busy), default=float("inf"))
         at_s = oldest_s + PATIENCE * deadline_s
         if at_s <= now_s:  # it is silent, and stuck as soon as others wait for it

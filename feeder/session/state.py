@@ -39,7 +39,7 @@ class Session:
     """Batches that were asked for and not released."""
     waiting: deque[Batch] = field(default_factory=deque)
     """Those of them that have no slot yet, in the order of their requests."""
-    in_hand: int = 0
+    in_flight: int = 0
     """Chunks that workers have in hand, those of released batches included."""
     is_open: bool = False
     is_held: bool = False
@@ -50,7 +50,7 @@ class Session:
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
 
-    def object_to(self, fresh: list[BatchKey]) -> Refusal | None:
+    def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
         """Return why these batches, none of them wanted yet, cannot be asked for now, or None."""
         for epoch, index in fresh:
             if index >= self.plan.batches:
@@ -68,7 +68,7 @@ class Session:
             )
         return None
 
-    def object_to_claim(self) -> str | None:
+    def refusal_for_claim(self) -> str | None:
         """Return why the slots cannot be claimed now, or None."""
         if not self.is_open:
             return "there is no such session here (any more)"

@@ -33,9 +33,9 @@ from feeder.session.admission import (
     compose_welcome,
 )
 from feeder.session.blame import blame_chunk, blame_dataset
-from feeder.session.book import SessionBook
 from feeder.session.chunk_state import Batch
 from feeder.session.dispatch import Dispatcher
+from feeder.session.registry import SessionRegistry
 from feeder.session.stalls import PATIENCE, UNANSWERED
 from feeder.session.state import Session
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
@@ -61,7 +61,7 @@ class SessionTable:
         self._identity = identity
         self._counters = counters
         self._dispatcher = Dispatcher()
-        self._book = SessionBook()
+        self._book = SessionRegistry()
         self._is_draining = False
         self._out: list[events.Instruction] = []
         self._now_s = 0.0
@@ -73,7 +73,7 @@ class SessionTable:
         """Whether nothing that was asked for remains to be filled."""
         dispatcher = self._dispatcher
         return not (
-            dispatcher.chunks_in_hand
+            dispatcher.chunks_in_flight
             or dispatcher.queued_batches
             or any(session.waiting for session in self._book.open.values())
         )
@@ -206,7 +206,7 @@ class SessionTable:
         self._counters.wants_repeated += len(request.want) - len(fresh)
         if not fresh:
             return
-        refusal = _DRAINING if self._is_draining else session.object_to(fresh)
+        refusal = _DRAINING if self._is_draining else session.refusal_for(fresh)
         if refusal is not None:
             self._refuse(session.peer, refusal, session.number)
             return
@@ -223,7 +223,7 @@ class SessionTable:
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
-            self._book.open[batch.session].in_hand += 1
+            self._book.open[batch.session].in_flight += 1
             self._out.append(
                 events.FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
             )
@@ -299,10 +299,10 @@ class SessionTable:
         session = self._book.open.get(batch.session)
         if session is None:
             session = self._book.ended[batch.session]
-            session.in_hand -= 1
+            session.in_flight -= 1
             self._close_if_quiet(session)
             return
-        session.in_hand -= 1
+        session.in_flight -= 1
         if session.wanted.get((batch.epoch, batch.index)) is not batch:
             self._return_slot(session, batch)
 
@@ -316,7 +316,7 @@ class SessionTable:
 
     def _return_slot(self, session: Session, batch: Batch) -> None:
         """Have a released batch's slot returned, unless a worker still writes to it."""
-        if batch.in_hand == 0 and batch.slot is not None:
+        if batch.in_flight == 0 and batch.slot is not None:
             self._out.append(events.ReturnSlot(session.number, batch.slot))
             batch.slot = None
 
@@ -330,7 +330,7 @@ class SessionTable:
 
     def _on_slots_claimed(self, event: events.SlotsClaimed) -> None:
         session = self._book.open.get(event.session)
-        refusal = _UNKNOWN_SESSION.message if session is None else session.object_to_claim()
+        refusal = _UNKNOWN_SESSION.message if session is None else session.refusal_for_claim()
         if session is None or refusal is not None:
             self._out.append(events.RefuseClaim(event.connection, refusal or ""))
             return
@@ -414,7 +414,7 @@ class SessionTable:
         self._close_if_quiet(session)
 
     def _close_if_quiet(self, session: Session) -> None:
-        if session.in_hand == 0 and not session.is_held:
+        if session.in_flight == 0 and not session.is_held:
             self._out.append(events.CloseSlots(session.number))
 
     def _check_by(self, at_s: float) -> None:

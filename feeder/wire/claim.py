@@ -20,7 +20,7 @@ from typing import Final
 from feeder.errors import ProtocolError
 from feeder.wire.messages import MAGIC, PROTOCOL_VERSION, VersionMismatch
 
-DOOR_SUFFIX: Final = ".slots"
+CLAIM_SUFFIX: Final = ".slots"
 """What the door's path has after that of the ipc endpoint."""
 
 CLAIM_BYTES: Final = 12
@@ -31,11 +31,11 @@ _CLAIM: Final = struct.Struct("<3sBQ")
 _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
 
 
-def door_path(endpoint: str) -> str | None:
+def claim_path(endpoint: str) -> str | None:
     """Return where the slots of the node process at an endpoint are claimed; None if nowhere."""
     if not endpoint.startswith("ipc://"):
         return None
-    return endpoint.removeprefix("ipc://") + DOOR_SUFFIX
+    return endpoint.removeprefix("ipc://") + CLAIM_SUFFIX
 
 
 def encode_claim(session: int) -> bytes:

@@ -3,7 +3,7 @@
 It has no name, so nothing is left behind whatever dies, and it is no part of /dev/shm, whose size
 does not limit it. Its size is sealed: no holder of the descriptor can shrink it under another one.
 
-Clients of the machine get a descriptor for reading only (``slot_door``).
+Clients of the machine get a descriptor for reading only (``claim_listener``).
 
 A slot is lent while the socket may still read it. SlotLoans keeps the socket's trackers, which are
 looked at only when a slot is to come back, not for each chunk.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.chaos.check import Arrival, Course, Verdict, check_arrivals, gaps_within
+from bench.chaos.check import Arrival, ClientSchedule, Verdict, check_arrivals, gaps_within
 from bench.chaos.clients import Ways
 from bench.chaos.faults import KINDS, Fault, draw_faults
 from bench.chaos.feeders import Feeder
@@ -24,29 +24,29 @@ from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
 from tests.support.daemon import pack_small
 
-COURSE = Course(rank=1, world_size=3, steps=4, epochs=5)
-DIGESTS = {COURSE.key(place): f"hash {place}" for place in range(len(COURSE))}
+SCHEDULE = ClientSchedule(rank=1, world_size=3, steps=4, epochs=5)
+DIGESTS = {SCHEDULE.key(place): f"hash {place}" for place in range(len(SCHEDULE))}
 
 
 def arrivals(places: list[int]) -> list[Arrival]:
-    """Return what a rank saw that was at these places of its course, one a second."""
+    """Return what a rank saw that was at these places of its schedule, one a second."""
     return [
-        Arrival(COURSE.key(place), DIGESTS[COURSE.key(place)], float(second))
+        Arrival(SCHEDULE.key(place), DIGESTS[SCHEDULE.key(place)], float(second))
         for second, place in enumerate(places)
     ]
 
 
 def check(places: list[int]) -> Verdict:
-    return check_arrivals(arrivals(places), COURSE, DIGESTS)
+    return check_arrivals(arrivals(places), SCHEDULE, DIGESTS)
 
 
 def test_a_course_is_the_rank_s_batches_in_order_and_begins_anew() -> None:
-    assert [COURSE.key(place) for place in (0, 1, 3, 4)] == [(0, 1), (0, 4), (0, 10), (1, 1)]
-    assert COURSE.key(len(COURSE)) == (0, 1)
-    assert [COURSE.place(COURSE.key(place)) for place in range(20)] == list(range(20))
-    assert COURSE.place((0, 2)) is None, "another rank's"
-    assert COURSE.place((0, 13)) is None, "left over at the end of the epoch"
-    assert COURSE.place((5, 1)) is None
+    assert [SCHEDULE.key(place) for place in (0, 1, 3, 4)] == [(0, 1), (0, 4), (0, 10), (1, 1)]
+    assert SCHEDULE.key(len(SCHEDULE)) == (0, 1)
+    assert [SCHEDULE.place(SCHEDULE.key(place)) for place in range(20)] == list(range(20))
+    assert SCHEDULE.place((0, 2)) is None, "another rank's"
+    assert SCHEDULE.place((0, 13)) is None, "left over at the end of the epoch"
+    assert SCHEDULE.place((5, 1)) is None
 
 
 @given(st.integers(0, 100))
@@ -64,7 +64,7 @@ def test_what_was_lost_is_counted(at: int, lost: int) -> None:
 
 @given(st.integers(1, 50), st.integers(1, 9))
 def test_what_came_twice_is_counted(at: int, again: int) -> None:
-    """Up to half of the course: further back is nearer when one looks ahead."""
+    """Up to half of the schedule: further back is nearer when one looks ahead."""
     again = min(at, again)
     assert check([*range(at), *range(at - again, 60)]) == Verdict(repeated=again)
 
@@ -72,10 +72,10 @@ def test_what_came_twice_is_counted(at: int, again: int) -> None:
 def test_other_bytes_and_another_rank_s_batch_are_different() -> None:
     seen = arrivals(list(range(10)))
     seen[3] = replace(seen[3], digest="hash of something else")
-    assert check_arrivals(seen, COURSE, DIGESTS) == Verdict(different=1)
+    assert check_arrivals(seen, SCHEDULE, DIGESTS) == Verdict(different=1)
     seen = arrivals(list(range(10)))
     seen.insert(4, Arrival((0, 0), "hash of rank 0's", 3.5))
-    assert check_arrivals(seen, COURSE, DIGESTS) == Verdict(different=1)
+    assert check_arrivals(seen, SCHEDULE, DIGESTS) == Verdict(different=1)
 
 
 def test_batches_in_another_order_are_not_right() -> None:

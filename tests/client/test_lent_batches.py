@@ -12,10 +12,10 @@ import torch
 from feeder.client.blocking import BatchFetcher
 from feeder.client.mapped_slots import LentMemory, SlotClaim
 from feeder.dataset.opened import Dataset
-from feeder.wire.claim import door_path
+from feeder.wire.claim import claim_path
 from feeder.wire.messages import Lent, decode_from_node
 from feeder.wire.slot_layout import SlotLayout
-from tests.node.test_slot_door import mapping_of
+from tests.node.test_claim_listener import mapping_of
 from tests.support.daemon import (
     Arrived,
     Daemon,
@@ -55,7 +55,7 @@ def fetcher(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
 
 def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     """Map the slots of a raw client's session."""
-    door = door_path(daemon.endpoints[0])
+    door = claim_path(daemon.endpoints[0])
     assert door is not None
     answer = SlotClaim(door, client.session)
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
@@ -153,7 +153,7 @@ def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
 def test_a_client_that_cannot_reach_the_door_gets_copies_and_says_so(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    door = door_path(daemon.endpoints[0])
+    door = claim_path(daemon.endpoints[0])
     assert door is not None
     before = daemon.counters()["batches_lent"]
     os.rename(door, door + ".away")  # as where only the one socket is mounted into a container

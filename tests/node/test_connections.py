@@ -45,7 +45,7 @@ class Crowd:
     def speak(self, number: int, now_s: float) -> None:
         """Have somebody send a message, which is noticed."""
         self.connections.heard(self.ends[number][0].fileno(), b"peer", 10)
-        self.connections.tend(now_s)
+        self.connections.run_due(now_s)
 
     def cut(self) -> set[int]:
         """Return who has been cut: its other end reads the end."""
@@ -129,9 +129,9 @@ def test_memory_that_cannot_be_read_once_is_no_growth(
     mute = crowd.come(0.0)
     crowd.ends[mute][1].sendall(b"not read yet")
     for now_s in (1.0, 2.0, 3.0):
-        crowd.connections.tend(now_s)
+        crowd.connections.run_due(now_s)
         assert crowd.cut() == set()
-    crowd.connections.tend(4.0)
+    crowd.connections.run_due(4.0)
     assert crowd.cut() == {mute}, "that is growth"
 
 
@@ -142,14 +142,14 @@ def test_a_message_that_waits_while_another_fills_memory_is_nobodys_fault(
     endless, client = crowd.come(0.0), crowd.come(0.0)
     for number in (endless, client):
         crowd.ends[number][1].sendall(b"not read yet")
-    crowd.connections.tend(1.0)
+    crowd.connections.run_due(1.0)
     assert crowd.cut() == set(), "either may be the one"
     assert crowd.ends[client][0].recv(100)
     crowd.connections.heard(crowd.ends[client][0].fileno(), b"client", 10)
-    crowd.connections.tend(2.0)
+    crowd.connections.run_due(2.0)
     assert crowd.cut() == {endless}
     crowd.ends[client][1].sendall(b"not read yet")
-    crowd.connections.tend(3.0)
+    crowd.connections.run_due(3.0)
     assert crowd.cut() == {endless}
 
 
@@ -161,7 +161,7 @@ def test_a_message_that_waits_while_memory_no_longer_grows_is_nobodys_fault(
     client = crowd.come(0.0)
     crowd.ends[client][1].sendall(b"not read yet")
     for now_s in (1.0, 2.0, 3.0):
-        crowd.connections.tend(now_s)
+        crowd.connections.run_due(now_s)
     assert crowd.cut() == set()
 
 
@@ -173,7 +173,7 @@ def test_all_that_fill_memory_at_once_are_cut_at_once(
     for number in endless:
         crowd.ends[number][1].sendall(b"not read yet")
     for now_s in (1.0, 2.0):
-        crowd.connections.tend(now_s)
+        crowd.connections.run_due(now_s)
     assert crowd.cut() == endless
 
 
@@ -184,9 +184,9 @@ def test_memory_that_was_freed_is_not_free_to_fill_again(
     endless = crowd.come(0.0)
     crowd.ends[endless][1].sendall(b"not read yet")
     for now_s in (1.0, 2.0, 3.0):
-        crowd.connections.tend(now_s)
+        crowd.connections.run_due(now_s)
         assert crowd.cut() == set()
-    crowd.connections.tend(4.0)
+    crowd.connections.run_due(4.0)
     assert crowd.cut() == {endless}
 
 
@@ -198,9 +198,9 @@ def test_many_that_hold_little_each_are_cut_when_it_is_much_in_all(
     monkeypatch.setattr(connections, "own_bytes", lambda: next(memory))
     for size in (10_000, 60_000, 50_000):
         crowd.come_over_tcp(with_bytes=size)
-    crowd.connections.tend(1.0)
+    crowd.connections.run_due(1.0)
     assert crowd.cut() == {1}
-    crowd.connections.tend(2.0)
+    crowd.connections.run_due(2.0)
     assert crowd.cut() == {1}
     assert crowd.counters.connections_cut == {"endless-message": 1}
 
@@ -219,7 +219,7 @@ def test_who_has_ended_before_the_news_of_it_is_read_holds_nothing(
     if is_taken:
         with Path(os.devnull).open() as file:
             os.dup2(file.fileno(), number)
-    crowd.connections.tend(1.0)
+    crowd.connections.run_due(1.0)
     assert crowd.counters.connections_cut == {}
     if is_taken:
         os.close(number)
@@ -235,9 +235,9 @@ def test_messages_counted_too_long_are_no_credit_for_an_endless_one(
     ours, theirs = crowd.ends[0]
     for _ in range(10_000):
         crowd.connections.heard(ours.fileno(), b"peer", 1)
-    crowd.connections.tend(1.0)
+    crowd.connections.run_due(1.0)
     theirs.sendall(bytes(101_000))
-    crowd.connections.tend(2.0)
+    crowd.connections.run_due(2.0)
     assert crowd.cut() == {0}
 
 

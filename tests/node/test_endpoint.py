@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import check_exposure, clear_stale_socket, parse_endpoint
 from feeder.node.router import Router
-from feeder.node.slot_door import SlotDoor
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_a_socket_of_another_user_is_not_taken_for_a_living_one(
     assert path.exists()
 
 
-@pytest.mark.parametrize("kind", [Router, SlotDoor])
+@pytest.mark.parametrize("kind", [Router, ClaimListener])
 def test_a_socket_file_that_cannot_be_removed_hinders_no_end(
-    tmp_path: Path, kind: type[Router] | type[SlotDoor]
+    tmp_path: Path, kind: type[Router] | type[ClaimListener]
 ) -> None:
     folder = tmp_path / "closed"
     folder.mkdir()

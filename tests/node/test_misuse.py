@@ -244,7 +244,7 @@ def test_a_rest_gives_the_name_back(tmp_path: Path) -> None:
     pause.accepted(0.0, as_many=BURST)
     assert resting_path(path).read_text() == "ours"
     assert not path.exists()
-    pause.tend(10.0)
+    pause.run_due(10.0)
     assert path.read_text() == "ours"
 
 

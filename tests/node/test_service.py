@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from feeder.metrics import DoorCounters, SocketCounters, WorkerCounters
+from feeder.metrics import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.node.service import NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
@@ -43,7 +43,7 @@ class Host:
                 libraries={},
             ),
             self.router,
-            door=SimpleNamespace(counters=DoorCounters()),  # type: ignore[arg-type]
+            door=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
                 counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
             ),
@@ -59,7 +59,7 @@ class Host:
         """Have time go by in which the process runs."""
         for _ in range(round(seconds / 0.1)):
             self.now_s += 0.1
-            self.service.tend(self.now_s, self.now_s)
+            self.service.run_due(self.now_s, self.now_s)
 
     def count(self, name: str) -> object:
         """Return one of its counters."""
@@ -88,7 +88,7 @@ def test_who_was_held_up_itself_reads_what_waits_before_it_takes_anybody_for_sil
 ) -> None:
     due_s = host.now_s + 0.1
     host.now_s += held_up_s
-    host.service.tend(host.now_s, due_s)
+    host.service.run_due(host.now_s, due_s)
     host.pass_by(0.5)
     host.service.on_frame(b"peer", encode(Ping(session=host.session)))
     assert isinstance(host.sent[-1], Pong)
@@ -100,7 +100,7 @@ def test_who_was_held_up_itself_reads_what_waits_before_it_takes_anybody_for_sil
 
 def test_who_is_silent_after_that_is_given_up(host: Host) -> None:
     host.now_s += 100.0
-    host.service.tend(host.now_s, host.now_s - 99.9)
+    host.service.run_due(host.now_s, host.now_s - 99.9)
     host.pass_by(0.9)
     assert host.expired == 0
     host.pass_by(0.4)
@@ -115,7 +115,7 @@ def test_who_slept_until_it_was_due_was_not_held_up(host: Host) -> None:
         due_s = host.service.deadline_s
         assert due_s > host.now_s
         host.now_s = due_s + 0.0013
-        host.service.tend(host.now_s, due_s)
+        host.service.run_due(host.now_s, due_s)
         turns += 1
     assert turns <= 2
     assert host.now_s < 1000.0 + LEASE_S + 1.0
@@ -125,7 +125,7 @@ def test_who_is_stopped_when_it_has_begun_to_look_judges_by_when_it_began(host: 
     host.pass_by(1.0)
     began_s = host.now_s
     host.now_s += 100.0
-    host.service.tend(began_s, began_s)
+    host.service.run_due(began_s, began_s)
     assert host.expired == 0
 
 

@@ -40,7 +40,7 @@ def test_a_program_that_is_missing_is_one_line(
     pool._missing_from_s = [0.0]  # as one that has died
     pool.deadline_s = 0.0
     with pytest.raises(ResourceError, match=line):
-        pool.tend(1.0)
+        pool.run_due(1.0)
     pool.close()
 
 
@@ -59,7 +59,7 @@ def test_a_machine_without_room_is_asked_again_for_all_that_are_missing(
     pool._missing_from_s = [0.0, 0.0, 9.0]
     pool.deadline_s = 0.0
     with caplog.at_level(logging.WARNING):
-        pool.tend(1.0)
+        pool.run_due(1.0)
     assert [line.partition(":")[0] for line in caplog.messages] == ["a worker cannot be started"]
     assert sorted(pool._missing_from_s) == [6.0, 6.0, 9.0]
     assert (tries, pool.deadline_s) == (1, 6.0)

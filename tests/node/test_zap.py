@@ -75,7 +75,7 @@ def test_any_frames_are_a_question_or_an_error(frames: list[bytes]) -> None:
     assert parsed.address.isprintable() or parsed.address == ""
 
 
-class Asker:
+class ZapClient:
     """Asks a handler as libzmq does."""
 
     def __init__(self, keys: KeyList) -> None:
@@ -113,13 +113,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asker(path: Path) -> Iterator[Asker]:
-    asker = Asker(KeyList(path))
+def asker(path: Path) -> Iterator[ZapClient]:
+    asker = ZapClient(KeyList(path))
     yield asker
     asker.close()
 
 
-def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: Asker, path: Path) -> None:
+def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     assert asker.ask_later(request(me.raw)) == (b"400", b"")
     path.write_text(format_public_key(me))
@@ -129,7 +129,7 @@ def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: Asker, path
     assert asker.counters.clients_refused == {"unknown-key": 2}
 
 
-def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: Asker, path: Path) -> None:
+def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     path.write_text(format_public_key(me))
     assert asker.ask_later(request(me.raw)) == (b"200", b"me")
@@ -147,7 +147,7 @@ def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: Asker, path: Path
 
 def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None:
     me = make_key("me").public()
-    asker = Asker(KeyList(tmp_path))
+    asker = ZapClient(KeyList(tmp_path))
     try:
         assert asker.ask_later(request(me.raw)) == (b"400", b"")
         (tmp_path / "me.pub").write_text(format_public_key(me))
@@ -158,7 +158,7 @@ def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None
         asker.close()
 
 
-def test_a_list_that_comes_back_as_it_was_counts_again(asker: Asker, path: Path) -> None:
+def test_a_list_that_comes_back_as_it_was_counts_again(asker: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     path.write_text(format_public_key(me))
     assert asker.ask_later(request(me.raw)) == (b"200", b"me")
@@ -168,7 +168,7 @@ def test_a_list_that_comes_back_as_it_was_counts_again(asker: Asker, path: Path)
     assert asker.ask_later(request(me.raw)) == (b"200", b"me")
 
 
-def test_the_list_is_looked_at_once_a_second_however_many_ask(asker: Asker, path: Path) -> None:
+def test_the_list_is_looked_at_once_a_second_however_many_ask(asker: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     assert asker.ask(request(me.raw)) == (b"400", b"")
     path.write_text(format_public_key(me))
@@ -187,7 +187,7 @@ def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path) -> None
 def test_a_list_that_may_wait_lets_nobody_in_until_it_can_be_read(path: Path) -> None:
     me = make_key("me").public()
     path.unlink()
-    asker = Asker(KeyList(path, may_wait=True))
+    asker = ZapClient(KeyList(path, may_wait=True))
     try:
         assert asker.ask_later(request(me.raw)) == (b"500", b"")
         path.write_text(format_public_key(me))
@@ -196,13 +196,13 @@ def test_a_list_that_may_wait_lets_nobody_in_until_it_can_be_read(path: Path) ->
         asker.close()
 
 
-def test_requests_that_mean_nothing_get_no_answer(asker: Asker) -> None:
+def test_requests_that_mean_nothing_get_no_answer(asker: ZapClient) -> None:
     assert asker.ask(request(mechanism=b"NULL")) is None
     assert asker.counters.clients_refused == {"malformed": 1}
 
 
 def test_a_refusal_is_logged_once_a_key_and_minute_with_a_part_of_the_key(
-    asker: Asker, caplog: pytest.LogCaptureFixture
+    asker: ZapClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     one, two = make_key("one").public(), make_key("two").public()
@@ -217,7 +217,7 @@ def test_a_refusal_is_logged_once_a_key_and_minute_with_a_part_of_the_key(
 
 
 def test_a_stranger_with_many_keys_does_not_fill_the_log(
-    asker: Asker, caplog: pytest.LogCaptureFixture
+    asker: ZapClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     for number in range(1000):

@@ -17,7 +17,7 @@ from feeder.client.core.events import (
     HangUp,
     Heard,
     Instruction,
-    LinkUnfit,
+    NodeIncompatible,
     Say,
     Send,
     SlotsMapped,
@@ -172,7 +172,7 @@ class Shell:
 
     def find_unfit(self, error: Exception, link: int = 0) -> list[Instruction]:
         """Have the shell find that a link cannot serve."""
-        return self.do(LinkUnfit(link, error))  # type: ignore[arg-type]
+        return self.do(NodeIncompatible(link, error))  # type: ignore[arg-type]
 
     def change_list(self, *endpoints: str) -> list[Instruction]:
         """Have the endpoints be others."""

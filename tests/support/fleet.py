@@ -231,7 +231,7 @@ class Fleet:
 
     def _consume(self) -> None:
         while self.has_begun and not self.is_paused and (batch := self.session.take()) is not None:
-            assert batch.key == next(self.expected), "the course, each once, in order"
+            assert batch.key == next(self.expected), "the sequence, each once, in order"
             self.taken += 1
             self._check(batch)
             held = batch.lent.holds if isinstance(batch.lent, Pages) else None

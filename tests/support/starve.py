@@ -62,7 +62,7 @@ class Stop:
         for thread in self._threads:
             _ptrace(_INTERRUPT, thread)
 
-    def tend(self, is_over: bool) -> bool:
+    def run_due(self, is_over: bool) -> bool:
         """Reap threads that were killed, as their parents cannot before; continue all that are
         stopped if the stop ``is_over``. Return whether any are left: not all stop at once."""
         flags = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _ALL_THREADS
@@ -94,7 +94,7 @@ class Starvation:
         for thread in threads:
             _set_policy(thread, os.SCHED_IDLE)
 
-    def tend(self, is_over: bool) -> bool:
+    def run_due(self, is_over: bool) -> bool:
         """End it if it ``is_over``; return whether it goes on."""
         if is_over:
             heirs = _threads_of(_family(self._process)[1:])  # a child inherits the policy
@@ -116,10 +116,10 @@ class Tormentor:
         self._next_s = 0.0
         self.counts: Counter[str] = Counter()
 
-    def tend(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Let go of what was held for long enough; pick another where one is due."""
         for pid, (until_s, held) in list(self._held.items()):
-            if not held.tend(until_s <= now_s):
+            if not held.run_due(until_s <= now_s):
                 del self._held[pid]
                 self._rested_s[pid] = now_s + _REST_S
         if now_s >= self._next_s and len(self._held) < _HELD_MAX:
@@ -130,7 +130,7 @@ class Tormentor:
         """Let go of everything; the kernel does where a thread has not even stopped yet."""
         self._next_s, give_up_s = float("inf"), time.monotonic() + HOLD_MAX_S
         while self._held and time.monotonic() < give_up_s:
-            self.tend(time.monotonic() + HOLD_MAX_S)
+            self.run_due(time.monotonic() + HOLD_MAX_S)
             time.sleep(_TURN_S)
 
     def _pick(self, now_s: float) -> None:
@@ -171,7 +171,7 @@ def run_suite(arguments: Sequence[str], seed: int, limit_s: float, busy_loops: i
     end_s = time.monotonic() + limit_s
     try:
         while suite.poll() is None and time.monotonic() < end_s:
-            tormentor.tend(time.monotonic())
+            tormentor.run_due(time.monotonic())
             time.sleep(_TURN_S)
         tormentor.release()
         if suite.poll() is not None:

@@ -6,7 +6,7 @@ from feeder.wire.agreement import Maker, find_disagreement
 from feeder.wire.messages import Hello, Welcome
 
 
-def find_misfit(
+def find_incompatibility(
     hello: Hello, first: Welcome | None, welcome: Welcome, *, is_back: bool
 ) -> FeederError | None:
     """Return why a node that answers ``hello`` with ``welcome`` would give other bytes, or None.

@@ -45,7 +45,7 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkUnfit:
+class NodeIncompatible:
     """The link cannot serve this job, and waiting does not mend it: ``error`` says why."""
 
     link: int
@@ -99,7 +99,7 @@ class ClockAdvanced:
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
 
-LinkEvent = Connected | Disconnected | AttemptFailed | LinkUnfit | Heard
+LinkEvent = Connected | Disconnected | AttemptFailed | NodeIncompatible | Heard
 Event = (
     LinkEvent
     | EndpointsListed

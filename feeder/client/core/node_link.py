@@ -19,7 +19,7 @@ from typing import Final
 from feeder.client.core.events import ClaimSlots, DropClaim, Instruction, Send
 from feeder.client.core.prefetch import HostBatch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
-from feeder.wire.claim import door_path
+from feeder.wire.claim import claim_path
 from feeder.wire.messages import Bye, Hello, Ping, Refused, Welcome
 from feeder.wire.slot_layout import SlotLayout
 
@@ -51,7 +51,7 @@ class Conversation:
         self.copied_because: str | None = None  # why batches are not lent, as far as is known
         self.slots: Sequence[HostBatch] = ()  # of this session, where they are mapped
         self._hello = hello
-        self._door = door_path(endpoint)
+        self._door = claim_path(endpoint)
         if self._door is None:
             self.copied_because = "it is no ipc endpoint"
         elif not share_memory:

@@ -1,7 +1,7 @@
 """Which batches are wanted, who was asked for them, and what has arrived: book-keeping, no I/O.
 
-Batches are wanted in one order, the *course*: this rank's indices of an epoch, then those of the
-next epoch, without end. Each batch of the course passes through these states:
+Batches are wanted in one order, the *sequence*: this rank's indices of an epoch, then those of the
+next epoch, without end. Each batch of the sequence passes through these states:
 
     open      has a buffer; links are asked for it, one, several or none yet; chunks arrive
     settled   every row is there, or nobody can make it
@@ -12,7 +12,7 @@ settles a batch; all answers have the same bytes, so it does not matter who it w
 lent in place settles at once. Its rows are in the node's slot instead of the buffer, so it is
 released later: when the consumer gives it back, or when its slot is needed for an earlier batch.
 
-Invariants. Only the course's next batch is ever taken, so none is repeated, skipped or reordered,
+Invariants. Only the sequence's next batch is ever taken, so none is repeated, skipped or reordered,
 whatever nodes do. Buffers are assigned in ``extend`` and nowhere else: whoever writes chunks also
 calls ``extend``, in one thread, so no buffer is written for two batches at once. Each ask of a link
 is released to that link exactly once, when the batch is settled or given up, and one that was lent
@@ -59,7 +59,7 @@ class CompleteBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class BatchSequence:
     """All batches of one rank from a step of an epoch on, in order and without end."""
 
     epoch: int
@@ -67,7 +67,7 @@ class Course:
     step: int = 0
 
     def key(self, position: int) -> Key:
-        """Return the batch at ``position``, counted from the course's start."""
+        """Return the batch at ``position``, counted from the sequence's start."""
         epochs, step = divmod(self.step + position, len(self.indices))
         return self.epoch + epochs, self.indices[step]
 
@@ -84,7 +84,7 @@ class Ask:
 
 @dataclass(slots=True, kw_only=True)
 class Assembly:
-    """A batch of the course that has a buffer."""
+    """A batch of the sequence that has a buffer."""
 
     buffer: int
     valid: int
@@ -118,33 +118,33 @@ class Prefetch:
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
         self._free = list(range(buffers))
-        self._held: dict[Key, Assembly] = {}  # in the course's order
-        self._course: Course | None = None
-        self._position = 0  # in the course, of the next batch that gets a buffer
+        self._held: dict[Key, Assembly] = {}  # in the sequence's order
+        self._sequence: BatchSequence | None = None
+        self._position = 0  # in the sequence, of the next batch that gets a buffer
         self._releases: dict[int, list[Key]] = {}  # by link
         self._borrowed: dict[int, _Loan] = {}  # by buffer, of batches that were taken
 
     # --- The consumer's side ------------------------------------------------------------------
 
     def begin(self, epoch: int, batches: int, step: int = 0) -> None:
-        """Start a course at a step of ``epoch``, keeping what is already held of it."""
+        """Start a sequence at a step of ``epoch``, keeping what is already held of it."""
         indices = rank_indices(batches, self.rank, self.world_size, self.recipe.last_batch)
-        course = Course(epoch, indices, step)
+        sequence = BatchSequence(epoch, indices, step)
         kept: dict[Key, Assembly] = {}
-        while (key := course.key(len(kept))) in self._held:
+        while (key := sequence.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)
         for key, assembly in self._held.items():
             self._free.append(assembly.buffer)
             self._release(key, assembly)
-        self._course, self._held, self._position = course, kept, len(kept)
+        self._sequence, self._held, self._position = sequence, kept, len(kept)
 
     @property
     def is_next_settled(self) -> bool:
-        """Whether the course's next batch is there, or known not to be had."""
+        """Whether the sequence's next batch is there, or known not to be had."""
         return next((assembly.settled for assembly in self._held.values()), False)
 
     def take(self) -> CompleteBatch | None:
-        """Return the course's next batch once it is settled; the caller then owns its buffer.
+        """Return the sequence's next batch once it is settled; the caller then owns its buffer.
 
         Raises DatasetError, once, for a batch that cannot be had.
         """
@@ -177,7 +177,7 @@ class Prefetch:
         self._held.clear()
 
     def progress(self) -> str:
-        """Say how much of the course's next batch is there."""
+        """Say how much of the sequence's next batch is there."""
         for assembly in self._held.values():
             if assembly.settled:
                 continue
@@ -194,9 +194,9 @@ class Prefetch:
     # --- Asking -------------------------------------------------------------------------------
 
     def extend(self, samples: int) -> None:
-        """Give free buffers to the next batches of the course."""
-        while self._course is not None and self._free:
-            key = self._course.key(self._position)
+        """Give free buffers to the next batches of the sequence."""
+        while self._sequence is not None and self._free:
+            key = self._sequence.key(self._position)
             if key[0] > MAX_EPOCH:
                 break
             valid = count_valid(self.recipe, samples, key[1])
@@ -205,7 +205,7 @@ class Prefetch:
             self._position += 1
 
     def open_batches(self) -> Iterator[tuple[Key, Assembly]]:
-        """Yield the batches that are not settled, in the course's order."""
+        """Yield the batches that are not settled, in the sequence's order."""
         return ((key, held) for key, held in self._held.items() if not held.settled)
 
     def load(self, link: int) -> int:
@@ -218,7 +218,7 @@ class Prefetch:
         assembly = self._held[key]
         if link in assembly.asks or link in assembly.failures:
             return False
-        # Of a course before, and still read: the node would take it for the same.
+        # Of a sequence before, and still read: the node would take it for the same.
         return all((loan.link, loan.key) != (link, key) for loan in self._borrowed.values())
 
     def ask(self, link: int, key: Key, request: int, now_s: float, chunk_images: int) -> None:
@@ -271,7 +271,7 @@ class Prefetch:
         """Note that the chunk's rows are in the buffer; return the ask that this has answered."""
         assembly = self._held.get(placement.key)
         ask = None if assembly is None else assembly.asks.get(placement.link)
-        if assembly is None or ask is None:  # the consumer began another course meanwhile
+        if assembly is None or ask is None:  # the consumer began another sequence meanwhile
             return None
         ask.missing.discard(placement.first)
         if ask.missing:

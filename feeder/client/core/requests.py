@@ -57,7 +57,7 @@ class GiveUp:
     key: Key
 
 
-class Asker:
+class RequestScheduler:
     """Chooses whom to ask; ``due_s`` is when to choose anew if nothing happens before."""
 
     def __init__(self, prefetch: Prefetch, places: LanePlaces) -> None:

@@ -1,7 +1,7 @@
 """The client's session with all its nodes, without socket, thread or clock.
 
     EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (each link: ``node_link``)
-    course ─► batch gets a buffer ─► its lane's owner is asked ─► chunks or a lent slot ─► settled
+    sequence ─► batch gets a buffer ─► its lane's owner is asked ─► chunks or a lent slot ─► settled
                                      └─ late, quiet or lost: the next in the lane's order is asked
 
 Events go into ``handle``, instructions come out; requests are made when ClockAdvanced comes, which
@@ -9,7 +9,7 @@ the shell gives after whatever else it gave. What the consumer does (``begin``, 
 ``give_back``) has no instructions of its own: the next ClockAdvanced has them.
 
 Invariants, which test_fleet.py checks over random losses, restarts and clock jumps:
-- the batches that the consumer takes are the course's, each once, in order (``prefetch``);
+- the batches that the consumer takes are the sequence's, each once, in order (``prefetch``);
 - only nodes of one dataset, one understanding of the recipe and one self-test hash are asked;
 - a batch that is open is asked for at somebody, unless nobody is there, has room or can make it.
 
@@ -20,11 +20,11 @@ asks ``explain`` for the reason.
 from dataclasses import dataclass
 
 from feeder.client.core import events
-from feeder.client.core.compatibility import find_misfit
+from feeder.client.core.compatibility import find_incompatibility
 from feeder.client.core.node_link import Conversation
 from feeder.client.core.prefetch import Ask, CompleteBatch, Key, Placement, Prefetch
 from feeder.client.core.rendezvous import LanePlaces
-from feeder.client.core.requests import Asker, GiveUp
+from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.roster import Roster
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
@@ -58,7 +58,7 @@ class ClientSession:
         self._links: dict[int, Conversation] = {}
         self._next_link = 0
         self._welcomed: set[int] = set()  # links that were welcomed before
-        self._asker: Asker | None = None  # once the dataset is known
+        self._scheduler: RequestScheduler | None = None  # once the dataset is known
         self._request = 0  # number of the latest one
         self._has_taken = False
         self._first_request_at_s: float | None = None
@@ -129,12 +129,12 @@ class ClientSession:
     @property
     def batches_asked_again(self) -> int:
         """How many batches were asked of another node because theirs was lost or failed."""
-        return 0 if self._asker is None else self._asker.asked_again
+        return 0 if self._scheduler is None else self._scheduler.asked_again
 
     @property
     def batches_hedged(self) -> int:
         """How many batches were late and asked of another node too."""
-        return 0 if self._asker is None else self._asker.hedged
+        return 0 if self._scheduler is None else self._scheduler.hedged
 
     @property
     def feeders(self) -> int:
@@ -151,7 +151,7 @@ class ClientSession:
         """When ClockAdvanced is due, if nothing else happens before."""
         if self.error is not None:
             return float("inf")
-        ask_due_s = float("inf") if self._asker is None else self._asker.due_s
+        ask_due_s = float("inf") if self._scheduler is None else self._scheduler.due_s
         return min([ask_due_s, *(link.due_s() for link in self._links.values())])
 
     # --- Events -------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class ClientSession:
                 self._wake_twins(link)
             case events.AttemptFailed():
                 link.attempt_failed()
-            case events.LinkUnfit(_, error) if link.unfit is None:
+            case events.NodeIncompatible(_, error) if link.unfit is None:
                 self._leave_out(link, error)
             case events.Heard(_, message) if link.unfit is None:
                 link.heard(self._now_s)
@@ -242,7 +242,7 @@ class ClientSession:
 
     def _on_welcome(self, link: Conversation, welcome: Welcome) -> None:
         is_back = link.link in self._welcomed
-        error = find_misfit(self.job.hello, self.welcome, welcome, is_back=is_back)
+        error = find_incompatibility(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
             self._out.append(events.Send(link.link, Bye(session=welcome.session)))
             self._leave_out(link, error)
@@ -253,8 +253,8 @@ class ClientSession:
                 self._learn_siblings(link, welcome)  # the other way may not show them
                 return
         self.welcome = self.welcome or welcome
-        if self._asker is None:
-            self._asker = Asker(self._prefetch, LanePlaces(welcome, self.job.hello))
+        if self._scheduler is None:
+            self._scheduler = RequestScheduler(self._prefetch, LanePlaces(welcome, self.job.hello))
         self.reconnects += is_back
         self._welcomed.add(link.link)
         link.accept(welcome, self._now_s)
@@ -372,8 +372,8 @@ class ClientSession:
             self._note_answer(ask)
 
     def _note_answer(self, ask: Ask) -> None:
-        if self._asker is not None:
-            self._asker.answered(ask, self._now_s)
+        if self._scheduler is not None:
+            self._scheduler.answered(ask, self._now_s)
         if self.first_batch_s is None and self._first_request_at_s is not None:
             self.first_batch_s = self._now_s - self._first_request_at_s
 
@@ -391,10 +391,10 @@ class ClientSession:
             self._collect(link)
             if had_session and link.session is None:  # silent: the node may speak by another way
                 self._wake_twins(link)
-        if self.welcome is None or self._asker is None:
+        if self.welcome is None or self._scheduler is None:
             return
         self._prefetch.extend(self.welcome.samples)
-        wants = self._choose(self._asker)
+        wants = self._choose(self._scheduler)
         if wants and self._first_request_at_s is None:
             self._first_request_at_s = self._now_s
         for link in self._links.values():
@@ -410,7 +410,7 @@ class ClientSession:
                 )
                 self._out.append(events.Send(link.link, request))
 
-    def _choose(self, asker: Asker) -> dict[int, list[Key]]:
+    def _choose(self, asker: RequestScheduler) -> dict[int, list[Key]]:
         """Return what each link is asked for now, noted as asked in request ``_request``."""
         wants: dict[int, list[Key]] = {}
         for choice in asker.choose(self._links, self._now_s):

@@ -1,4 +1,4 @@
-/* The parts of the way of a sample, and of packing, for which Python is too slow. */
+/* The parts of the sample path, and of packing, for which Python is too slow. */
 #include "native.h"
 
 #include <stdio.h>

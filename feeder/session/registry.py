@@ -10,7 +10,7 @@ from feeder.session.admission import Usage
 from feeder.session.state import Session
 
 
-class SessionBook:
+class SessionRegistry:
     """The sessions, by number and by peer, and what they use."""
 
     def __init__(self) -> None:

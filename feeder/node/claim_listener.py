@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from feeder.errors import ProtocolError, ResourceError
-from feeder.metrics import DoorCounters
+from feeder.metrics import ClaimCounters
 from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
-from feeder.wire.claim import CLAIM_BYTES, DOOR_SUFFIX, decode_claim, encode_answer
+from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer
 from feeder.worker.slot_memory import SlotMemory
 
 _BACKLOG: Final = 64
@@ -40,7 +40,7 @@ class PollSet(Protocol):
         """End polling it."""
 
 
-class DoorKeeper(Protocol):
+class ClaimHandler(Protocol):
     """Who decides about claims."""
 
     def on_claim(self, connection: int, session: int) -> None:
@@ -58,26 +58,26 @@ class _Connection:
     has_claimed: bool = False
 
 
-class SlotDoor:
+class ClaimListener:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
 
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
         """``socket_mode`` is that of the socket files; ``callers_max`` may be about to claim."""
         self._callers_max = callers_max
         self._socket_mode = socket_mode
-        self.counters = DoorCounters()
+        self.counters = ClaimCounters()
         self._listeners: dict[Path, socket.socket] = {}
         self._files: dict[Path, tuple[int, int]] = {}
         self._connections: dict[int, _Connection] = {}
         self._next_connection = 1
         self._polls: PollSet | None = None
-        self._keeper: DoorKeeper | None = None
+        self._keeper: ClaimHandler | None = None
         self._clock: Callable[[], float] = lambda: 0.0
         self._resume_s = float("inf")  # when listeners that were paused are polled again
 
     @property
     def deadline_s(self) -> float:
-        """When ``tend`` is due."""
+        """When ``run_due`` is due."""
         waiting = (c.claim_by_s for c in self._connections.values() if not c.has_claimed)
         return min(self._resume_s, min(waiting, default=float("inf")))
 
@@ -86,7 +86,7 @@ class SlotDoor:
         for endpoint in endpoints:
             if endpoint.transport != "ipc":
                 continue
-            path = Path(endpoint.path + DOOR_SUFFIX)
+            path = Path(endpoint.path + CLAIM_SUFFIX)
             clear_stale_socket(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             self._listeners[path] = listener
@@ -98,7 +98,7 @@ class SlotDoor:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
             self._files[path] = identify_file(path)
 
-    def attend(self, polls: PollSet, keeper: DoorKeeper, clock: Callable[[], float]) -> None:
+    def attend(self, polls: PollSet, keeper: ClaimHandler, clock: Callable[[], float]) -> None:
         """Begin to take connections; those who came before are waiting."""
         self._polls, self._keeper, self._clock = polls, keeper, clock
         self._poll_listeners()
@@ -134,7 +134,7 @@ class SlotDoor:
                 refused.socket.send(encode_answer(reason))
             self._drop(connection)
 
-    def tend(self, now_s: float) -> None:
+    def run_due(self, now_s: float) -> None:
         """Send those away who claim nothing, and take connections again after a pause."""
         for number, connection in list(self._connections.items()):
             if not connection.has_claimed and connection.claim_by_s <= now_s:

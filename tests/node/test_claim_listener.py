@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ProtocolError, ResourceError
+from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.slot_door import SlotDoor
 from feeder.wire.claim import (
     ANSWER_BYTES_MAX,
+    claim_path,
     decode_answer,
     decode_claim,
-    door_path,
     encode_answer,
     encode_claim,
 )
@@ -44,7 +44,7 @@ class Room:
         self.calls: dict[int, Callable[[], None]] = {}
         self.claims: list[tuple[int, int]] = []
         self.gone: list[tuple[int, bool]] = []  # the session, and whether its holder died
-        self.door = SlotDoor()
+        self.door = ClaimListener()
         self.door.bind([parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")])
         self.door.attend(self, self, lambda: self.now_s)
 
@@ -125,8 +125,8 @@ def test_any_bytes_are_a_claim_or_a_protocol_error(packet: bytes) -> None:
 
 
 def test_slots_are_claimed_beside_ipc_endpoints_only() -> None:
-    assert door_path("ipc:///run/feeder/node.1") == "/run/feeder/node.1.slots"
-    assert door_path("tcp://127.0.0.1:5555") is None
+    assert claim_path("ipc:///run/feeder/node.1") == "/run/feeder/node.1.slots"
+    assert claim_path("tcp://127.0.0.1:5555") is None
 
 
 # The door
@@ -201,7 +201,7 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
     program = (
         "import os, sys\n"
         "from feeder.client.mapped_slots import SlotClaim\n"
-        "from tests.node.test_slot_door import LAYOUT\n"
+        "from tests.node.test_claim_listener import LAYOUT\n"
         "def fork():\n"
         "    if os.fork() == 0:\n"
         "        os.read(int(sys.argv[3]), 1)\n"
@@ -305,7 +305,7 @@ def test_who_claims_nothing_is_sent_away_in_time(room: Room) -> None:
         room.turn()
         assert room.door.deadline_s == 5
         room.now_s = 5.0
-        room.door.tend(room.now_s)
+        room.door.run_due(room.now_s)
         assert caller.recv(10) == b""
     assert room.door.deadline_s == float("inf")
 
@@ -338,7 +338,7 @@ def test_without_descriptors_the_door_rests_and_opens_again(
             room.turn()
         assert not room.calls, "a listener that stays readable would keep the loop busy"
         assert room.door.deadline_s == pytest.approx(0.1)
-        room.door.tend(0.2)
+        room.door.run_due(0.2)
         caller.send(encode_claim(3))
         room.turn()
         assert [session for _, session in room.claims] == [3]
@@ -347,7 +347,7 @@ def test_without_descriptors_the_door_rests_and_opens_again(
 
 def test_a_door_in_use_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
     endpoint = parse_endpoint(f"ipc://{tmp_path}/node")
-    first, second = SlotDoor(), SlotDoor()
+    first, second = ClaimListener(), ClaimListener()
     first.bind([endpoint])
     with pytest.raises(ResourceError, match="in use by another process"):
         second.bind([endpoint])
