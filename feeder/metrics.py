@@ -45,39 +45,36 @@ class SessionCounters:
 
 @dataclass(slots=True, kw_only=True)
 class SocketCounters:
-    """What the node process's socket counts."""
+    """Counters of the node process's socket."""
 
     bytes_sent: int = 0
     """Bytes of pixels, labels and sample ids handed to the socket."""
     frames_dropped: dict[str, int] = field(default_factory=dict)
-    """Messages that were not acted upon, by reason: malformed, version, several-frames,
+    """Messages that were dropped, by reason: malformed, version, bad-recipe, several-frames,
     over-rate."""
     sends_dropped: int = 0
-    """Small answers that a peer without a session had no room for."""
+    """Small messages whose peer had no connection, or no room in its queue."""
     connections_opened: int = 0
     connections_closed: int = 0
-    """Includes those that libzmq cut because of a frame above the limit, unread."""
+    """Includes those that libzmq closed because of a frame above the limit, unread."""
     handshakes_failed: int = 0
-    """Connections that did not speak ZMTP, or not with our security."""
+    """Connections that did not speak ZMTP, or used another security mechanism."""
     clients_refused: dict[str, int] = field(default_factory=dict)
-    """Connections that were not let in over tcp, by reason: unknown-key, server-key (they expected
+    """Connections over tcp that were refused, by reason: unknown-key, server-key (they expected
     another feeder), mechanism (they came without keys), no-list (of client keys), malformed."""
     connections_cut: dict[str, int] = field(default_factory=dict)
-    """Connections that were ended because of what they did, by reason."""
-
-    accept_rests: int = 0
-    """How often no connection was taken for a moment because too many came."""
+    """Connections that were closed for misuse, by reason: too-many, endless-message."""
 
     def drop(self, reason: str) -> None:
-        """Count a message that is not acted upon."""
+        """Count a dropped message."""
         self.frames_dropped[reason] = self.frames_dropped.get(reason, 0) + 1
 
     def refuse_client(self, reason: str) -> None:
-        """Count a connection that is not let in."""
+        """Count a refused connection."""
         self.clients_refused[reason] = self.clients_refused.get(reason, 0) + 1
 
     def cut(self, reason: str) -> None:
-        """Count a connection that is ended."""
+        """Count a connection that is closed for misuse."""
         self.connections_cut[reason] = self.connections_cut.get(reason, 0) + 1
 
 

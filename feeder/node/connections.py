@@ -1,81 +1,54 @@
-"""The connections of the node process's socket: who holds memory without end, and is cut for it.
+"""The connections of the node process's socket, capped in number and in unfinished bytes.
 
-libzmq takes in a message of many parts until its last part has come, and asks nobody (its limits
-are the bytes of a part and the number of whole messages). So a client that sends part after part
-fills the process's memory without one message to show for it. Here the bytes that a tcp connection
-has received, which the kernel counts, are compared with those of its messages.
+libzmq assembles a multipart message without limit: it caps only the bytes of a part and the number
+of complete messages. A tcp connection could therefore fill the process's memory without ever
+completing a message. So the bytes that the kernel has received on each tcp connection are compared
+with those of its complete messages. The kernel has no such count for ipc, whose peers are trusted
+(docs/security.md).
 
-The kernel counts nothing for ipc. There a connection becomes a suspect when it has unread bytes
-while memory grows. It is cut if memory keeps growing, it has unread bytes again, and no message has
-come from it in between. libzmq reads from all connections in turn, so by then it has read the first
-bytes, and a well-behaved client's would have completed a message. If its I/O thread has not run,
-the bytes are still unread, but then memory does not grow either. A connection that sends no message
-for _SILENT_S while memory grows is cut, too.
+A connection is cut by shutdown(2) on the descriptor that libzmq's monitor reports; to libzmq this
+looks as if the client had hung up. The descriptor is duplicated and its inode compared first,
+because the number may have been reused.
 
-Cutting is shutdown(2) on the descriptor, which libzmq's monitor names; to libzmq it looks as if the
-client had hung up.
-
-So that this never is another connection's, which got the number in the meantime, the descriptor is
-held on to and its inode compared. One is kept in reserve for that: it matters most when no more can
-be had.
-
-Who speaks over a connection, messages say, and news and messages come by different ways. The news
-that a connection was opened is there before its first message can be, and news comes in order. So
-where ``is_known`` says no, all news that is there is to be told before the message: then a number
-is that connection's which sent it, or a later one's. Invariant: one thread uses this object; while
-nobody is connected, it has nothing to do.
+Messages and monitor events arrive separately. The event of an accepted connection precedes its
+first message, the event of its end precedes the reuse of its number, and events arrive in order. So
+where ``is_known`` is False, all pending events must be read before ``record_message``; then the
+number is that of the connection that sent the message, or of a later one. Until all are read, an
+``opened`` connection may have ended and its number may be another file's, so ``make_room`` and
+``run_due`` must wait for that, too. Invariant: one thread uses this object.
 """
 
-import ctypes
-import fcntl
 import logging
 import os
 import socket
 import struct
-import sys
-import termios
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from feeder.metrics import SocketCounters
 
 UNFINISHED_BYTES_MAX: Final = 24 << 20
-"""What a well-behaved peer can have sent and we not have read: 32 messages of 64 KiB that wait,
-and what the kernel holds, with as much again to spare."""
+"""Of a tcp connection. A well-behaved peer can have sent 32 messages of 64 KiB that wait here, and
+what the kernel buffers; this is twice that."""
 
 UNFINISHED_TOTAL_BYTES_MAX: Final = 512 << 20
-"""Of all tcp connections; clients with 64 KiB on their way each would have to be 8000."""
+"""Of all tcp connections; enough for 8000 clients with 64 KiB in flight each."""
 
-_LOOK_S: Final = 0.1
-_LOOK_CLOSELY_S: Final = 0.01
-_GROWTH_BYTES: Final = 16 << 20
-"""Memory grows by that before anything is looked at."""
+CHECK_INTERVAL_S: Final = 0.2
+"""Between checks for unfinished bytes, each 2 µs for a tcp connection."""
 
-_GROWTH_LOCAL_BYTES: Final = 64 << 20
-_PROOF_BYTES: Final = 8 << 20
-_PROOF_SHARE_BYTES: Final = 128 << 10
-"""After growth by _PROOF_BYTES, and _PROOF_SHARE_BYTES more for each connection, libzmq has read
-from every one: it takes at most one frame from each in turn."""
+_IDLE_S: Final = 5.0
+"""Clients ping every second; this allows for a busy machine."""
 
-_QUIET_S: Final = 0.2
-_LATE_S: Final = 5.0
-"""Clients speak every second, or are slow ones on a busy machine."""
-
-_SILENT_S: Final = 20.0
-"""Clients speak every second. One that does not, while memory grows and nobody else explains it."""
-
-_ACCEPT_GROWTH_S: Final = 30.0
-_FRAME_OVERHEAD_BYTES: Final = 64
-"""Of ZMTP and CURVE, or a little more."""
+_MESSAGE_OVERHEAD_BYTES: Final = 128
+"""More than ZMTP and CURVE add to a message, heartbeats between two messages included."""
 
 _BYTES_RECEIVED_AT: Final = 128  # tcpi_bytes_received in struct tcp_info
-_TCP_INFO_BYTES: Final = 192
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TCP_INFO_BYTES: Final = _BYTES_RECEIVED_AT + 8
 
-_LOG_PAUSE_S: Final = 60.0
-"""Between two lines about the same: who connects again and again must not fill the log."""
+_LOG_INTERVAL_S: Final = 60.0
+"""Between two log lines with the same reason, so that reconnecting clients cannot fill the log."""
 
 _TOO_MANY: Final = "too-many"
 _ENDLESS: Final = "endless-message"
@@ -85,224 +58,120 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    inode: int
-    listener: str
-    """Endpoint that it came to."""
-    heard_s: float
+    file: tuple[int, int]
+    """Device and inode."""
+    is_tcp: bool
+    last_active_s: float
+    """When it was accepted, or sent its last message."""
     peers: set[bytes] = field(default_factory=set)
-    """Who has spoken over it, and those whose last words came after it had got their number."""
-    messages: int = 0
-    seen_messages: int = 0
+    """Routing ids seen with its number; also those whose last message was read after the number had
+    been reused."""
     message_bytes: int = 0
-    suspected_at_bytes: int | None = None
-    """Memory held when unread bytes were first seen here, lowered when memory shrinks; None if none
-    were seen since the last message."""
     is_cut: bool = False
-
-    def lately_s(self, now_s: float) -> float:
-        """Return when it was last heard, now where that was after the last look."""
-        return self.heard_s if self.messages == self.seen_messages else now_s
-
-    def unfinished_bytes(self, received: int) -> int:
-        """Return what it holds of the bytes that the kernel has received, those of no message."""
-        # What messages were counted too long by is no credit for an endless one.
-        self.message_bytes = min(self.message_bytes, received)
-        return received - self.message_bytes
-
-    def holds_memory(self, waiting: int, held: int, proof_bytes: int, now_s: float) -> bool:
-        """Return whether an ipc connection may be what fills memory, of which ``held`` bytes are in
-        use: it had unread bytes before memory grew by ``proof_bytes``, and has ``waiting`` now.
-        """
-        if now_s - self.heard_s > _SILENT_S:
-            return True
-        if self.suspected_at_bytes is None:
-            self.suspected_at_bytes = held if waiting else None
-            return False
-        self.suspected_at_bytes = min(self.suspected_at_bytes, held)
-        return waiting > 0 and held - self.suspected_at_bytes >= proof_bytes
 
 
 class Connections:
-    """What is known of each connection, by its descriptor."""
+    """The open connections, by descriptor."""
 
     def __init__(self, counters: SocketCounters, connections_max: int) -> None:
-        """More than ``connections_max`` at a time are cut: who was quiet longest, if too long."""
+        """At more than ``connections_max``, ``make_room`` cuts one that is idle or new."""
         self._counters = counters
         self._max = connections_max
         self._open: dict[int, _Connection] = {}
-        self._floor_bytes = 0
-        self._grown_s = 0.0
-        self._look_at_s = float("inf")
-        self._is_to_trim = False
         self._logged_s: dict[str, float] = {}  # when a cut was last logged, by its reason
-        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._reserve = os.dup(self._nothing)
-
-    @property
-    def deadline_s(self) -> float:
+        self.deadline_s = float("inf")
         """When ``run_due`` is due."""
-        return self._look_at_s
 
     @property
     def has_room(self) -> bool:
-        """Whether another connection can be accepted: no more are open than may be."""
+        """Whether another connection may be accepted: at most one is above the maximum."""
         return len(self._open) <= self._max
 
     def opened(self, fd: int, listener: str, now_s: float) -> None:
-        """Hear that a connection was accepted at an endpoint."""
-        inode = _inode(fd)
-        if inode is None:
+        """Record a connection that was accepted at the endpoint ``listener``."""
+        file = _identify(fd)
+        if file is None:
             return  # it has ended already
-        if not self._open:
-            held = own_bytes()
-            self._floor_bytes, self._grown_s = sys.maxsize if held is None else held, now_s
-            self._look_at_s = now_s + _LOOK_S
-        self._open[fd] = _Connection(inode, listener, now_s)
-
-    def make_room(self, now_s: float) -> None:
-        """Cut who is too many.
-
-        All news must have been told: a number whose connection has ended can be another file's,
-        and that one's inode is what ``opened`` saw.
-        """
-        if len(self._open) <= self._max:
-            return
-        lately = {fd: each.lately_s(now_s) for fd, each in self._open.items() if not each.is_cut}
-        while len(lately) > self._max:
-            fd = self._least_wanted(lately, now_s)
-            del lately[fd]
-            self.cut(fd, _TOO_MANY, now_s)
-
-    def _least_wanted(self, lately: Mapping[int, float], now_s: float) -> int:
-        """Return who is cut so that others can stay, of those who were heard ``lately``.
-
-        That is whoever has been quiet for longest, where that is longer than clients are; else
-        somebody who has said nothing yet, or else who came last.
-        """
-        quietest = min(lately, key=lately.__getitem__)
-        if now_s - lately[quietest] > _LATE_S:
-            return quietest
-        *_, newcomer = lately
-        return next((fd for fd in lately if not self._open[fd].messages), newcomer)
+        is_tcp = listener.startswith("tcp://")
+        self._open[fd] = _Connection(file, is_tcp, now_s)
+        if is_tcp:
+            self.deadline_s = min(self.deadline_s, now_s + CHECK_INTERVAL_S)
 
     def closed(self, fd: int) -> Set[bytes]:
-        """Hear that a connection has ended; return whose it was, nobody's where none spoke."""
+        """Record the end of a connection; return its peers, none if it sent no message."""
         connection = self._open.pop(fd, None)
-        if not self._open and not self._is_to_trim:
-            self._look_at_s = float("inf")
         return frozenset() if connection is None else connection.peers
 
     def is_known(self, fd: int, peer: bytes) -> bool:
-        """Return whether a peer is known to speak over a connection that is open."""
+        """Return whether an open connection has this number and has sent messages of this peer."""
         connection = self._open.get(fd)
         return connection is not None and peer in connection.peers
 
-    def heard(self, fd: int, peer: bytes, message_bytes: int) -> bool:
-        """Hear that a whole message of a peer came over a connection; return whether it is open.
-
-        Of a peer that was not known all news must have been told.
-        """
+    def record_message(self, fd: int, peer: bytes, message_bytes: int, now_s: float) -> bool:
+        """Record a complete message; return whether its connection is open."""
         connection = self._open.get(fd)
         if connection is None:
             return False
-        connection.messages += 1
-        connection.message_bytes += message_bytes + _FRAME_OVERHEAD_BYTES
+        connection.last_active_s = now_s
         connection.peers.add(peer)
+        self.record_part(fd, message_bytes)
         return True
 
-    def run_due(self, now_s: float) -> list[str]:
-        """Look at the process's memory, and where it grows at who is the cause.
+    def record_part(self, fd: int, part_bytes: int) -> None:
+        """Record a part of a complete message."""
+        connection = self._open.get(fd)
+        if connection is not None:
+            connection.message_bytes += part_bytes + _MESSAGE_OVERHEAD_BYTES
 
-        Return the endpoints to which those had come that were cut.
-        """
-        if now_s < self._look_at_s:
-            return []
-        self._look_at_s = now_s + _LOOK_S if self._open else float("inf")
-        if self._is_to_trim:
-            trim_memory()
-            self._is_to_trim = False
-        for connection in self._open.values():
-            if connection.messages != connection.seen_messages:
-                connection.seen_messages, connection.heard_s = connection.messages, now_s
-                connection.suspected_at_bytes = None
-        held = own_bytes()
-        if held is None:
-            return []
-        grown = held - self._floor_bytes
-        if grown < _GROWTH_BYTES:
-            self._floor_bytes, self._grown_s = min(held, self._floor_bytes), now_s
-            return []
-        if grown >= _GROWTH_LOCAL_BYTES:
-            self._look_at_s = now_s + _LOOK_CLOSELY_S
-        guilty = self._find_guilty(now_s, held)
-        cut = [self.cut(fd, _ENDLESS, now_s) for fd in guilty]
-        if guilty:
-            self._floor_bytes, self._grown_s = held, now_s  # what is freed goes by and by
-        if now_s - self._grown_s > _ACCEPT_GROWTH_S:  # nobody's fault: sessions take memory, too
-            self._floor_bytes, self._grown_s = held, now_s
-        return [listener for listener in cut if listener is not None]
+    def make_room(self, now_s: float) -> None:
+        """Cut connections beyond the maximum."""
+        if self.has_room:
+            return
+        staying = {fd: each for fd, each in self._open.items() if not each.is_cut}
+        while len(staying) > self._max:
+            fd = _choose_excess(staying, now_s)
+            del staying[fd]
+            self._cut(fd, _TOO_MANY, now_s)
 
-    def _find_guilty(self, now_s: float, held: int) -> list[int]:
-        """Return who holds too much: alone, or with others, of whom those that hold most."""
-        has_local_growth = held - self._floor_bytes >= _GROWTH_LOCAL_BYTES
-        proof_bytes = _PROOF_BYTES + _PROOF_SHARE_BYTES * len(self._open)
-        guilty: list[int] = []
+    def run_due(self, now_s: float) -> None:
+        """Cut the tcp connections over the individual or the total cap of unfinished bytes."""
+        if now_s < self.deadline_s:
+            return
         unfinished: dict[int, int] = {}
         for fd, connection in self._open.items():
-            if connection.is_cut:
-                continue
-            if connection.listener.startswith("tcp://"):
-                unfinished[fd] = connection.unfinished_bytes(_received_bytes(fd))
-            elif (
-                has_local_growth
-                and now_s - connection.heard_s >= _QUIET_S
-                and connection.holds_memory(_waiting_bytes(fd), held, proof_bytes, now_s)
-            ):
-                guilty.append(fd)
+            if connection.is_tcp and not connection.is_cut:
+                received = _received_bytes(fd)
+                # Messages are counted too long, which must not become credit for an endless one.
+                connection.message_bytes = min(connection.message_bytes, received)
+                unfinished[fd] = received - connection.message_bytes
+        self.deadline_s = now_s + CHECK_INTERVAL_S if unfinished else float("inf")
         total = sum(unfinished.values())
         for fd in sorted(unfinished, key=unfinished.__getitem__, reverse=True):
             if unfinished[fd] <= UNFINISHED_BYTES_MAX and total <= UNFINISHED_TOTAL_BYTES_MAX:
                 break
-            guilty.append(fd)
             total -= unfinished[fd]
-        return guilty
+            self._cut(fd, _ENDLESS, now_s)
 
-    def cut(self, fd: int, reason: str, now_s: float) -> str | None:
-        """End a connection; return the endpoint that it had come to, None where it had ended."""
-        connection = self._open.get(fd)
-        if connection is None or connection.is_cut:
-            return None
-        connection.is_cut = self._is_to_trim = True
+    def _cut(self, fd: int, reason: str, now_s: float) -> None:
+        connection = self._open[fd]
         try:
-            name = self._shut_down(fd, connection.inode)
+            copy = os.dup(fd)
         except OSError:
-            return None  # it has ended
+            return  # it has ended, or no descriptor is free: then the next check cuts it
+        connection.is_cut = True
+        if _identify(copy) != connection.file:
+            os.close(copy)
+            return
+        with socket.socket(fileno=copy) as end:
+            try:
+                name = _describe_peer(end.getpeername())
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it has ended
         self._counters.cut(reason)
-        if now_s - self._logged_s.get(reason, float("-inf")) >= _LOG_PAUSE_S:
+        if now_s - self._logged_s.get(reason, float("-inf")) >= _LOG_INTERVAL_S:
             self._logged_s[reason] = now_s
             _log.warning("the connection of %s was cut: %s", name, self._explain(reason))
-        return connection.listener
-
-    def close(self) -> None:
-        """Give the reserve up; nobody is cut any more."""
-        os.close(self._reserve)
-        os.close(self._nothing)
-
-    def _shut_down(self, fd: int, inode: int) -> str:
-        """Hang up on a connection, and return who it was; OSError if it has ended."""
-        os.dup2(fd, self._reserve, inheritable=False)
-        try:
-            if _inode(self._reserve) != inode:
-                raise ConnectionResetError("its number is another connection's")
-            peer = socket.socket(fileno=self._reserve)
-            try:
-                name = _name_of(peer.getpeername())
-                peer.shutdown(socket.SHUT_RDWR)
-            finally:
-                peer.detach()
-        finally:
-            os.dup2(self._nothing, self._reserve, inheritable=False)
-        return name
 
     def _explain(self, reason: str) -> str:
         if reason == _TOO_MANY:
@@ -311,61 +180,52 @@ class Connections:
                 "limit of open files (LimitNOFILE=)"
             )
         else:
-            why = "it sends a message without an end, which no client of ours does"
-        return f"{why}; more of this within a minute is only counted (connections_cut.{reason})"
+            why = "it sends a message without an end, which no Feeder client does"
+        return f"{why}; further cuts within a minute are only counted (connections_cut.{reason})"
 
 
-def _name_of(address: object) -> str:
-    """Return a peer's address for people; a unix socket's has no text."""
+def _choose_excess(connections: Mapping[int, _Connection], now_s: float) -> int:
+    """Return the one to cut: the longest idle, if over _IDLE_S; else one without messages; else
+    the newest.
+    """
+    idlest = min(connections, key=lambda fd: connections[fd].last_active_s)
+    if now_s - connections[idlest].last_active_s > _IDLE_S:
+        return idlest
+    *_, newest = connections
+    return next((fd for fd, each in connections.items() if not each.peers), newest)
+
+
+def _describe_peer(address: object) -> str:
+    """Return a peer's address as text; a unix socket's has none."""
     if isinstance(address, tuple):
         return f"{address[0]}:{address[1]}"
     return "a process of this machine"
 
 
-def own_bytes(statm: Path = Path("/proc/self/statm")) -> int | None:
-    """Return this process's resident memory that it shares with nobody; None where unknown."""
+def _identify(fd: int) -> tuple[int, int] | None:
     try:
-        _, resident, shared, *_ = statm.read_text("ascii").split()
+        status = os.fstat(fd)
     except OSError:
         return None
-    return (int(resident) - int(shared)) * _PAGE_BYTES
-
-
-def trim_memory() -> None:
-    """Give freed memory back to the machine, where the C library can."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
-
-
-def _inode(fd: int) -> int | None:
-    try:
-        return os.fstat(fd).st_ino
-    except OSError:
-        return None
+    return status.st_dev, status.st_ino
 
 
 def _received_bytes(fd: int) -> int:
-    """Return the bytes that a tcp connection has received; 0 where the kernel does not say."""
+    """Return the bytes that a tcp connection has received, 0 where the kernel does not count them.
+
+    0 also if the connection has ended and its number is another file's.
+    """
     try:
-        peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
+        end = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=fd)
     except OSError:
-        return 0  # it has ended, and its number may be a file's by now
+        return 0
     try:
-        answer = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
         return 0
     finally:
-        peer.detach()  # it is libzmq's
-    if len(answer) < _BYTES_RECEIVED_AT + 8:
+        end.detach()  # libzmq owns the descriptor
+    if len(info) < _TCP_INFO_BYTES:
         return 0
-    received: int = struct.unpack_from("=Q", answer, _BYTES_RECEIVED_AT)[0]
+    received: int = struct.unpack_from("=Q", info, _BYTES_RECEIVED_AT)[0]
     return received
-
-
-def _waiting_bytes(fd: int) -> int:
-    try:
-        waiting: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
-    except OSError:
-        return 0
-    return waiting

@@ -24,9 +24,11 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HOST: Final = re.compile(r"[0-9a-fA-F.:]+")
 _PORT_MAX: Final = 65_535
 _UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un.sun_path without its final zero
-_RESTING_SUFFIX: Final = ".resting"
-_IPC_PATH_BYTES_MAX: Final = _UNIX_PATH_BYTES_MAX - 4 - max(len(CLAIM_SUFFIX), len(_RESTING_SUFFIX))
-"""Leaves room for .k of another node process, and for where its slots are claimed or it rests."""
+_TEMPORARY_SUFFIX: Final = ".new"
+_IPC_PATH_BYTES_MAX: Final = (
+    _UNIX_PATH_BYTES_MAX - 4 - max(len(CLAIM_SUFFIX), len(_TEMPORARY_SUFFIX))
+)
+"""Leaves room for .k of another node process and the suffix of its other sockets."""
 
 _PROBE_DEADLINE_S: Final = 1.0
 _NAMES: Final = {"localhost": "127.0.0.1", "*": "0.0.0.0"}
@@ -71,7 +73,7 @@ class Endpoint:
 def parse_endpoint(text: str) -> Endpoint:
     """Return the endpoint that ``text`` names; ConfigError unless it is numeric tcp or ipc.
 
-    Whether others may reach it is ``check_exposure``'s to say.
+    ``check_exposure`` decides whether other machines may reach it.
     """
     if text.startswith("ipc://"):
         return _parse_ipc(text)
@@ -94,21 +96,22 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def check_exposure(endpoints: Iterable[Endpoint], *, has_keys: bool, is_insecure: bool) -> None:
-    """Raise ConfigError where strangers could reach an endpoint and nothing keeps them out."""
+    """Raise ConfigError where other machines could reach an endpoint without keys."""
     for endpoint in endpoints:
         if not (endpoint.is_local or has_keys or is_insecure):
             raise ConfigError(
                 f"bind: {endpoint} would be open to the network: make CURVE keys with `feeder "
                 "keygen` and set secret_key and client_keys (see systemd/feeder.toml), bind "
-                "tcp://127.0.0.1:PORT or ipc:///PATH, or type --insecure to let everybody in"
+                "tcp://127.0.0.1:PORT or ipc:///PATH, or type --insecure to let anyone connect"
             )
 
 
 @contextlib.contextmanager
 def created_with_mode(mode: int) -> Iterator[None]:
-    """Have socket files that are bound within this context be created with ``mode``.
+    """Create the socket files that are bound within this context with ``mode``.
 
-    So there is no moment at which more people could connect than later. For the whole process.
+    A chmod afterwards would leave a moment in which other users can connect. Sets the umask, so it
+    applies to all threads.
     """
     former = os.umask(0o777 & ~mode)
     try:
@@ -117,19 +120,19 @@ def created_with_mode(mode: int) -> Iterator[None]:
         os.umask(former)
 
 
-def resting_path(path: Path) -> Path:
-    """Return the name that a socket file has while its listener rests (see ``AcceptPause``)."""
-    return path.with_name(path.name + _RESTING_SUFFIX)
+def temporary_path(path: Path) -> Path:
+    """Return the name of a socket file until its listener is ready for clients."""
+    return path.with_name(path.name + _TEMPORARY_SUFFIX)
 
 
 def identify_file(path: Path) -> tuple[int, int]:
-    """Return what tells a file from another one that takes its name over later."""
+    """Return device and inode, which differ from those of a file that takes the name over."""
     status = path.lstat()
     return status.st_dev, status.st_ino
 
 
 def _is_folder(path: Path) -> bool:
-    """Tell whether a folder is there; OSError where that is not to be known."""
+    """Return whether the folder exists; OSError where that cannot be determined."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -137,10 +140,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def clear_stale_socket(path: Path) -> None:
-    """Remove the socket file of a daemon that is gone; there may be none.
+    """Remove the socket file of a dead daemon, if there is one.
 
-    ConfigError when something else lies there or its folder is missing, ResourceError when a daemon
-    listens on it or the file cannot be looked at or removed.
+    Raises ConfigError when the path is something else or its folder is missing, ResourceError when
+    a daemon listens on it or the file cannot be examined or removed.
     """
     folder = path.parent
     try:
@@ -151,11 +154,13 @@ def clear_stale_socket(path: Path) -> None:
         return
     except OSError as error:
         raise ResourceError(
-            f"ipc://{path} cannot be bound: {error.strerror}: let the daemon's user into {folder}, "
-            "or choose another path"
+            f"ipc://{path} cannot be bound: {error.strerror}: give the daemon's user access to "
+            f"{folder}, or choose another path"
         ) from error
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"bind: {path} exists and is no socket: remove it or choose another path")
+        raise ConfigError(
+            f"bind: {path} exists and is not a socket: remove it or choose another path"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_DEADLINE_S)
         problem = probe.connect_ex(os.fspath(path))
@@ -163,18 +168,18 @@ def clear_stale_socket(path: Path) -> None:
         return
     if problem == errno.EACCES:
         raise ResourceError(
-            f"the socket file {path} is another user's: stop the daemon that made it and remove "
-            "the file, or choose another path"
+            f"the socket file {path} is another user's: stop the daemon that created it and "
+            "remove the file, or choose another path"
         )
     if problem != errno.ECONNREFUSED:
         raise ResourceError(
-            f"ipc://{path} is in use by another process: stop that one or choose another path"
+            f"ipc://{path} is in use by another process: stop it or choose another path"
         )
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ResourceError(
-            f"the socket file {path} of a daemon that is gone cannot be removed: {error.strerror}"
+            f"the socket file {path} of a dead daemon cannot be removed: {error.strerror}"
         ) from error
 
 
@@ -182,23 +187,22 @@ def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
     if path.startswith("/") and "\0" not in path and not _is_file_name(path):
         raise ConfigError(
-            f"bind: the path of {printable(text)} is no UTF-8 in this locale: choose one of ASCII"
+            f"bind: the path of {printable(text)} is not UTF-8 in this locale: use ASCII only"
         )
     if not path.startswith("/") or "\0" in path:
         raise ConfigError(f"bind: {text!r} must give an absolute path: ipc:///run/feeder/socket")
     if len(path.encode("utf-8", "surrogatepass")) > _IPC_PATH_BYTES_MAX:
         raise ConfigError(
-            f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, which is what "
-            "the system allows for sockets: choose a shorter one"
+            f"bind: the path of {text!r} is longer than {_IPC_PATH_BYTES_MAX} bytes, the system's "
+            "limit for sockets: choose a shorter one"
         )
     return Endpoint("ipc", "", 0, path)
 
 
 def _is_file_name(path: str) -> bool:
-    """Return whether libzmq, which is given UTF-8, and the system mean the same file by ``path``.
+    """Return whether ``path`` is the same file for libzmq, which takes UTF-8, as for the system.
 
-    They do not where ``path`` has bytes that are no UTF-8, or other than ASCII in a locale that is
-    not of UTF-8.
+    It is not if ``path`` has bytes that are not UTF-8, or non-ASCII ones in a locale without UTF-8.
     """
     try:
         return os.fsencode(path) == path.encode()

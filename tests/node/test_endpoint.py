@@ -24,7 +24,7 @@ from feeder.node.router import Router
         ("ipc:///run/feeder/socket", "ipc:///run/feeder/socket"),
     ],
 )
-def test_loopback_and_ipc_are_understood(text: str, shown: str) -> None:
+def test_loopback_and_ipc_are_parsed(text: str, shown: str) -> None:
     assert str(parse_endpoint(text)) == shown
 
 
@@ -37,7 +37,7 @@ def test_loopback_and_ipc_are_understood(text: str, shown: str) -> None:
         ("tcp://192.168.1.2:1", "tcp://192.168.1.2:1"),
     ],
 )
-def test_addresses_that_others_can_reach_take_keys_or_a_typed_flag(text: str, shown: str) -> None:
+def test_addresses_that_others_can_reach_need_keys_or_a_typed_flag(text: str, shown: str) -> None:
     endpoint = parse_endpoint(text)
     assert str(endpoint) == shown
     assert not endpoint.is_local
@@ -66,7 +66,7 @@ def test_local_endpoints_need_no_keys() -> None:
         *("tcp://127.0.0.1:" + "1" * 5000, "tcp://[::1%lo]:1", "tcp://[::2%\n]:1"),
     ],
 )
-def test_what_means_nothing_is_refused(text: str) -> None:
+def test_malformed_endpoints_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^bind: ") as caught:
         parse_endpoint(text)
     assert str(caught.value).isprintable()
@@ -84,7 +84,7 @@ def test_node_processes_bind_side_by_side() -> None:
         parse_endpoint("tcp://127.0.0.1:65535").for_node(1)
 
 
-def test_a_stale_socket_file_is_removed(tmp_path: Path) -> None:
+def test_stale_socket_file_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(path))
@@ -93,7 +93,7 @@ def test_a_stale_socket_file_is_removed(tmp_path: Path) -> None:
     clear_stale_socket(path)
 
 
-def test_a_socket_that_somebody_listens_on_stays(tmp_path: Path) -> None:
+def test_socket_with_a_listener_stays(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as alive:
         alive.bind(str(path))
@@ -106,7 +106,7 @@ def test_a_socket_that_somebody_listens_on_stays(tmp_path: Path) -> None:
 def test_other_files_are_never_removed(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(ConfigError, match="is no socket"):
+    with pytest.raises(ConfigError, match="is not a socket"):
         clear_stale_socket(path)
     assert path.read_text() == "data"
     with pytest.raises(ConfigError, match="there is no folder"):
@@ -114,8 +114,8 @@ def test_other_files_are_never_removed(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def no_right_to_all_files() -> Iterator[None]:
-    """Let file modes count, as they do for a daemon that is not root."""
+def unprivileged() -> Iterator[None]:
+    """Run as another user than root, so that file modes apply."""
     user = os.geteuid()
     os.seteuid(user or 65_534)
     try:
@@ -124,20 +124,20 @@ def no_right_to_all_files() -> Iterator[None]:
         os.seteuid(user)
 
 
-def test_a_folder_that_cannot_be_looked_into_is_one_line(tmp_path: Path) -> None:
+def test_inaccessible_folder_is_an_error(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "deeper").mkdir(parents=True)
     closed.chmod(0)
     for path in (closed / "s", closed / "deeper" / "s"):
         with (
-            no_right_to_all_files(),
+            unprivileged(),
             pytest.raises(ResourceError, match=f"ipc://{path} cannot be bound: Permission denied"),
         ):
             clear_stale_socket(path)
     closed.chmod(0o700)
 
 
-def test_a_socket_of_another_user_is_not_taken_for_a_living_one(
+def test_socket_of_another_user_is_not_reported_as_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
@@ -146,13 +146,13 @@ def test_a_socket_of_another_user_is_not_taken_for_a_living_one(
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(path))
     path.chmod(0)
-    with no_right_to_all_files(), pytest.raises(ResourceError, match="is another user's: stop"):
+    with unprivileged(), pytest.raises(ResourceError, match="is another user's: stop"):
         clear_stale_socket(path)
     assert path.exists()
 
 
 @pytest.mark.parametrize("kind", [Router, ClaimListener])
-def test_a_socket_file_that_cannot_be_removed_hinders_no_end(
+def test_close_succeeds_where_the_socket_file_cannot_be_removed(
     tmp_path: Path, kind: type[Router] | type[ClaimListener]
 ) -> None:
     folder = tmp_path / "closed"
@@ -160,7 +160,7 @@ def test_a_socket_file_that_cannot_be_removed_hinders_no_end(
     listener = kind()
     listener.bind([parse_endpoint(f"ipc://{folder}/s")])
     folder.chmod(0)
-    with no_right_to_all_files():
+    with unprivileged():
         listener.close()
     folder.chmod(0o700)
     assert len(list(folder.iterdir())) == 1

@@ -1,4 +1,4 @@
-"""The node process's socket: whose connections are said to have ended."""
+"""The node process's socket: which connections have ended, and how it is bound and closed."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
-from feeder.node.endpoint import parse_endpoint
+from feeder.node.endpoint import parse_endpoint, temporary_path
 from feeder.node.router import Router
 from tests.support.daemon import wait_until
 from tests.support.misuse import dial_zmtp, frame
@@ -33,22 +33,22 @@ def endpoint(router: Router, tmp_path: Path, request: pytest.FixtureRequest) -> 
     return bound
 
 
-def hear(router: Router) -> bytes:
-    """Wait for the next message, and return whose it is."""
+def receive_peer(router: Router) -> bytes:
+    """Wait for the next message; return its peer."""
     received: list[tuple[bytes, bytes]] = []
 
-    def has_come() -> bool:
+    def has_arrived() -> bool:
         message = router.receive(time.monotonic())
         if message is not None:
             received.append(message)
         return message is not None
 
-    wait_until(has_come, "a message is here")
+    wait_until(has_arrived, "a message has arrived")
     return received[0][0]
 
 
-def hear_ends(router: Router, count: int) -> list[bytes]:
-    """Wait for the ends of so many connections, and return whose they were."""
+def await_ended(router: Router, count: int) -> list[bytes]:
+    """Wait until ``count`` connections have ended; return their peers."""
     ended: list[bytes] = []
 
     def have_ended() -> bool:
@@ -61,7 +61,7 @@ def hear_ends(router: Router, count: int) -> list[bytes]:
 
 
 def await_opened(router: Router, count: int) -> None:
-    """Read the monitor until so many connections were accepted in all."""
+    """Read the monitor until ``count`` connections have been accepted in all."""
 
     def are_open() -> bool:
         router.read_monitor(time.monotonic())
@@ -77,80 +77,77 @@ def descriptors() -> set[str]:
 def sockets() -> set[int]:
     found = set()
     for fd in map(int, descriptors()):
-        with contextlib.suppress(OSError):  # that was the folder's
+        with contextlib.suppress(OSError):  # that of /proc/self/fd, closed by now
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 found.add(fd)
     return found
 
 
-def test_who_has_left_is_said_to_have_ended_and_who_never_spoke_is_nobody(
+def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
     router: Router, endpoint: str
 ) -> None:
     speaker = dial_zmtp(endpoint)
     await_opened(router, 1)
     mute = dial_zmtp(endpoint)
     speaker.sendall(frame(b"x") * 2)
-    assert hear(router) == (peer := hear(router))
+    assert receive_peer(router) == (peer := receive_peer(router))
     assert router.take_ended() == []
     mute.close()
-    assert hear_ends(router, 1) == [b""]
+    assert await_ended(router, 1) == [b""]
     speaker.close()
-    assert hear_ends(router, 1) == [peer]
+    assert await_ended(router, 1) == [peer]
 
 
-@pytest.mark.parametrize("spoke", [True, False])
-def test_the_end_of_a_connection_is_not_taken_for_its_successors(
-    router: Router, endpoint: str, spoke: bool
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_end_of_a_connection_is_not_attributed_to_its_numbers_next_one(
+    router: Router, endpoint: str, has_sent: bool
 ) -> None:
-    """Its number went to a newcomer, whose message came before the news of that was read."""
+    """The new connection's message is received before the monitor events of either are read."""
 
-    def succeed() -> bool:
-        """Return whether the number was the same."""
+    def reconnect() -> bool:
+        """Return whether the number was reused."""
         before = descriptors()
         former = b""
         with dial_zmtp(endpoint) as client:
-            if spoke:
+            if has_sent:
                 client.sendall(frame(b"former"))
-                former = hear(router)
+                former = receive_peer(router)
             else:
                 await_opened(router, router.counters.connections_opened + 1)
             during = descriptors()
         wait_until(lambda: len(descriptors()) <= len(before), "the former has ended")
         with dial_zmtp(endpoint) as client:
-            client.sendall(frame(b"newcomer"))
-            newcomer = hear(router)
+            client.sendall(frame(b"next"))
+            following = receive_peer(router)
             is_same = descriptors() == during
             assert router.take_ended() == [former]
-        assert hear_ends(router, 1) == [newcomer]
-        wait_until(lambda: len(descriptors()) <= len(before), "the newcomer has ended")
+        assert await_ended(router, 1) == [following]
+        wait_until(lambda: len(descriptors()) <= len(before), "the next one has ended")
         return is_same
 
-    wait_until(succeed, "a newcomer gets the number of the former")
+    wait_until(reconnect, "a connection reuses the number of the former one")
 
 
-def test_last_words_read_after_the_end_are_of_one_who_has_ended(
+def test_message_read_after_the_end_of_its_connection_reports_its_peer_as_ended(
     router: Router, endpoint: str
 ) -> None:
-    """Not of whoever has the number now, nor of nobody."""
     before = descriptors()
     with dial_zmtp(endpoint) as client:
-        client.sendall(frame(b"last words"))
-        wait_until(lambda: router.has_unread, "they are here")
+        client.sendall(frame(b"last message"))
+        wait_until(lambda: router.has_unread, "it has arrived")
     wait_until(lambda: len(descriptors()) <= len(before), "the former has ended")
     assert router.take_ended() == []
-    former = hear(router)
+    former = receive_peer(router)
     assert set(router.take_ended()) == {former, b""}
     with dial_zmtp(endpoint) as client:
         client.sendall(frame(b"x"))
-        assert hear(router) != former
+        assert receive_peer(router) != former
         assert router.take_ended() == []
 
 
-def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
-    router: Router, tmp_path: Path
-) -> None:
+def test_close_is_bounded_while_monitor_events_are_unread(router: Router, tmp_path: Path) -> None:
     router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
-    with contextlib.suppress(BlockingIOError):  # nobody is taken in any more
+    with contextlib.suppress(BlockingIOError):  # the backlog is full
         for _ in range(5000):
             with socket.socket(socket.AF_UNIX) as caller:
                 caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
@@ -160,7 +157,7 @@ def test_closing_waits_for_nobody_where_the_news_of_connections_is_not_read(
     assert time.monotonic() - begun_s < 5.0
 
 
-def test_a_socket_file_that_cannot_get_its_name_is_an_error_and_none_stays(
+def test_socket_file_that_cannot_be_renamed_is_an_error_and_leaves_no_file(
     router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -173,19 +170,19 @@ def test_a_socket_file_that_cannot_get_its_name_is_an_error_and_none_stays(
     router.close()
 
 
-def test_who_is_too_many_and_gone_is_not_cut_where_its_number_is_something_elses(
+def test_ended_connection_beyond_the_maximum_is_not_cut_where_its_number_is_reused(
     tmp_path: Path,
 ) -> None:
-    """As a worker's channel, which the node process opened before it read the news."""
+    """As by a worker's channel, opened before the monitor events were read."""
     with contextlib.closing(Router(connections_max=1)) as router:
         (endpoint,) = router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
         router.read_monitor(time.monotonic())
         with dial_zmtp(endpoint) as client:
             client.sendall(frame(b"x"))
-            hear(router)
+            receive_peer(router)
             before = sockets()
-            with dial_zmtp(endpoint) as newcomer:
-                (number,) = sockets() - before - {newcomer.fileno()}
+            with dial_zmtp(endpoint) as excess:
+                (number,) = sockets() - before - {excess.fileno()}
             wait_until(lambda: number not in sockets(), "it has ended")
             ours, theirs = socket.socketpair()
             with ours, theirs:
@@ -194,3 +191,18 @@ def test_who_is_too_many_and_gone_is_not_cut_where_its_number_is_something_elses
                 theirs.send(b"x")
                 assert ours.recv(1) == b"x"
             assert router.counters.connections_cut == {}
+
+
+def test_ipc_socket_is_bound_under_a_temporary_name_and_a_live_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    path, temporary = tmp_path / "s", temporary_path(tmp_path / "s")
+    with contextlib.closing(Router(socket_mode=0o660)) as router:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.fspath(temporary))
+            listener.listen()
+            with pytest.raises(ResourceError, match="in use"):
+                router.bind([parse_endpoint(f"ipc://{path}")])
+        router.bind([parse_endpoint(f"ipc://{path}")])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert list(tmp_path.iterdir()) == [path], "a stale temporary file is replaced"

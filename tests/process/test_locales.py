@@ -194,7 +194,7 @@ def test_an_ipc_path_that_libzmq_would_read_otherwise_is_refused(
     run(environ, "pack", source, bytes(tmp_path / "packed"))
     data = b"d=" + bytes(tmp_path / "packed")
     said = run(environ, "serve", "--data", data, "--bind", b"ipc:///run/\xfc", status=2).stderr
-    assert b"is no UTF-8 in this locale" in said
+    assert b"is not UTF-8 in this locale" in said
     run(
         environ,
         "status",
