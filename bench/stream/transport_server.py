@@ -22,6 +22,7 @@ from bench.daemon import DATASET_NAME
 from feeder import __version__
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
+from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
@@ -43,23 +44,13 @@ class _InstantPool(WorkerPool):
 
     def __init__(self, report: Callable[[PoolEvent], None]) -> None:
         configure = Configure(datasets={}, open_shards=1, self_test=False)
-        super().__init__(1, configure, _NoPolls(), report)
+        super().__init__(1, configure, PollSet(), report)
         self.filled: deque[int] = deque()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
         """Take a chunk; sessions need no memory of ours."""
         if isinstance(message, Fill):
             self.filled.append(message.ticket)
-
-
-class _NoPolls:
-    """Where nothing has to be polled: there are no worker processes."""
-
-    def add(self, source: int, call: Callable[[], None], /) -> None:
-        """Never called."""
-
-    def remove(self, source: int, /) -> None:
-        """Never called."""
 
 
 def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:

@@ -1,12 +1,13 @@
-"""Where clients of this machine come for their slots: unix sockets beside the ipc endpoints.
+"""Unix sockets beside the ipc endpoints, where clients of this machine claim their slots.
 
-Who claims a session's slots gets a descriptor that can only be read, and keeps the connection for
-as long as it reads them: its end, which the kernel sends whatever kills the client, is how the node
-process learns that nobody reads any more. Who connects and claims nothing is sent away; at most
-``callers_max`` may be about to. Invariant: one thread uses this object, and no call waits.
+A client that claims a session's slots gets a read-only descriptor and keeps the connection open for
+as long as it reads them. The kernel closes the connection whatever ends the client, so its end
+means that the slots are no longer read. A connection without a claim is closed after a deadline, or
+when there are more than ``callers_max``. Invariant: one thread uses this object, and no call waits.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -18,43 +19,38 @@ from typing import Final, Protocol
 from feeder.errors import ProtocolError, ResourceError
 from feeder.metrics import ClaimCounters
 from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
+from feeder.node.poll_set import PollSet
 from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer
 from feeder.worker.slot_memory import SlotMemory
 
 _BACKLOG: Final = 64
 CALLERS_MAX: Final = 64
 _CLAIM_DEADLINE_S: Final = 5.0
-_PAUSE_S: Final = 0.1
-"""Without descriptors no connection can be taken, and the listener would wake us for ever."""
+_RETRY_S: Final = 0.1
+"""After running out of descriptors: until one is free, the listener stays readable, so polling it
+would spin."""
 
 _log = logging.getLogger(__name__)
 
 
-class PollSet(Protocol):
-    """Who polls the sockets."""
-
-    def add(self, source: int, call: Callable[[], None], /) -> None:
-        """Begin to poll a descriptor, and call when it has input or has ended."""
-
-    def remove(self, source: int, /) -> None:
-        """End polling it."""
-
-
 class ClaimHandler(Protocol):
-    """Who decides about claims."""
+    """Decides about claims."""
 
     def on_claim(self, connection: int, session: int) -> None:
         """Answer with ``grant`` or ``refuse``, at once or later."""
 
     def on_holder_gone(self, session: int, has_died: bool) -> None:
-        """Hear that who was granted a session's slots reads them no more."""
+        """Handle that the client with a session's slots has ended its connection.
+
+        ``has_died``: without a farewell.
+        """
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
     socket: socket.socket
     claim_by_s: float
-    session: int | None = None  # whose slots it was granted
+    session: int | None = None  # the session whose slots it was granted
     has_claimed: bool = False
 
 
@@ -62,7 +58,7 @@ class ClaimListener:
     """Listens for claims and keeps the connections; ``close()`` is idempotent."""
 
     def __init__(self, *, socket_mode: int = 0o600, callers_max: int = CALLERS_MAX) -> None:
-        """``socket_mode`` is that of the socket files; ``callers_max`` may be about to claim."""
+        """``socket_mode`` is that of the socket files; ``callers_max`` caps those yet to claim."""
         self._callers_max = callers_max
         self._socket_mode = socket_mode
         self.counters = ClaimCounters()
@@ -70,10 +66,10 @@ class ClaimListener:
         self._files: dict[Path, tuple[int, int]] = {}
         self._connections: dict[int, _Connection] = {}
         self._next_connection = 1
-        self._polls: PollSet | None = None
-        self._keeper: ClaimHandler | None = None
+        self._poll_set: PollSet | None = None
+        self._handler: ClaimHandler | None = None
         self._clock: Callable[[], float] = lambda: 0.0
-        self._resume_s = float("inf")  # when listeners that were paused are polled again
+        self._resume_s = float("inf")  # when the listeners are polled again
 
     @property
     def deadline_s(self) -> float:
@@ -98,13 +94,13 @@ class ClaimListener:
                 raise ResourceError(f"{path} cannot be bound: {error.strerror}") from error
             self._files[path] = identify_file(path)
 
-    def attend(self, polls: PollSet, keeper: ClaimHandler, clock: Callable[[], float]) -> None:
-        """Begin to take connections; those who came before are waiting."""
-        self._polls, self._keeper, self._clock = polls, keeper, clock
+    def start(self, poll_set: PollSet, handler: ClaimHandler, clock: Callable[[], float]) -> None:
+        """Begin to accept connections; earlier ones wait in the backlog."""
+        self._poll_set, self._handler, self._clock = poll_set, handler, clock
         self._poll_listeners()
 
     def grant(self, connection: int, session: int, memory: SlotMemory) -> bool:
-        """Pass a descriptor of the memory on; False when that is not possible."""
+        """Send a read-only descriptor of the memory; False when that is not possible."""
         holder = self._connections.get(connection)
         if holder is None:
             return False
@@ -117,7 +113,7 @@ class ClaimListener:
             return False
         try:
             socket.send_fds(holder.socket, [encode_answer()], [reader])
-        except OSError:  # it is gone, or never made room for one packet
+        except OSError:  # it has ended, or its buffer is full
             self._drop(connection)
             return False
         finally:
@@ -126,7 +122,7 @@ class ClaimListener:
         return True
 
     def refuse(self, connection: int, reason: str) -> None:
-        """Say why not, and end the connection."""
+        """Send the reason and close the connection."""
         refused = self._connections.get(connection)
         if refused is not None:
             self.counters.claims_refused += 1
@@ -135,7 +131,7 @@ class ClaimListener:
             self._drop(connection)
 
     def run_due(self, now_s: float) -> None:
-        """Send those away who claim nothing, and take connections again after a pause."""
+        """Close connections without a claim that are overdue; accept again after a shortage."""
         for number, connection in list(self._connections.items()):
             if not connection.has_claimed and connection.claim_by_s <= now_s:
                 self._drop(number)
@@ -144,10 +140,7 @@ class ClaimListener:
             self._poll_listeners()
 
     def close(self) -> None:
-        """End all connections, which tells no client anything it must act upon; remove the files.
-
-        What clients have mapped stays theirs to read.
-        """
+        """Close all connections and remove the files; clients can read what they have mapped."""
         for connection in self._connections.values():
             connection.socket.close()
         self._connections.clear()
@@ -161,21 +154,21 @@ class ClaimListener:
         self._files.clear()
 
     def _poll_listeners(self) -> None:
-        assert self._polls is not None, "attended before anything is polled"
+        assert self._poll_set is not None, "started before anything is polled"
         for listener in self._listeners.values():
-            self._polls.add(listener.fileno(), lambda listener=listener: self._on_caller(listener))  # type: ignore[misc]
+            self._poll_set.add(listener.fileno(), functools.partial(self._on_caller, listener))
 
     def _on_caller(self, listener: socket.socket) -> None:
-        assert self._polls is not None, "callers are heard through the polls"
+        assert self._poll_set is not None, "called by the poll set"
         try:
             caller, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            _log.warning("no descriptor for a client's claim: %s", error.strerror)
+            _log.warning("a claim of slots cannot be accepted: %s", error.strerror)
             for each in self._listeners.values():
-                self._polls.remove(each.fileno())
-            self._resume_s = self._clock() + _PAUSE_S
+                self._poll_set.remove(each.fileno())
+            self._resume_s = self._clock() + _RETRY_S
             return
         caller.setblocking(False)
         waiting = [n for n, c in self._connections.items() if not c.has_claimed]
@@ -183,11 +176,11 @@ class ClaimListener:
             self._drop(waiting[0])
         number, self._next_connection = self._next_connection, self._next_connection + 1
         self._connections[number] = _Connection(caller, self._clock() + _CLAIM_DEADLINE_S)
-        self._polls.add(caller.fileno(), lambda: self._on_packet(number))
+        self._poll_set.add(caller.fileno(), lambda: self._on_packet(number))
 
     def _on_packet(self, number: int) -> None:
-        """Take in a claim; after one, a farewell or the end."""
-        assert self._keeper is not None, "packets are heard through the polls"
+        """Read a claim or, after one, a farewell or the end of the connection."""
+        assert self._handler is not None, "called by the poll set"
         connection = self._connections[number]
         try:
             packet = connection.socket.recv(CLAIM_BYTES + 1)
@@ -204,12 +197,12 @@ class ClaimListener:
             self.refuse(number, str(error))
             return
         connection.has_claimed = True
-        self._keeper.on_claim(number, session)
+        self._handler.on_claim(number, session)
 
     def _drop(self, number: int, *, has_died: bool = False) -> None:
-        assert self._polls is not None, "there are connections only while they are polled"
+        assert self._poll_set is not None, "connections are accepted only once started"
         connection = self._connections.pop(number)
-        self._polls.remove(connection.socket.fileno())
+        self._poll_set.remove(connection.socket.fileno())
         connection.socket.close()
-        if connection.session is not None and self._keeper is not None:
-            self._keeper.on_holder_gone(connection.session, has_died)
+        if connection.session is not None and self._handler is not None:
+            self._handler.on_holder_gone(connection.session, has_died)

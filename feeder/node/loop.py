@@ -1,17 +1,15 @@
-"""The loop of a node process: one thread that polls clients, workers, supervisor and signals.
+"""The event loop of a node process: one thread polls clients, workers, supervisor and signals.
 
 It sleeps until a descriptor is readable or the next deadline has come, so an idle node process
-takes no time. What arrives goes to the service, which knows what to do about it.
+uses no CPU. What it reads, the service handles.
 """
 
 import gc
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
-
-import zmq
 
 from feeder import __version__
 from feeder.node.claim_listener import ClaimListener
@@ -23,6 +21,7 @@ from feeder.node.messages import (
     NodeToSupervisor,
     SupervisorToNode,
 )
+from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
@@ -37,79 +36,54 @@ from feeder.session.events import DrainAsked
 from feeder.worker.messages import Configure, DatasetSource
 
 CHUNK_DEADLINE_S: Final = 30.0
-"""A chunk takes some 30 ms; a worker that is silent for so long waits for a dead disk or hangs."""
+"""A chunk takes some 30 ms; a worker silent for this long hangs or waits for a dead disk."""
 
 _FRAMES_A_TURN: Final = 64
-"""Frames of clients that are read before workers are looked at again."""
+"""Frames of clients that are read before workers are polled again."""
 
 INCARNATION_BITS: Final = 63
 _WASTE_BYTES_A_S: Final = 25e6
-"""So much misuse is read in a second, as Router counts it: some 6000 frames, 3 % of a core. More
-waits in its senders' sockets."""
+"""Limit of misuse that is read in a second, as counted by Router: some 6000 frames, 3 % of a core.
+More waits in its senders' sockets."""
 
 _WASTE_BYTES_A_TURN: Final = 256 * 1024
-"""After so much a pause is due; 10 ms, which no client notices."""
+"""A turn ends after this much; the pause after it is 10 ms, too short for clients to notice."""
 
 _SLEEP_MAX_S: Final = 60.0
 _DRAIN_RECHECK_S: Final = 0.01
 
 _log = logging.getLogger(__name__)
 
-Source = zmq.Socket[bytes] | int
-
-
-class _PollSet:
-    """What is polled for input, each with what to call then."""
-
-    def __init__(self) -> None:
-        self._poller = zmq.Poller()
-        self._calls: dict[object, Callable[[], None]] = {}
-
-    def add(self, source: Source, call: Callable[[], None]) -> None:
-        self._poller.register(source, zmq.POLLIN)
-        self._calls[source] = call
-
-    def remove(self, source: Source) -> None:
-        self._poller.unregister(source)
-        del self._calls[source]
-
-    def run(self, timeout_s: float) -> None:
-        """Wait for input, for ``timeout_s`` at most, and make the calls."""
-        for source, _ in self._poller.poll(max(0, int(timeout_s * 1000) + 1)):
-            call = self._calls.get(source)
-            if call is not None:  # else removed by a call before
-                call()
-
 
 class NodeLoop:
-    """Serves clients until it is told to drain, or the supervisor is gone."""
+    """Serves clients until it has drained or the supervisor has ended."""
 
     def __init__(
         self,
         config: NodeConfig,
         datasets: Mapping[str, ServedDataset],
         router: Router,
-        door: ClaimListener,
+        claim_listener: ClaimListener,
         control: Channel[NodeToSupervisor, SupervisorToNode],
         wakeup: SignalWakeup,
         log: LineStream,
         cache: DecodedCache | None,
     ) -> None:
-        """Take what was opened before; ``run`` starts the workers and closes them."""
+        """The arguments stay the caller's to close; ``run`` starts and ends the workers."""
         self._cache = cache
         self._config = config
         self._datasets = datasets
         self._router = router
-        self._door = door
+        self._claim_listener = claim_listener
         self._control = control
         self._wakeup = wakeup
         self._log = log
-        self._polls = _PollSet()
-        self._polls.add(wakeup.fileno(), self._on_signal)
-        self._polls.add(control.fileno(), self._on_control)
-        self._polls.add(router.monitor, self._on_monitor)
-        if router.zap is not None:  # clients wait in their handshakes while workers start
-            self._polls.add(router.zap.socket, router.zap.answer)
+        self._poll_set = PollSet()
+        self._poll_set.add(wakeup.fileno(), self._on_signal)
+        self._poll_set.add(control.fileno(), self._on_control)
+        self._poll_set.add(router.monitor, self._on_monitor)
+        if router.zap is not None:  # from the start: clients wait for it in their handshakes
+            self._poll_set.add(router.zap.socket, router.zap.answer)
         self._pool = WorkerPool(
             config.workers,
             Configure(
@@ -123,7 +97,7 @@ class NodeLoop:
                 self_test=True,
                 cache=None if cache is None else cache.plan,
             ),
-            self._polls,
+            self._poll_set,
             self._on_worker,
             None if cache is None else cache.fileno(),
             may_give_up=not config.is_successor,
@@ -131,7 +105,7 @@ class NodeLoop:
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
         self._drain_by_s: float | None = None
-        self._resume_s = float("inf")  # when clients are heard again, after misuse
+        self._resume_s = float("inf")  # when clients are polled again, after misuse
         self._is_over = False
 
     def run(
@@ -142,22 +116,22 @@ class NodeLoop:
     ) -> None:
         """Start the workers, report, serve, drain. Raises FeederError when workers cannot start.
 
-        The arguments are passed on in the report.
+        The arguments become part of the report.
         """
         try:
             self._pool.start()
             now_s = time.monotonic()
             while not self._is_over:
                 due_s = max(now_s, self._next_deadline_s())
-                self._polls.run(due_s - time.monotonic())
+                self._poll_set.run(due_s - time.monotonic())
                 now_s = time.monotonic()
                 self._pool.run_due(now_s)
-                self._door.run_due(now_s)
+                self._claim_listener.run_due(now_s)
                 self._router.run_due(now_s)
                 self._log.report_dropped()
                 if self._resume_s <= now_s:
                     self._resume_s = float("inf")
-                    self._polls.add(self._router.socket, self._on_clients)
+                    self._poll_set.add(self._router.socket, self._on_clients)
                 if self._service is not None:
                     self._service.on_disconnected(self._router.take_ended(), now_s)
                     self._service.run_due(now_s, due_s)
@@ -169,8 +143,8 @@ class NodeLoop:
             shortage = explain_shortage(error)
             if shortage is None or self._ready is None:
                 raise
-            # Exit, so that a successor starts with the sessions' memory freed. A reported error
-            # would be taken for a failure to start.
+            # Exit, so that a successor starts with the sessions' memory freed. The supervisor would
+            # take a reported error for a failure to start.
             _log.error("%s", shortage)
             raise SystemExit(shortage.exit_status) from error
         finally:
@@ -182,7 +156,7 @@ class NodeLoop:
         warnings: tuple[str, ...],
         library_warnings: tuple[str, ...],
     ) -> NodeReady:
-        """Say that all workers are up; return what was said."""
+        """Report to the supervisor that all workers are up; return the report."""
         ready = NodeReady(
             endpoints=endpoints,
             worker_pids=self._pool.pids,
@@ -195,7 +169,7 @@ class NodeLoop:
         return ready
 
     def _begin_service(self, ready: NodeReady, neighbours: Neighbours) -> None:
-        """Take clients now that they can be told everything; what they sent before is waiting."""
+        """Begin to serve clients; their earlier messages are queued in the socket."""
         config = self._config
         self._service = NodeService(
             self._datasets,
@@ -213,7 +187,7 @@ class NodeLoop:
                 client_recipes_max=config.client_recipes_max,
             ),
             NodeIdentity(
-                # Two daemons of a host differ in what they bind, and clients in how they sort.
+                # The endpoint tells two daemons of a host apart.
                 node=f"{config.name} {printable(ready.endpoints[0])}",
                 number=config.number,
                 incarnation=secrets.randbits(INCARNATION_BITS),
@@ -223,7 +197,7 @@ class NodeLoop:
                 libraries=ready.libraries,
             ),
             self._router,
-            self._door,
+            self._claim_listener,
             self._pool,
             len(ready.warnings),
             self._cache,
@@ -233,13 +207,13 @@ class NodeLoop:
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))
         gc.collect()
-        gc.freeze()  # what is here stays: no collection need look at it again
-        self._polls.add(self._router.socket, self._on_clients)
-        self._door.attend(self._polls, self._service, time.monotonic)
+        gc.freeze()  # permanent objects: no collection needs to scan them again
+        self._poll_set.add(self._router.socket, self._on_clients)
+        self._claim_listener.start(self._poll_set, self._service, time.monotonic)
 
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
-        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._door.deadline_s]
+        deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
         deadlines += [self._resume_s, self._router.deadline_s]
         if self._log.has_dropped:
             deadlines.append(now_s + REPORT_PAUSE_S)
@@ -250,15 +224,15 @@ class NodeLoop:
         return min(deadlines)
 
     def _end_if_drained(self, now_s: float) -> None:
-        assert self._drain_by_s is not None, "asked only while draining"
+        assert self._drain_by_s is not None, "called only while draining"
         if self._service is None or self._service.is_settled:
             self._is_over = True
         elif now_s >= self._drain_by_s:
-            _log.warning("some clients did not take what they had asked for before the drain ended")
+            _log.warning("the drain ended before all requested batches were delivered")
             self._is_over = True
 
     def _on_worker(self, report: PoolEvent) -> None:
-        if self._service is not None:  # else it is asked who has come up when it begins
+        if self._service is not None:  # else _begin_service reports the workers that are up
             self._service.on_worker(report)
 
     def _on_clients(self) -> None:
@@ -273,8 +247,8 @@ class NodeLoop:
             if received is None or wasted >= _WASTE_BYTES_A_TURN:
                 break
         if wasted:
-            # The socket takes turns between clients: after the pause each is heard as before.
-            self._polls.remove(self._router.socket)
+            # libzmq reads from its peers in turn, so after the pause all get their share as before.
+            self._poll_set.remove(self._router.socket)
             self._resume_s = time.monotonic() + wasted / _WASTE_BYTES_A_S
 
     def _on_monitor(self) -> None:
@@ -284,13 +258,13 @@ class NodeLoop:
         try:
             message = self._control.receive()
         except ChannelClosedError:
-            _log.warning("the supervisor is gone: this node process ends")
+            _log.warning("the supervisor has ended: this node process ends, too")
             self._is_over = True
             return
         if isinstance(message, Drain):
             self._drain()
         elif isinstance(message, Neighbours):
-            assert self._ready is not None, "neighbours are told to who is ready"
+            assert self._ready is not None, "Neighbours follows NodeReady"
             self._begin_service(self._ready, message)
 
     def _on_signal(self) -> None:

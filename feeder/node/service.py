@@ -1,8 +1,7 @@
-"""What a node process does about events: asks the state machine, and carries out what it says.
+"""Turns a node process's input into events of the state machine, and carries out its instructions.
 
-For a chunk that is: one message to the client whose pixels are not copied, and one small packet to
-the worker. Decisions are the state machine's; this module only turns bytes into events and
-instructions into calls.
+All decisions are the state machine's. A chunk costs one message to the client, whose pixels are not
+copied, and one small packet to the worker.
 """
 
 import logging
@@ -46,11 +45,12 @@ from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 _SESSION_BITS: Final = 63
 
 _STALL_S: Final = 0.5
-"""Later than that to what is due: it is ten times a second while anybody is connected. Clients ping
-every second, and the shortest lease is 2 s: less than this costs nobody his lease."""
+"""A wake-up this late means that the process was suspended: while sessions are open it is due ten
+times a second. Clients ping every second and the shortest lease is 2 s, so shorter stalls cannot
+expire a lease."""
 
 _CATCH_UP_S: Final = 1.0
-"""Until all is read that waits after that, in libzmq's thread too."""
+"""Time to drain the backlog after a stall, including what libzmq's thread has not read."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class NodeService:
         limits: SessionLimits,
         identity: NodeIdentity,
         router: Router,
-        door: ClaimListener,
+        claim_listener: ClaimListener,
         pool: WorkerPool,
         placement_warnings: int,
         cache: DecodedCache | None = None,
@@ -74,44 +74,43 @@ class NodeService:
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
-        ``placement_warnings`` is how often this process did not get its place as planned,
-        ``library_warnings`` how many things are wrong with its libraries, ``restarts`` how many
-        processes before it have crashed.
+        ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
+        ``restarts`` is how many predecessors of this process have crashed.
         """
         self._placement_warnings = placement_warnings
         self._library_warnings = library_warnings
         self._cache = cache
         self._restarts = restarts
         self._router = router
-        self._door = door
+        self._claim_listener = claim_listener
         self._pool = pool
         self._limits = limits
         self._identity = identity
         self._counters = SessionCounters()
         self._table = SessionTable(datasets, limits, identity, self._counters)
         self._slots = SlotStore()
-        self._shares = FairShare()
-        self._open: dict[int, OpenSession] = {}  # what a worker that comes up is told
-        self._unreachable: dict[bytes, float] = {}  # since when ``run_due`` knows, inf: not yet
+        self._fair_share = FairShare()
+        self._open: dict[int, OpenSession] = {}  # sent to each new worker
+        self._unreachable: dict[bytes, float] = {}  # when ``run_due`` first saw it, inf: not yet
         self._started_s = time.monotonic()
-        self._judge_at_s = 0.0  # nobody is taken for silent before
+        self._catch_up_by_s = 0.0  # no lease or deadline expires before
 
     @property
     def deadline_s(self) -> float:
-        """When ``run_due`` is due, if nothing arrives before."""
+        """When ``run_due`` is due."""
         if self._unreachable and not self._router.has_unread:
             return 0.0
-        return min(max(self._table.check_at_s, self._judge_at_s), self._slots.recheck_at_s)
+        return min(max(self._table.check_at_s, self._catch_up_by_s), self._slots.recheck_at_s)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was asked for is filled, sent, and out of the socket."""
+        """Whether all requested batches are filled, sent, and out of the socket."""
         return self._table.is_idle and not self._slots.is_lent
 
     def apply(self, event: events.Event, at_s: float | None = None) -> None:
-        """Have the state machine handle an event, and carry out what follows, to the end.
+        """Have the state machine handle an event, and carry out all that follows.
 
-        It happens at ``at_s``, by default now.
+        The event's time is ``at_s``, by default now.
         """
         events = deque([event])
         while events:
@@ -122,7 +121,7 @@ class NodeService:
                     events.append(following)
 
     def on_worker(self, report: PoolEvent) -> None:
-        """Act upon what a worker reports."""
+        """Handle a worker's report."""
         match report:
             case Filled():
                 self.apply(events.ChunkFilled(report.ticket))
@@ -140,38 +139,37 @@ class NodeService:
                 self.apply(events.ChunkFailed(report.ticket, report.code, report.message))
 
     def on_claim(self, connection: int, session: int) -> None:
-        """Act upon a claim of a session's slots."""
+        """Handle a claim of a session's slots."""
         self.apply(events.SlotsClaimed(session, connection))
 
     def on_holder_gone(self, session: int, has_died: bool) -> None:
-        """Act upon the end of who mapped a session's slots."""
+        """Handle the end of the connection of a client that mapped a session's slots."""
         self.apply(events.HolderGone(session, has_died))
 
     def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
-        """Act upon the end of connections: whose they were, b"" of who never spoke."""
+        """Handle the end of peers' connections; b"" stands for one without messages."""
         for peer in filter(None, peers):
             self._unreachable.setdefault(peer, float("inf"))
         if peers:
             self.recheck_slots(now_s)
 
     def on_frame(self, peer: bytes, frame: bytes) -> None:
-        """Act upon a frame from a client; what does not parse is counted and dropped.
-
-        So is what comes from a client that says far more than the batches account for.
-        """
+        """Handle a frame from a client; count and drop what is malformed or over its rate."""
         now_s = time.monotonic()
-        if not self._shares.may_speak(peer, now_s):
+        if not self._fair_share.may_speak(peer, now_s):
             self._router.waste(len(frame))
             self._router.counters.drop("over-rate")
-            if self._shares.is_to_be_told(peer, now_s):
-                self._send(peer, Refused(code="rate", message=_too_much(self._router.account())))
+            if self._fair_share.is_to_be_told(peer, now_s):
+                self._send(
+                    peer, Refused(code="rate", message=_explain_rate(self._router.account()))
+                )
             return
         message = self._decode(peer, frame)
         if message is None:
             self._router.waste(len(frame))
-            self._shares.charge(peer, MALFORMED_COST)
+            self._fair_share.charge(peer, MALFORMED_COST)
             return
-        self._shares.charge(peer, cost_of(message))
+        self._fair_share.charge(peer, cost_of(message))
         if isinstance(message, Hello):
             fresh, account = secrets.randbits(_SESSION_BITS), self._router.account()
             self.apply(events.MessageReceived(peer, message, fresh, available_bytes(), account))
@@ -181,26 +179,25 @@ class NodeService:
             self.apply(events.MessageReceived(peer, message))
 
     def run_due(self, now_s: float, due_s: float) -> None:
-        """Do what is due by now: slots that have come back, leases, deadlines of workers.
+        """Do what is due by now: returned slots, leases, deadlines of workers.
 
-        ``due_s`` is when the caller meant to be here at the latest. Where it was held up (stopped,
-        say), what others said meanwhile is read first.
+        ``due_s`` is when this call was due. After a stall the backlog of messages is read before
+        any lease expires.
         """
         if now_s - due_s > _STALL_S:
-            self._judge_at_s = now_s + _CATCH_UP_S
+            self._catch_up_by_s = now_s + _CATCH_UP_S
         if self._unreachable:
             self._report_unreachable(now_s)
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
-        if max(self._table.check_at_s, self._judge_at_s) <= now_s:
+        if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
             self.apply(events.ClockAdvanced(), now_s)
 
     def _report_unreachable(self, now_s: float) -> None:
-        """Tell of peers whose connection is over, once what they said before it was read.
+        """Report peers whose connections have ended, once their last messages have been read.
 
-        Otherwise a client that says Bye and leaves would be taken for lost by whoever was just
-        about to send it something. Others who never stop saying something delay that, but not for
-        ever.
+        Otherwise a client whose Bye is still unread would count as lost. Under a steady stream of
+        messages of other peers this waits _CATCH_UP_S at most.
         """
         has_unread = self._router.has_unread
         for peer, since_s in list(self._unreachable.items()):
@@ -211,16 +208,16 @@ class NodeService:
                 self.apply(events.PeerGone(peer))
 
     def recheck_slots(self, now_s: float) -> None:
-        """Look whether slots that are wanted back have come back."""
+        """Handle the slots that the socket has finished reading."""
         for event in self._slots.recheck(now_s):
             self.apply(event)
 
     def counters(self) -> Counters:
-        """Return all that is counted here, and how things stand, by name."""
+        """Return all counters and gauges of this node process, by name."""
         groups = (
             self._counters,
             self._router.counters,
-            self._door.counters,
+            self._claim_listener.counters,
             self._pool.counters,
             log_lines.counters,
         )
@@ -252,7 +249,7 @@ class NodeService:
         }
 
     def _carry_out(self, instruction: events.Instruction, now_s: float) -> events.Event | None:
-        """Do what the state machine says; return what it is to be told of that."""
+        """Carry out an instruction; return the event that results from it, if any."""
         match instruction:
             case events.SendChunk():
                 self._send_chunk(instruction)
@@ -266,10 +263,10 @@ class NodeService:
             case events.OpenSlots():
                 return self._open_slots(instruction)
             case events.ShareSlots(session, connection):
-                if not self._door.grant(connection, session, self._slots.memory(session)):
+                if not self._claim_listener.grant(connection, session, self._slots.memory(session)):
                     return events.HolderGone(session)
             case events.RefuseClaim(connection, reason):
-                self._door.refuse(connection, reason)
+                self._claim_listener.refuse(connection, reason)
             case events.CloseSlots(session):
                 if self._open.pop(session, None) is not None:
                     self._pool.send_to_all(CloseSession(session=session))
@@ -295,11 +292,11 @@ class NodeService:
             self._unreachable.setdefault(chunk.peer, float("inf"))
         else:
             self._slots.lend(chunk.session, chunk.slot, tracker)
-            self._shares.earn(chunk.peer)
+            self._fair_share.earn(chunk.peer)
 
     def _send(self, peer: bytes, message: NodeMessage) -> None:
         if isinstance(message, Lent):
-            self._shares.earn(peer)
+            self._fair_share.earn(peer)
         try:
             self._router.send(peer, message)
         except PeerUnreachableError:
@@ -344,8 +341,8 @@ class NodeService:
         self._send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
 
 
-def _too_much(account: str) -> str:
+def _explain_rate(account: str) -> str:
     return (
-        f"{account or 'this client'} says more than a client that takes batches has to, and is not "
-        "listened to for now: ask for batches as others are released, and ping once a second"
+        f"{account or 'this client'} sends more messages than its batches need, so these are "
+        "dropped for now: request batches as others are released, and ping once a second"
     )

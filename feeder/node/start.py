@@ -1,6 +1,6 @@
-"""Puts a node process together once it is on its place: socket, datasets, loop.
+"""Assembles a node process after its placement: sockets, datasets, cache, loop.
 
-What can go wrong before the first client is a FeederError here, which the supervisor shows.
+What goes wrong before the first client is a FeederError, which the supervisor reports.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ from feeder.worker.messages import printable
 _log = logging.getLogger(__name__)
 
 _MEASURED_RECORDS: Final = 512
-"""Their mean is within 3 % of all pictures': ImageNet's sizes vary by half of it."""
+"""Their mean is within 3 % of that of all: ImageNet's sizes have a deviation of half the mean."""
 
 _TYPICAL_PICTURE_BYTES: Final = 800_000
-"""ImageNet's; for a dataset of which no record could be read."""
+"""ImageNet's; used if no record of a dataset can be read."""
 
 
 def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None) -> None:
-    """Run a node process to its end; ``warning`` is what was said when it was placed.
+    """Run a node process to its end; ``warning`` is that of its placement, if any.
 
     Raises FeederError when it cannot start.
     """
@@ -56,7 +56,7 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
-        router, door = (
+        router, claim_listener = (
             Router(read_keys(config), socket_mode=mode, connections_max=config.connections_max),
             ClaimListener(socket_mode=mode, callers_max=config.callers_max),
         )
@@ -64,8 +64,8 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         try:
             wanted = [parse_endpoint(text) for text in config.endpoints]
             endpoints = router.bind(wanted)
-            door.bind(wanted)
-            if config.is_successor:  # else the supervisor has just done so
+            claim_listener.bind(wanted)
+            if config.is_successor:  # else the supervisor has just checked
                 folders = {name: path_from_bytes(path) for name, path in config.datasets.items()}
                 check_readable(
                     {f"dataset {name} at {folder}": folder for name, folder in folders.items()}
@@ -74,34 +74,33 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
                 cache = DecodedCache.create(plan)
-            loop = NodeLoop(config, served, router, door, control, wakeup, log, cache)
-            placed = tuple(line for line in warnings if line)
-            loop.run(endpoints, placed, library_warnings())
+            loop = NodeLoop(config, served, router, claim_listener, control, wakeup, log, cache)
+            loop.run(endpoints, tuple(filter(None, warnings)), library_warnings())
         finally:
             router.close()
-            door.close()
+            claim_listener.close()
             if cache is not None:
                 cache.close()
     except ChannelClosedError:
-        pass  # the supervisor is gone
+        pass  # the supervisor has ended
 
 
 def read_keys(config: NodeConfig) -> ServerKeys | None:
-    """Return the keys for tcp, None where it is plain; ConfigError where a file is not right."""
+    """Return the keys for tcp, None if it is plain; ConfigError if a key file is unusable."""
     if not config.secret_key:
         return None
     clients = KeyList(path_from_bytes(config.client_keys), may_wait=config.is_successor)
     if not clients:
-        _log.warning("%s lets nobody in yet: put a client's public key there", clients.path)
+        _log.warning("%s lists no clients yet: put a client's public key there", clients.path)
     return ServerKeys(read_secret_key(path_from_bytes(config.secret_key)), clients)
 
 
 def open_datasets(
     folders: Mapping[str, bytes],
 ) -> tuple[dict[str, ServedDataset], dict[str, DecodedSize]]:
-    """Return what sessions need to know of each dataset, and how large it is when decoded.
+    """Return what sessions need of each dataset, and its decoded size.
 
-    DatasetError when one is damaged, or has class names that no client can be told.
+    DatasetError when one is damaged, or its class names do not fit into a Welcome.
     """
     served: dict[str, ServedDataset] = {}
     sizes: dict[str, DecodedSize] = {}
@@ -120,7 +119,7 @@ def open_datasets(
 
 
 def check_classes(classes: Sequence[str], folder: str) -> None:
-    """Raise DatasetError where a Welcome cannot carry the class names of a dataset."""
+    """Raise DatasetError where the class names of a dataset do not fit into a Welcome."""
     longest = max(map(len, classes))
     total_bytes = sum(len(text.encode()) + 5 for text in classes)
     if (
@@ -130,17 +129,17 @@ def check_classes(classes: Sequence[str], folder: str) -> None:
     ):
         raise DatasetError(
             f"{folder} cannot be served: {len(classes):,} class names of up to {longest:,} "
-            f"characters, {total_bytes / 1e6:.1f} MB in all; clients can be told {MAX_CLASSES:,} "
+            f"characters, {total_bytes / 1e6:.1f} MB in all; the limits are {MAX_CLASSES:,} "
             f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
             "shorter names"
         )
 
 
 def measure_pictures(dataset: Dataset) -> DecodedSize:
-    """Estimate a dataset's decoded size from its first records; packing shuffles, so any will do.
+    """Estimate a dataset's decoded size from its first records, which packing has shuffled.
 
-    Stops at the first damaged record: reading others of the same shard would check all of it again
-    each time, and filling chunks reports the damage.
+    Stops at the first damaged record: each further read from its shard would check the whole shard
+    again, and the damage is reported when a chunk is filled.
     """
     sizes_bytes: list[int] = []
     with contextlib.suppress(DatasetError):

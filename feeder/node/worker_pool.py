@@ -1,14 +1,14 @@
 """The workers of a node process: started, watched and replaced.
 
-A worker that dies is replaced at once if it had worked for a while, else after a pause that doubles
-(exponential backoff) up to a cap. Before any worker has come up, waiting does not help: one that
-reports why it cannot start ends the node process with that one line, and so do START_TRIES in a row
-that crash while starting. A worker whose bytes would differ from the first one's ends it at any
-time: libraries can be replaced under a running daemon.
+A worker that dies is replaced at once if it has run for a while, else with exponential backoff.
+Before any worker has come up, a retry does not help: one that reports why it cannot start ends the
+node process with that one line, and so do START_TRIES in a row that crash while starting. A worker
+whose bytes would differ from the first one's ends the node process at any time: libraries can be
+replaced under a running daemon.
 
-The pool waits for a worker only while that one ends, for _EXIT_GRACE_S: what it reads comes through
-the poll set, and ``run_due`` does what is due at ``deadline_s``. A killed worker that does not end,
-as its read does not return, is left to the kernel and replaced.
+The pool blocks only to reap a worker, for _EXIT_GRACE_S at most; it reads through the poll set, and
+``run_due`` does what is due at ``deadline_s``. A killed worker that does not end, because its read
+does not return, is left to the kernel and replaced.
 """
 
 import contextlib
@@ -19,12 +19,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from feeder.errors import ResourceError
 from feeder.metrics import WorkerCounters
+from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import start_child
 from feeder.remedies import PASSING, explain_start
@@ -41,9 +42,9 @@ from feeder.worker.messages import (
 
 START_TRIES: Final = 3
 _START_DEADLINE_S: Final = 60.0  # a cold page cache and a slow disk; usually 0.3
-_YOUNG_S: Final = 1.0  # who dies before that age may do so again and again
-_FIRST_PAUSE_S: Final = 0.1
-_LAST_PAUSE_S: Final = 5.0
+_YOUNG_S: Final = 1.0  # a worker that dies before this age is replaced with backoff
+_BACKOFF_MIN_S: Final = 0.1
+_BACKOFF_MAX_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 6
 _KILL_GRACE_S: Final = 1.0  # from SIGKILL to the end; later it is in an uninterruptible sleep
 _REAP_INTERVAL_S: Final = 1.0
@@ -51,16 +52,6 @@ _EXIT_GRACE_S: Final = 0.2  # from the end of the channel to the end of the proc
 _REAP_DEADLINE_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
-
-
-class PollSet(Protocol):
-    """Who polls the channels."""
-
-    def add(self, source: int, call: Callable[[], None], /) -> None:
-        """Begin to poll a descriptor, and call when it has input."""
-
-    def remove(self, source: int, /) -> None:
-        """End polling it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -76,25 +67,25 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker has come up; it knows of no session yet."""
+    """A worker has come up; no session has been sent to it yet."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker that had come up is gone; what it has in hand will never be filled."""
+    """A worker that had come up has died; its chunks in flight will never be filled."""
 
     worker: int
     was_killed: bool = False
     """By SIGKILL."""
     is_held: bool = False
-    """The kernel holds on to its process, which never runs again; Released follows."""
+    """The kernel holds its process, which never runs again; Released follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The kernel has let go of a lost worker's process."""
+    """The kernel has ended a lost worker's process."""
 
     worker: int
 
@@ -115,10 +106,10 @@ class WorkerPool:
         *,
         may_give_up: bool = True,
     ) -> None:
-        """Remember what to start and to whom to report; nothing runs before ``start``.
+        """Nothing runs before ``start``; events go to ``report``.
 
         ``may_give_up``: raise ResourceError where workers crash before the first one has come up.
-        ``cache_fd`` is the decoded cache that ``configure`` speaks of; it stays the caller's.
+        ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
         """
         self.counters = WorkerCounters()
         self._size = size
@@ -135,8 +126,8 @@ class WorkerPool:
         self._crashed_starts = 0
         self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._young_deaths = 0
-        self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, and the kernel holds them
-        self._missing_from_s: list[float] = []  # when the workers that are missing are started
+        self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
+        self._starts_due_s: list[float] = []  # when each missing worker is started
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
 
@@ -173,9 +164,9 @@ class WorkerPool:
                 raise ResourceError(explain_start("a worker", error)) from error
 
     def run_due(self, now_s: float) -> None:
-        """Start what is to be started by now and end what did not come up in time.
+        """Start the missing workers that are due; end those that did not come up in time.
 
-        ResourceError where none can be started and waiting does not help.
+        ResourceError where none can be started and a retry does not help.
         """
         if now_s < self.deadline_s:
             return
@@ -191,8 +182,8 @@ class WorkerPool:
                 del self._held[number]
                 self.counters.workers_held = len(self._held)
                 self._report(Released(number))
-        due = [at_s for at_s in self._missing_from_s if at_s <= now_s]
-        self._missing_from_s = [at_s for at_s in self._missing_from_s if at_s > now_s]
+        due = [at_s for at_s in self._starts_due_s if at_s <= now_s]
+        self._starts_due_s = [at_s for at_s in self._starts_due_s if at_s > now_s]
         for started in range(len(due)):
             try:
                 self._spawn(self_test=False)
@@ -200,13 +191,13 @@ class WorkerPool:
                 text = explain_start("a worker", error)
                 if error.errno not in PASSING:
                     raise ResourceError(text) from error
-                _log.warning("%s; trying again in %.0f s", text, _LAST_PAUSE_S)
-                self._missing_from_s += [now_s + _LAST_PAUSE_S] * (len(due) - started)
+                _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
+                self._starts_due_s += [now_s + _BACKOFF_MAX_S] * (len(due) - started)
                 break
         self._set_deadline()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
-        """Send to a worker that has come up; one that does not read its channel is ended."""
+        """Send to a worker that has come up; one that does not read its channel is killed."""
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -215,7 +206,7 @@ class WorkerPool:
         except ChannelFullError:
             self.kill(number, "it does not read its channel")
         except ChannelClosedError:
-            pass  # its end is about to be read
+            pass  # it has ended: _read handles that
 
     def send_to_all(self, message: NodeToWorker, fd: int | None = None) -> None:
         """Send to all workers that have come up."""
@@ -224,7 +215,7 @@ class WorkerPool:
                 self.send(worker.number, message, fd)
 
     def kill(self, number: int, reason: str) -> None:
-        """End a worker that makes no progress; Lost follows soon, whether or not it can end."""
+        """Kill a worker that makes no progress; Lost follows, even if it cannot end."""
         worker = self._workers.get(number)
         if worker is not None and worker.killed_s == float("inf"):
             worker.killed_s = time.monotonic()
@@ -235,9 +226,9 @@ class WorkerPool:
             self._set_deadline()
 
     def close(self) -> None:
-        """End all workers: they leave when their channel does, and are killed to be sure."""
+        """End all workers by closing their channels, and kill those that have not ended."""
         workers = list(self._workers.values())
-        self._missing_from_s.clear()
+        self._starts_due_s.clear()
         for worker in workers:
             self._forget(worker)
         _end([*(worker.process for worker in workers), *self._held.values()])
@@ -260,8 +251,8 @@ class WorkerPool:
         self._set_deadline()
 
     def _read(self, worker: _Worker) -> None:
-        """Take one message from a worker; raises the error of one that cannot start, unless others
-        have."""
+        """Handle one message of a worker; raise the error of one that cannot start, unless another
+        has come up."""
         try:
             message = worker.channel.receive()
         except ChannelClosedError:
@@ -324,16 +315,16 @@ class WorkerPool:
             )
 
     def _plan_successor(self, worker: _Worker, ending: str) -> None:
-        """Start one at once, or after a pause that doubles while workers die young."""
+        """Start one at once, or with exponential backoff while workers die young."""
         now_s = time.monotonic()
         is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
         self._young_deaths = min(self._young_deaths + 1, _DOUBLINGS_MAX) if is_young else 0
-        pause_s = min(_FIRST_PAUSE_S * 2**self._young_deaths, _LAST_PAUSE_S) if is_young else 0.0
-        if pause_s > self.counters.worker_pause_s and not worker.libraries:
+        backoff_s = min(_BACKOFF_MIN_S * 2**self._young_deaths, _BACKOFF_MAX_S) if is_young else 0.0
+        if backoff_s > self.counters.worker_pause_s and not worker.libraries:
             text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
-            _log.warning(text, worker.number, worker.process.pid, ending, pause_s)
-        self.counters.worker_pause_s = pause_s
-        self._missing_from_s.append(now_s + pause_s)
+            _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
+        self.counters.worker_pause_s = backoff_s
+        self._starts_due_s.append(now_s + backoff_s)
         self._set_deadline()
 
     def _set_deadline(self) -> None:
@@ -341,7 +332,7 @@ class WorkerPool:
         due = [min(each.start_by_s, each.killed_s + _KILL_GRACE_S) for each in workers]
         if self._held:
             due.append(time.monotonic() + _REAP_INTERVAL_S)
-        self.deadline_s = min(self._missing_from_s + due, default=float("inf"))
+        self.deadline_s = min(self._starts_due_s + due, default=float("inf"))
 
     def _forget(self, worker: _Worker) -> None:
         del self._workers[worker.number]
@@ -350,7 +341,7 @@ class WorkerPool:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill processes and reap them; one that the kernel holds, for a read, is left to it."""
+    """Kill processes and reap them; one that the kernel holds in a read is left to it."""
     for process in processes:
         if process.poll() is None:
             process.kill()
@@ -368,5 +359,5 @@ def _wait_for_exit(process: subprocess.Popen[bytes], wait_s: float) -> int | Non
 
 def _describe_ending(status: int | None) -> str:
     if status is None:
-        return "was killed and does not end, as it waits for a read"
+        return "was killed and does not end, because it waits for a read"
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

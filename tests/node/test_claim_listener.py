@@ -1,4 +1,4 @@
-"""Claims of slots: the packets, the door, and the mapping that a client gets of them."""
+"""Claims of slots: the packets, the listener, and the mapping that a client gets."""
 
 import fcntl
 import gc
@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ProtocolError, ResourceError
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.endpoint import parse_endpoint
+from feeder.node.poll_set import PollSet
 from feeder.wire.claim import (
     ANSWER_BYTES_MAX,
     claim_path,
@@ -35,24 +36,20 @@ from tests.support.sources import REPOSITORY
 LAYOUT = SlotLayout(slots=2, batch_size=5, image_size=7)
 
 
-class Room:
-    """The door with all around it: polls that the test turns, a clock, and who decides."""
+class Node:
+    """A claim listener with its poll set, and a clock and decisions that the test makes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "node.slots")
         self.now_s = 0.0
-        self.calls: dict[int, Callable[[], None]] = {}
         self.claims: list[tuple[int, int]] = []
         self.gone: list[tuple[int, bool]] = []  # the session, and whether its holder died
-        self.door = ClaimListener()
-        self.door.bind([parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")])
-        self.door.attend(self, self, lambda: self.now_s)
-
-    def add(self, source: int, call: Callable[[], None]) -> None:
-        self.calls[source] = call
-
-    def remove(self, source: int) -> None:
-        del self.calls[source]
+        self.listener = ClaimListener()
+        self.listener.bind(
+            [parse_endpoint(f"ipc://{folder}/node"), parse_endpoint("tcp://[::1]:0")]
+        )
+        self.poll_set = PollSet()
+        self.listener.start(self.poll_set, self, lambda: self.now_s)
 
     def on_claim(self, connection: int, session: int) -> None:
         self.claims.append((connection, session))
@@ -60,26 +57,24 @@ class Room:
     def on_holder_gone(self, session: int, has_died: bool) -> None:
         self.gone.append((session, has_died))
 
-    def turn(self) -> None:
-        """Have the door look at all its sockets, which are not blocking."""
-        for _ in range(3):  # a caller, its packet, its end
-            for source, call in list(self.calls.items()):
-                if source in self.calls:
-                    call()
+    def poll(self) -> None:
+        """Handle a connection, its packet and its end."""
+        for _ in range(3):
+            self.poll_set.run(0.0)
 
-    def call(self) -> socket.socket:
-        """Return a connection of somebody who says nothing yet."""
-        caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        caller.settimeout(10)
-        caller.connect(self.path)
-        return caller
+    def connect(self) -> socket.socket:
+        """Return a connection that has claimed nothing yet."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(10)
+        connection.connect(self.path)
+        return connection
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    made = Room(tmp_path)
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
     yield made
-    made.door.close()
+    made.listener.close()
     assert os.listdir(tmp_path) == []
 
 
@@ -90,14 +85,14 @@ def memory() -> Iterator[SlotMemory]:
     made.close()
 
 
-def lend(room: Room, memory: SlotMemory) -> LentMemory:
+def lend(node: Node, memory: SlotMemory) -> LentMemory:
     """Claim slots and get them."""
-    claim = SlotClaim(room.path, 77)
+    claim = SlotClaim(node.path, 77)
     assert claim.take(LAYOUT) is None, "there was no answer yet"
-    room.turn()
-    connection, session = room.claims.pop()
+    node.poll()
+    connection, session = node.claims.pop()
     assert session == 77
-    assert room.door.grant(connection, session, memory)
+    assert node.listener.grant(connection, session, memory)
     lent = claim.take(LAYOUT)
     assert lent is not None
     return lent
@@ -107,7 +102,7 @@ def lend(room: Room, memory: SlotMemory) -> LentMemory:
 
 
 @given(st.integers(0, 2**64 - 1), st.text(max_size=300))
-def test_packets_come_back_as_they_were(session: int, reason: str) -> None:
+def test_packets_survive_a_round_trip(session: int, reason: str) -> None:
     assert decode_claim(encode_claim(session)) == session
     assert (
         decode_answer(encode_answer(reason)) == reason[: len(decode_answer(encode_answer(reason)))]
@@ -129,13 +124,11 @@ def test_slots_are_claimed_beside_ipc_endpoints_only() -> None:
     assert claim_path("tcp://127.0.0.1:5555") is None
 
 
-# The door
+# The listener
 
 
-def test_a_client_sees_what_workers_write_and_cannot_write_itself(
-    room: Room, memory: SlotMemory
-) -> None:
-    lent = lend(room, memory)
+def test_client_reads_what_workers_write_and_cannot_write(node: Node, memory: SlotMemory) -> None:
+    lent = lend(node, memory)
     memory.chunk(1, 2, 3).pixels[...] = -9
     memory.chunk(1, 2, 3).labels[...] = 4
     slot = lent.slot(1)
@@ -165,38 +158,38 @@ def mapping_of(address: int) -> str:
     raise AssertionError(f"{address:x} is not mapped")
 
 
-def test_the_holder_is_gone_when_the_last_view_is(room: Room, memory: SlotMemory) -> None:
-    lent = lend(room, memory)
+def test_holder_is_gone_with_its_last_view(node: Node, memory: SlotMemory) -> None:
+    lent = lend(node, memory)
     ended: list[str] = []
     lent.before_unmapping(lambda: ended.append("unlocked"))
     view = lent.slot(0).pixels[1:2]
     del lent
     gc.collect()
-    room.turn()
-    assert (room.gone, ended) == ([], []), "somebody still reads"
+    node.poll()
+    assert (node.gone, ended) == ([], []), "a view is still open"
     assert not view.any()
     del view
-    room.turn()
-    assert (room.gone, ended) == ([(77, False)], ["unlocked"])
+    node.poll()
+    assert (node.gone, ended) == ([(77, False)], ["unlocked"])
 
 
-def test_a_fork_of_the_client_cannot_give_its_slots_back(
-    room: Room, memory: SlotMemory, monkeypatch: pytest.MonkeyPatch
+def test_fork_of_the_client_cannot_release_its_slots(
+    node: Node, memory: SlotMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent = lend(room, memory)
+    lent = lend(node, memory)
     ended: list[str] = []
     lent.before_unmapping(lambda: ended.append("unlocked"))
     with monkeypatch.context() as patch:
         patch.setattr("feeder.client.mapped_slots.os.getpid", lambda: -1)
         del lent
-    room.turn()
+    node.poll()
     assert ended == []
-    assert (77, False) not in room.gone, "no farewell"
+    assert (77, False) not in node.gone, "no farewell"
 
 
 @pytest.mark.parametrize("when", ["while it claims", "while it holds"])
-def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
-    room: Room, memory: SlotMemory, when: str
+def test_fork_that_outlives_the_client_does_not_hide_its_death(
+    node: Node, memory: SlotMemory, when: str
 ) -> None:
     program = (
         "import os, sys\n"
@@ -218,7 +211,7 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
     )
     forks_end, our_end = os.pipe()
     client = subprocess.Popen(
-        [sys.executable, "-c", program, room.path, when, str(forks_end)],
+        [sys.executable, "-c", program, node.path, when, str(forks_end)],
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -230,19 +223,17 @@ def test_a_fork_that_outlives_the_client_does_not_hide_its_death(
         assert client.stdin is not None
         assert client.stdout is not None
         assert client.stdout.readline() == "claimed\n"
-        room.turn()
-        assert room.door.grant(*room.claims[0], memory)
+        node.poll()
+        assert node.listener.grant(*node.claims[0], memory)
         client.stdin.write("\n")
         client.stdin.flush()
         assert client.wait(30) == -9
-        wait_until(lambda: room.turn() or room.gone, "the death is seen, once the fork runs")
-        assert room.gone == [(77, True)]
+        wait_until(lambda: node.poll() or node.gone, "the death is seen, once the fork runs")
+        assert node.gone == [(77, True)]
 
 
-def test_discarded_slots_read_as_zeros_and_nobody_gets_a_bus_error(
-    room: Room, memory: SlotMemory
-) -> None:
-    lent = lend(room, memory)
+def test_discarded_slots_read_as_zeros_without_a_bus_error(node: Node, memory: SlotMemory) -> None:
+    lent = lend(node, memory)
     memory.chunk(0, 0, 5).pixels[...] = 1
     view = lent.slot(0).pixels
     assert view.all()
@@ -251,101 +242,104 @@ def test_discarded_slots_read_as_zeros_and_nobody_gets_a_bus_error(
     assert not view.any()
 
 
-def test_a_refused_claim_says_why(room: Room) -> None:
-    claim = SlotClaim(room.path, 5)
-    room.turn()
-    room.door.refuse(room.claims[0][0], "there is no such session")
+def test_refused_claim_gets_the_reason(node: Node) -> None:
+    claim = SlotClaim(node.path, 5)
+    node.poll()
+    node.listener.refuse(node.claims[0][0], "there is no such session")
     with pytest.raises(NotSharedError, match="there is no such session"):
         claim.take(LAYOUT)
     claim.close()
-    room.turn()
-    assert room.gone == []
-    assert room.door.counters.claims_refused == 1
+    node.poll()
+    assert node.gone == []
+    assert node.listener.counters.claims_refused == 1
 
 
 @pytest.mark.parametrize("packet", [b"x", b"FDR\x01", b"FDR\x02" + bytes(8), bytes(64), b"GET / "])
-def test_garbage_is_answered_and_sent_away(room: Room, packet: bytes) -> None:
-    with room.call() as caller:
+def test_malformed_claim_gets_the_reason_and_is_closed(node: Node, packet: bytes) -> None:
+    with node.connect() as caller:
         caller.send(packet)
-        room.turn()
+        node.poll()
         assert decode_answer(caller.recv(2000))
         assert caller.recv(2000) == b""
-    assert (room.claims, room.gone) == ([], [])
+    assert (node.claims, node.gone) == ([], [])
 
 
-def test_who_speaks_after_the_claim_counts_as_gone(room: Room, memory: SlotMemory) -> None:
-    with room.call() as caller:
+def test_packet_after_the_claim_releases_the_slots(node: Node, memory: SlotMemory) -> None:
+    with node.connect() as caller:
         caller.send(encode_claim(9))
-        room.turn()
-        assert room.door.grant(*room.claims[0], memory)
+        node.poll()
+        assert node.listener.grant(*node.claims[0], memory)
         caller.send(encode_claim(9))
-        room.turn()
-        assert room.gone == [(9, False)]
+        node.poll()
+        assert node.gone == [(9, False)]
 
 
-def test_who_ends_without_a_farewell_has_died(room: Room, memory: SlotMemory) -> None:
-    with room.call() as caller:
+def test_end_without_a_farewell_is_a_death(node: Node, memory: SlotMemory) -> None:
+    with node.connect() as caller:
         caller.send(encode_claim(9))
-        room.turn()
-        assert room.door.grant(*room.claims[0], memory)
-    room.turn()
-    assert room.gone == [(9, True)]
+        node.poll()
+        assert node.listener.grant(*node.claims[0], memory)
+    node.poll()
+    assert node.gone == [(9, True)]
 
 
-def test_who_leaves_before_the_grant_gets_none(room: Room, memory: SlotMemory) -> None:
-    with room.call() as caller:
+def test_connection_that_ends_before_the_grant_gets_none(node: Node, memory: SlotMemory) -> None:
+    with node.connect() as caller:
         caller.send(encode_claim(9))
-        room.turn()
-    assert not room.door.grant(*room.claims[0], memory)
-    assert room.gone == [], "it held nothing"
+        node.poll()
+    assert not node.listener.grant(*node.claims[0], memory)
+    assert node.gone == [], "it held nothing"
 
 
-def test_who_claims_nothing_is_sent_away_in_time(room: Room) -> None:
-    with room.call() as caller:
-        room.turn()
-        assert room.door.deadline_s == 5
-        room.now_s = 5.0
-        room.door.run_due(room.now_s)
+def test_connection_without_a_claim_is_closed_after_its_deadline(node: Node) -> None:
+    with node.connect() as caller:
+        node.poll()
+        assert node.listener.deadline_s == 5
+        node.now_s = 5.0
+        node.listener.run_due(node.now_s)
         assert caller.recv(10) == b""
-    assert room.door.deadline_s == float("inf")
+    assert node.listener.deadline_s == float("inf")
 
 
-def test_callers_who_wait_are_bounded_and_the_oldest_goes(room: Room) -> None:
-    first = room.call()
-    room.turn()
+def test_connections_without_a_claim_are_bounded_and_the_oldest_is_closed(node: Node) -> None:
+    first = node.connect()
+    node.poll()
     others = []
     for _ in range(64):
-        others.append(room.call())
-        room.turn()
+        others.append(node.connect())
+        node.poll()
     assert first.recv(10) == b""
     others[-1].send(encode_claim(3))
-    room.turn()
-    assert [session for _, session in room.claims] == [3]
+    node.poll()
+    assert [session for _, session in node.claims] == [3]
     for caller in (first, *others):
         caller.close()
-    room.turn()
+    node.poll()
 
 
-def test_without_descriptors_the_door_rests_and_opens_again(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+def test_listener_is_not_polled_for_a_moment_after_running_out_of_descriptors(
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_descriptor(listener: socket.socket) -> object:
+        accepts.append(listener)
         raise OSError(24, "Too many open files")
 
-    with room.call() as caller:
+    accepts: list[socket.socket] = []
+
+    with node.connect() as caller:
         with monkeypatch.context() as patch:
             patch.setattr(socket.socket, "accept", no_descriptor)
-            room.turn()
-        assert not room.calls, "a listener that stays readable would keep the loop busy"
-        assert room.door.deadline_s == pytest.approx(0.1)
-        room.door.run_due(0.2)
+            node.poll()
+        assert len(accepts) == 1, "a listener that stays readable would keep the loop busy"
+        assert node.listener.deadline_s == pytest.approx(0.1)
+        node.listener.run_due(0.2)
         caller.send(encode_claim(3))
-        room.turn()
-        assert [session for _, session in room.claims] == [3]
-    room.turn()
+        node.poll()
+        assert [session for _, session in node.claims] == [3]
+    node.poll()
 
 
-def test_a_door_in_use_is_refused_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
+def test_path_in_use_is_refused_and_a_stale_one_is_replaced(tmp_path: Path) -> None:
     endpoint = parse_endpoint(f"ipc://{tmp_path}/node")
     first, second = ClaimListener(), ClaimListener()
     first.bind([endpoint])
@@ -370,7 +364,7 @@ def check_refused(fd: int, why: str) -> None:
     os.close(fd)
 
 
-def test_files_that_could_shrink_under_the_reader_are_not_mapped(tmp_path: Path) -> None:
+def test_files_that_could_shrink_are_not_mapped(tmp_path: Path) -> None:
     fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, LAYOUT.total_bytes)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
@@ -380,7 +374,7 @@ def test_files_that_could_shrink_under_the_reader_are_not_mapped(tmp_path: Path)
     check_refused(os.open(plain, os.O_RDONLY), "its size is not sealed")
 
 
-def test_a_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
+def test_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
     larger = SlotLayout(slots=3, batch_size=5, image_size=7)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(NotSharedError, match="8192 bytes came where 12288 were"):
@@ -388,15 +382,15 @@ def test_a_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> Non
     check_refused(os.open("/dev/zero", os.O_RDONLY), "0 bytes came")
 
 
-def test_nobody_at_the_door(tmp_path: Path) -> None:
+def test_claim_without_a_listener_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotSharedError, match=r"node\.slots: No such file"):
         SlotClaim(f"{tmp_path}/node.slots", 1)
 
 
-def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, room: Room) -> None:
+def test_views_of_the_lent_slots_are_where_the_layout_says(memory: SlotMemory, node: Node) -> None:
     for slot in range(LAYOUT.slots):
         chunk = memory.chunk(slot, 0, 5)
         chunk.sample_ids[...] = np.arange(5) + 10 * slot
-    lent = lend(room, memory)
+    lent = lend(node, memory)
     assert lent.slot(0).sample_ids.tolist() == [0, 1, 2, 3, 4]
     assert lent.slot(1).sample_ids.tolist() == [10, 11, 12, 13, 14]

@@ -1,4 +1,4 @@
-"""What a node process does about deadlines that passed while it was held up itself."""
+"""Leases and lost connections in a node process that may have been suspended itself."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +43,7 @@ class Host:
                 libraries={},
             ),
             self.router,
-            door=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
+            claim_listener=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
                 counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
             ),
@@ -55,8 +55,8 @@ class Host:
         assert isinstance(welcome, Welcome)
         self.session = welcome.session
 
-    def pass_by(self, seconds: float) -> None:
-        """Have time go by in which the process runs."""
+    def advance(self, seconds: float) -> None:
+        """Advance the clock in steps, with the process running."""
         for _ in range(round(seconds / 0.1)):
             self.now_s += 0.1
             self.service.run_due(self.now_s, self.now_s)
@@ -75,41 +75,39 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(monkeypatch)
 
 
-def test_a_silent_client_is_given_up_when_its_lease_is_over(host: Host) -> None:
-    host.pass_by(LEASE_S - 0.2)
+def test_silent_client_expires_with_its_lease(host: Host) -> None:
+    host.advance(LEASE_S - 0.2)
     assert host.expired == 0
-    host.pass_by(0.4)
+    host.advance(0.4)
     assert host.expired == 1
 
 
-@pytest.mark.parametrize("held_up_s", [LEASE_S, LEASE_S + 0.2, 100.0])
-def test_who_was_held_up_itself_reads_what_waits_before_it_takes_anybody_for_silent(
-    host: Host, held_up_s: float
-) -> None:
+@pytest.mark.parametrize("stall_s", [LEASE_S, LEASE_S + 0.2, 100.0])
+def test_backlog_is_read_after_a_stall_before_any_lease_expires(host: Host, stall_s: float) -> None:
     due_s = host.now_s + 0.1
-    host.now_s += held_up_s
+    host.now_s += stall_s
     host.service.run_due(host.now_s, due_s)
-    host.pass_by(0.5)
+    host.advance(0.5)
     host.service.on_frame(b"peer", encode(Ping(session=host.session)))
     assert isinstance(host.sent[-1], Pong)
-    host.pass_by(LEASE_S - 0.2)
+    host.advance(LEASE_S - 0.2)
     assert host.expired == 0
-    host.pass_by(1.4)
+    host.advance(1.4)
     assert host.expired == 1
 
 
-def test_who_is_silent_after_that_is_given_up(host: Host) -> None:
+def test_client_that_stays_silent_after_a_stall_expires(host: Host) -> None:
     host.now_s += 100.0
     host.service.run_due(host.now_s, host.now_s - 99.9)
-    host.pass_by(0.9)
+    host.advance(0.9)
     assert host.expired == 0
-    host.pass_by(0.4)
+    host.advance(0.4)
     assert host.expired == 1
     assert host.service.deadline_s > host.now_s
 
 
-def test_who_slept_until_it_was_due_was_not_held_up(host: Host) -> None:
-    """Nobody is connected: it wakes up for the end of the lease, a millisecond late each time."""
+def test_sleep_until_the_deadline_is_not_a_stall(host: Host) -> None:
+    """It wakes up for the end of the lease, a millisecond late each time."""
     turns = 0
     while host.expired == 0:
         due_s = host.service.deadline_s
@@ -121,29 +119,29 @@ def test_who_slept_until_it_was_due_was_not_held_up(host: Host) -> None:
     assert host.now_s < 1000.0 + LEASE_S + 1.0
 
 
-def test_who_is_stopped_when_it_has_begun_to_look_judges_by_when_it_began(host: Host) -> None:
-    host.pass_by(1.0)
+def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
+    host.advance(1.0)
     began_s = host.now_s
     host.now_s += 100.0
     host.service.run_due(began_s, began_s)
     assert host.expired == 0
 
 
-def test_who_is_gone_is_so_once_all_was_read_that_it_may_have_said(host: Host) -> None:
+def test_ended_connection_counts_once_its_last_messages_are_read(host: Host) -> None:
     host.router.has_unread = True
     host.service.on_disconnected([b"peer"], host.now_s)
-    host.pass_by(0.5)
-    assert host.service.deadline_s > host.now_s, "no busy waiting for whoever reads the messages"
+    host.advance(0.5)
+    assert host.service.deadline_s > host.now_s, "no busy waiting for the messages to be read"
     host.service.on_frame(b"peer", encode(Bye(session=host.session)))
     host.router.has_unread = False
-    host.pass_by(0.5)
+    host.advance(0.5)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (1, 0)
 
 
-@pytest.mark.parametrize("others_speak", [False, True])
-def test_who_is_gone_without_a_word_is_lost(host: Host, others_speak: bool) -> None:
-    host.router.has_unread = others_speak
+@pytest.mark.parametrize("others_send", [False, True])
+def test_connection_that_ends_without_bye_is_lost(host: Host, others_send: bool) -> None:
+    host.router.has_unread = others_send
     host.service.on_disconnected([b"peer"], host.now_s)
-    assert (host.service.deadline_s <= host.now_s) is not others_speak
-    host.pass_by(1.5 if others_speak else 0.2)
+    assert (host.service.deadline_s <= host.now_s) is not others_send
+    host.advance(1.5 if others_send else 0.2)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
