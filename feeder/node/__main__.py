@@ -2,9 +2,9 @@
 
     python -m feeder.node CHANNEL_FD PARENT_PID
 
-Started by the supervisor, whose first packet is this process's placement. That is applied before
-anything large is imported, so that all memory, and all that the workers inherit, lies where it
-should; which is why imports are in functions here. Ends with the supervisor, however that ends.
+Started by the supervisor, whose first packet is this process's placement. It is applied before
+anything large is imported, so that all memory, and all that the workers inherit, is placed by it;
+this is why functions import here. The process ends with the supervisor, however that ends.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _PLACEMENT_BYTES_MAX: Final = 64 * 1024
 
 
 def encode_placement(placement: NodePlacement) -> bytes:
-    """Return the packet that tells a node process its placement."""
+    """Return the packet with a node process's placement."""
     fields = {
         "node_id": placement.node_id,
         "cpus": sorted(placement.cpus),
@@ -45,13 +45,13 @@ def decode_placement(packet: bytes) -> NodePlacement:
 def main(channel_fd: int, parent: int) -> int:
     """Run a node process on an inherited channel; return the exit status."""
     die_with_parent(parent)
-    # A terminal signals every process of its group; the supervisor then tells us to drain.
+    # A terminal signals every process of its group; the supervisor then sends Drain.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end = socket.socket(fileno=channel_fd)
     packet = end.recv(_PLACEMENT_BYTES_MAX)
     if not packet:
-        return 0  # the supervisor is gone
+        return 0  # the supervisor has ended
     try:
         check_import_memory()
         applied = apply_placement(decode_placement(packet))
@@ -64,23 +64,23 @@ def main(channel_fd: int, parent: int) -> int:
             raise
         report_failure(end, failure)
         return failure.exit_status
-    except SystemExit as error:  # it has logged why
+    except SystemExit as error:  # the reason has been logged
         return int(error.code or 0)
     return 0
 
 
 def report_failure(end: socket.socket, error: FeederError) -> None:
-    """Send the supervisor the reason why this process ends."""
+    """Send the supervisor the error that ends this process."""
     from feeder.process.channel import Channel, ChannelClosedError
     from feeder.worker.messages import CannotStart
 
     control: Channel[CannotStart, CannotStart] = Channel(end, CannotStart)
-    with contextlib.suppress(ChannelClosedError):  # the supervisor is gone
+    with contextlib.suppress(ChannelClosedError):  # the supervisor has ended
         control.send(CannotStart.of(error))
 
 
 if __name__ == "__main__":
     status = main(int(sys.argv[1]), int(sys.argv[2]))
     logging.shutdown()
-    # Threads of libzmq may hang on to a peer that does not read; nothing is left that needs them.
+    # libzmq's threads may wait for a peer that does not read; no more is to be sent.
     os._exit(status)

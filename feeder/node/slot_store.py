@@ -1,8 +1,7 @@
-"""The slot memory of all sessions of a node process, and when each slot comes back.
+"""The slot memory of all sessions of a node process, and the loans of slots to the socket.
 
-A slot that nobody needs may still be read by the socket. Whoever wants it back is told at once
-where that is over; else it is looked at again, soon at first and then seldom: a client that has
-stopped reading can hold its own slots for hours without costing anything else.
+The socket may still read a slot that its session has released. Until it has finished, the slot is
+rechecked with exponential backoff: a client that has stopped reading can hold its slots for hours.
 """
 
 from collections.abc import Iterable
@@ -24,7 +23,7 @@ class SlotStore:
         self._loans: dict[int, SlotLoans] = {}
         self._returning: dict[tuple[int, int], None] = {}  # (session, slot), oldest first
         self._closing: dict[int, None] = {}
-        self._pause_s = _FIRST_RECHECK_S
+        self._backoff_s = _FIRST_RECHECK_S
         self.recheck_at_s = float("inf")
         """When ``recheck`` is due."""
 
@@ -48,11 +47,11 @@ class SlotStore:
         return self._memories[session].chunk(slot, first, count)
 
     def lend(self, session: int, slot: int, tracker: Tracker) -> None:
-        """Remember that the socket reads the slot until the tracker is done."""
+        """Record that the socket reads the slot until the tracker is done."""
         self._loans[session].lend(slot, tracker)
 
     def want_back(self, session: int, slot: int, now_s: float) -> SlotReturned | None:
-        """Return SlotReturned if the slot is back; else ``recheck`` will, once it is."""
+        """Return SlotReturned if the socket has finished with the slot; else ``recheck`` will."""
         if self._loans[session].is_back(slot):
             return SlotReturned(session, slot)
         self._returning[session, slot] = None
@@ -60,7 +59,7 @@ class SlotStore:
         return None
 
     def want_closed(self, session: int, now_s: float) -> SlotsClosed | None:
-        """Free a session's memory if all of it is back; else ``recheck`` will, once it is.
+        """Free a session's memory if the socket has finished with it; else ``recheck`` will.
 
         A session whose memory was never opened counts as closed.
         """
@@ -73,24 +72,24 @@ class SlotStore:
         return None
 
     def recheck(self, now_s: float) -> Iterable[SlotReturned | SlotsClosed]:
-        """Return what has come back since it was wanted."""
+        """Return the wanted slots and memories that the socket has finished with."""
         returned = [key for key in self._returning if self._loans[key[0]].is_back(key[1])]
         for key in returned:
             del self._returning[key]
         closed = [session for session in self._closing if self._loans[session].are_all_back()]
         events = [SlotReturned(*key) for key in returned] + [self._close(s) for s in closed]
-        self._pause_s = _FIRST_RECHECK_S if events else min(2 * self._pause_s, _LAST_RECHECK_S)
+        self._backoff_s = _FIRST_RECHECK_S if events else min(2 * self._backoff_s, _LAST_RECHECK_S)
         waiting = self._returning or self._closing
-        self.recheck_at_s = now_s + self._pause_s if waiting else float("inf")
+        self.recheck_at_s = now_s + self._backoff_s if waiting else float("inf")
         return events
 
     def _recheck_soon(self, now_s: float) -> None:
-        self._pause_s = _FIRST_RECHECK_S
-        self.recheck_at_s = now_s + self._pause_s
+        self._backoff_s = _FIRST_RECHECK_S
+        self.recheck_at_s = now_s + self._backoff_s
 
     def _close(self, session: int) -> SlotsClosed:
         memory = self._memories.pop(session)
-        memory.discard()  # a client that lets go only in words keeps no memory by that
+        memory.discard()  # frees the pages even if a client keeps its mapping
         memory.close()
         del self._loans[session]
         self._closing.pop(session, None)

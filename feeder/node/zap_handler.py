@@ -1,10 +1,10 @@
-"""Who may come in over tcp: answers libzmq's ZAP requests from the list of client keys.
+"""Admits clients over tcp: answers libzmq's ZAP requests (RFC 27) from the list of client keys.
 
-The handler is a socket within the node process, polled by its loop like any other: libzmq asks once
-for each connection, and a client waits in its handshake until it is answered. A request that is not
-answered is a client that is not let in, so everything here fails closed. The list is read again
-when the file, or a file of the folder, has changed, which is looked at once a second at most; a key
-that was taken out opens no new connection then, and keeps what it has open until that ends.
+The handler is a socket within the node process, polled by its loop like any other. libzmq sends one
+request for each connection, whose client waits in its handshake for the answer. A client is not
+admitted until its request is answered, so everything here fails closed. The list is read again when
+its file, or a file of its folder, has changed, which is checked once a second at most. A removed
+key opens no new connection; those that it has stay open.
 
 Invariant: one thread uses this object, and no call waits.
 """
@@ -28,13 +28,14 @@ from feeder.wire.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 
 _REQUESTS_A_TURN: Final = 64
-_LOOK_PAUSE_S: Final = 1.0
-"""A look takes a system call a file; strangers decide how often somebody connects."""
+_CHECK_INTERVAL_S: Final = 1.0
+"""A check takes a system call for each file, and clients without a key decide how often they
+connect."""
 
 _SHOWN_CHARS: Final = 8
-_LOG_PAUSE_S: Final = 60.0
+_LOG_INTERVAL_S: Final = 60.0
 _LOGGED_MAX: Final = 64
-"""Keys whose last refusal is remembered; a stranger can make as many as it likes."""
+"""Keys whose last refusal is remembered; anyone can generate any number of keys."""
 
 FileStates = tuple[tuple[str, int, int, int], ...]
 
@@ -42,15 +43,15 @@ _log = logging.getLogger(__name__)
 
 
 class KeyList:
-    """The client keys of a file or folder, as they are now."""
+    """The client keys of a file or folder, read again when it changes."""
 
     def __init__(self, path: Path, *, may_wait: bool = False) -> None:
-        """Read the list; ConfigError where it is not as it should be, unless it ``may_wait``."""
+        """Read the list; ConfigError if it cannot be read, unless ``may_wait`` for that."""
         self.path = path
-        self._look_at_s = 0.0
+        self._check_at_s = 0.0
         self._state: FileStates | None = None
         self._names: dict[bytes, str] = {}
-        self._problem = self._look()
+        self._problem = self._refresh()
         if self._problem and not may_wait:
             raise ConfigError(self._problem)
 
@@ -58,19 +59,19 @@ class KeyList:
         return len(self._names)
 
     def name_of(self, public_key: bytes, now_s: float) -> str | None:
-        """Return whose key it is, None where it is nobody's, as the list was a second ago or later.
+        """Return the name of a listed key, None if it is not listed; a change counts in a second.
 
         Raises ConfigError as long as the list cannot be read.
         """
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + _LOOK_PAUSE_S
-            self._problem = self._look()
+        if now_s >= self._check_at_s:
+            self._check_at_s = now_s + _CHECK_INTERVAL_S
+            self._problem = self._refresh()
         if self._problem:
             raise ConfigError(self._problem)
         return self._names.get(public_key)
 
-    def _look(self) -> str:
-        """Read the list if it has changed; return what is wrong with it, "" if nothing is."""
+    def _refresh(self) -> str:
+        """Read the list if it has changed; return why it cannot be read, or ""."""
         state = _file_states(self.path)
         if state is not None and state == self._state:
             return ""
@@ -79,13 +80,13 @@ class KeyList:
             self._names = _read_names(self.path)
         except ConfigError as error:
             return str(error)
-        self._state = state  # only once it could be read, so that it is tried again until then
-        _log.info("%s was read: %d clients may come in", self.path, len(self._names))
+        self._state = state  # only after a success: until then every check reads it again
+        _log.info("%s was read: it lists %d clients", self.path, len(self._names))
         return ""
 
 
 class ZapHandler:
-    """Answers on a context's behalf; ``close()`` is idempotent, and nobody comes in after it."""
+    """Answers a context's requests; ``close()`` is idempotent and refuses all later ones."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class ZapHandler:
         counters: SocketCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin to take requests, which wait until ``answer`` is called."""
+        """Bind the socket; requests wait until ``answer`` is called."""
         self._keys = keys
         self._counters = counters
         self._clock = clock
@@ -104,7 +105,7 @@ class ZapHandler:
         self.socket.bind(ENDPOINT)
 
     def answer(self) -> None:
-        """Answer the requests that wait, or as many as there is time for in a turn."""
+        """Answer pending requests, at most _REQUESTS_A_TURN."""
         for _ in range(_REQUESTS_A_TURN):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -119,14 +120,14 @@ class ZapHandler:
             self.socket.send_multipart(format_answer(request, status, name))
 
     def close(self) -> None:
-        """Take no requests any more."""
+        """Close the socket."""
         self.socket.close(0)
 
     def _decide(self, public_key: bytes, address: str) -> tuple[Status, str]:
         try:
             name = self._keys.name_of(public_key, self._clock())
         except ConfigError as error:
-            self._refuse("no-list", "", f"nobody is let in: {error}")
+            self._refuse("no-list", "", f"no client is admitted: {error}")
             return NO_LIST, ""
         if name is None:
             shown = z85.encode(public_key).decode()[:_SHOWN_CHARS]
@@ -143,12 +144,12 @@ class ZapHandler:
         """Count a refusal, and log it unless the same was logged within the last minute."""
         self._counters.refuse_client(reason)
         now_s, what = self._clock(), f"{reason} {key}"
-        if now_s - self._logged.get(what, float("-inf")) < _LOG_PAUSE_S:
+        if now_s - self._logged.get(what, float("-inf")) < _LOG_INTERVAL_S:
             return
         if len(self._logged) >= _LOGGED_MAX:
             oldest_s = self._logged[next(iter(self._logged))]
-            if now_s - oldest_s < _LOG_PAUSE_S:
-                return  # somebody makes keys to fill the log: they are counted
+            if now_s - oldest_s < _LOG_INTERVAL_S:
+                return  # keys are being generated to fill the log: count them only
             self._logged.popitem(last=False)
         self._logged[what] = now_s
         self._logged.move_to_end(what)
@@ -160,7 +161,7 @@ def _read_names(path: Path) -> dict[bytes, str]:
 
 
 def _file_states(path: Path) -> FileStates | None:
-    """Return what changes when a key file does; None where there is none."""
+    """Return a value that changes when a key file does; None if there is none."""
     try:
         return tuple(
             (os.fspath(each), status.st_ino, status.st_mtime_ns, status.st_size)

@@ -1,4 +1,4 @@
-"""ZAP: who is let in, what is answered, counted and logged; nobody by mistake."""
+"""ZAP: which clients are admitted, and what is answered, counted and logged."""
 
 import logging
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def make_key(name: str) -> SecretKey:
     return SecretKey(name, zmq.curve_keypair()[1].decode())
 
 
-def test_a_request_is_understood() -> None:
+def test_request_is_parsed() -> None:
     parsed = parse_request([b"\0abc", *request()])
     assert parsed == ZapRequest((b"\0abc", b""), b"1", "10.0.0.3", KEY)
     assert format_answer(parsed, 200, "me") == [
@@ -60,13 +60,13 @@ def test_a_request_is_understood() -> None:
         request(address=b"x" * 300),
     ],
 )
-def test_what_cannot_be_answered_is_refused(frames: list[bytes]) -> None:
+def test_malformed_requests_are_refused(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolError):
         parse_request(frames)
 
 
 @given(st.lists(st.binary(max_size=40) | st.sampled_from(request()), max_size=12))
-def test_any_frames_are_a_question_or_an_error(frames: list[bytes]) -> None:
+def test_any_frames_are_a_request_or_a_protocol_error(frames: list[bytes]) -> None:
     try:
         parsed = parse_request(frames)
     except ProtocolError:
@@ -76,7 +76,7 @@ def test_any_frames_are_a_question_or_an_error(frames: list[bytes]) -> None:
 
 
 class ZapClient:
-    """Asks a handler as libzmq does."""
+    """Sends requests to a handler, as libzmq does."""
 
     def __init__(self, keys: KeyList) -> None:
         self.now_s = 0.0
@@ -86,8 +86,8 @@ class ZapClient:
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.connect(ENDPOINT)
 
-    def ask(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
-        """Status and user of the answer; None where there is none."""
+    def request(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
+        """Return status and user of the answer, None if there is none."""
         self.socket.send_multipart(frames)
         self.handler.answer()
         if not self.socket.poll(0):
@@ -95,10 +95,10 @@ class ZapClient:
         answer = self.socket.recv_multipart()
         return answer[3], answer[5]
 
-    def ask_later(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
-        """Ask once the list is due to be looked at again."""
+    def request_later(self, frames: list[bytes]) -> tuple[bytes, bytes] | None:
+        """Send a request when the list is due to be checked again."""
         self.now_s += 1.0
-        return self.ask(frames)
+        return self.request(frames)
 
     def close(self) -> None:
         self.handler.close()
@@ -113,114 +113,114 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asker(path: Path) -> Iterator[ZapClient]:
-    asker = ZapClient(KeyList(path))
-    yield asker
-    asker.close()
+def client(path: Path) -> Iterator[ZapClient]:
+    client = ZapClient(KeyList(path))
+    yield client
+    client.close()
 
 
-def test_a_key_is_let_in_once_it_is_on_the_list_and_not_after(asker: ZapClient, path: Path) -> None:
+def test_key_is_admitted_only_while_it_is_listed(client: ZapClient, path: Path) -> None:
     me = make_key("me").public()
-    assert asker.ask_later(request(me.raw)) == (b"400", b"")
+    assert client.request_later(request(me.raw)) == (b"400", b"")
     path.write_text(format_public_key(me))
-    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
-    path.write_text("# nobody\n")
-    assert asker.ask_later(request(me.raw)) == (b"400", b"")
-    assert asker.counters.clients_refused == {"unknown-key": 2}
+    assert client.request_later(request(me.raw)) == (b"200", b"me")
+    path.write_text("# no clients\n")
+    assert client.request_later(request(me.raw)) == (b"400", b"")
+    assert client.counters.clients_refused == {"unknown-key": 2}
 
 
-def test_nobody_is_let_in_while_the_list_cannot_be_read(asker: ZapClient, path: Path) -> None:
+def test_no_client_is_admitted_while_the_list_cannot_be_read(client: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     path.write_text(format_public_key(me))
-    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+    assert client.request_later(request(me.raw)) == (b"200", b"me")
     path.write_text("damaged")
-    assert asker.ask_later(request(me.raw)) == (b"500", b"")
+    assert client.request_later(request(me.raw)) == (b"500", b"")
     path.unlink()
-    assert asker.ask_later(request(me.raw)) == (b"500", b"")
+    assert client.request_later(request(me.raw)) == (b"500", b"")
     path.symlink_to("x" * 300)
-    assert asker.ask_later(request(me.raw)) == (b"500", b"")
-    assert asker.counters.clients_refused == {"no-list": 3}
+    assert client.request_later(request(me.raw)) == (b"500", b"")
+    assert client.counters.clients_refused == {"no-list": 3}
     path.unlink()
     path.write_text(format_public_key(me))
-    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+    assert client.request_later(request(me.raw)) == (b"200", b"me")
 
 
-def test_a_folder_is_read_again_when_a_key_comes_or_goes(tmp_path: Path) -> None:
+def test_folder_is_read_again_when_a_key_is_added_or_removed(tmp_path: Path) -> None:
     me = make_key("me").public()
-    asker = ZapClient(KeyList(tmp_path))
+    client = ZapClient(KeyList(tmp_path))
     try:
-        assert asker.ask_later(request(me.raw)) == (b"400", b"")
+        assert client.request_later(request(me.raw)) == (b"400", b"")
         (tmp_path / "me.pub").write_text(format_public_key(me))
-        assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+        assert client.request_later(request(me.raw)) == (b"200", b"me")
         (tmp_path / "me.pub").unlink()
-        assert asker.ask_later(request(me.raw)) == (b"400", b"")
+        assert client.request_later(request(me.raw)) == (b"400", b"")
     finally:
-        asker.close()
+        client.close()
 
 
-def test_a_list_that_comes_back_as_it_was_counts_again(asker: ZapClient, path: Path) -> None:
+def test_list_that_is_restored_unchanged_is_read_again(client: ZapClient, path: Path) -> None:
     me = make_key("me").public()
     path.write_text(format_public_key(me))
-    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+    assert client.request_later(request(me.raw)) == (b"200", b"me")
     path.rename(path.with_name("away"))
-    assert asker.ask_later(request(me.raw)) == (b"500", b"")
+    assert client.request_later(request(me.raw)) == (b"500", b"")
     path.with_name("away").rename(path)
-    assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+    assert client.request_later(request(me.raw)) == (b"200", b"me")
 
 
-def test_the_list_is_looked_at_once_a_second_however_many_ask(asker: ZapClient, path: Path) -> None:
+def test_list_is_checked_once_a_second_at_most(client: ZapClient, path: Path) -> None:
     me = make_key("me").public()
-    assert asker.ask(request(me.raw)) == (b"400", b"")
+    assert client.request(request(me.raw)) == (b"400", b"")
     path.write_text(format_public_key(me))
-    assert asker.ask(request(me.raw)) == (b"400", b"")
-    asker.now_s = 0.99
-    assert asker.ask(request(me.raw)) == (b"400", b"")
-    asker.now_s = 1.0
-    assert asker.ask(request(me.raw)) == (b"200", b"me")
+    assert client.request(request(me.raw)) == (b"400", b"")
+    client.now_s = 0.99
+    assert client.request(request(me.raw)) == (b"400", b"")
+    client.now_s = 1.0
+    assert client.request(request(me.raw)) == (b"200", b"me")
 
 
-def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_list_is_an_error_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         KeyList(tmp_path / "none")
 
 
-def test_a_list_that_may_wait_lets_nobody_in_until_it_can_be_read(path: Path) -> None:
+def test_list_that_may_wait_admits_no_client_until_it_can_be_read(path: Path) -> None:
     me = make_key("me").public()
     path.unlink()
-    asker = ZapClient(KeyList(path, may_wait=True))
+    client = ZapClient(KeyList(path, may_wait=True))
     try:
-        assert asker.ask_later(request(me.raw)) == (b"500", b"")
+        assert client.request_later(request(me.raw)) == (b"500", b"")
         path.write_text(format_public_key(me))
-        assert asker.ask_later(request(me.raw)) == (b"200", b"me")
+        assert client.request_later(request(me.raw)) == (b"200", b"me")
     finally:
-        asker.close()
+        client.close()
 
 
-def test_requests_that_mean_nothing_get_no_answer(asker: ZapClient) -> None:
-    assert asker.ask(request(mechanism=b"NULL")) is None
-    assert asker.counters.clients_refused == {"malformed": 1}
+def test_malformed_request_gets_no_answer(client: ZapClient) -> None:
+    assert client.request(request(mechanism=b"NULL")) is None
+    assert client.counters.clients_refused == {"malformed": 1}
 
 
-def test_a_refusal_is_logged_once_a_key_and_minute_with_a_part_of_the_key(
-    asker: ZapClient, caplog: pytest.LogCaptureFixture
+def test_refusal_is_logged_once_a_minute_for_each_key(
+    client: ZapClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     one, two = make_key("one").public(), make_key("two").public()
     for key in (one, one, two):
-        asker.ask(request(key.raw))
+        client.request(request(key.raw))
     assert [key.text[:8] in line for key, line in zip((one, two), caplog.messages, strict=True)]
     assert not any(one.text[:9] in line or "one" in line for line in caplog.messages)
-    asker.now_s = 61.0
-    asker.ask(request(one.raw))
+    client.now_s = 61.0
+    client.request(request(one.raw))
     assert len(caplog.messages) == 3
     assert "10.0.0.3" in caplog.messages[2]
 
 
-def test_a_stranger_with_many_keys_does_not_fill_the_log(
-    asker: ZapClient, caplog: pytest.LogCaptureFixture
+def test_many_unknown_keys_do_not_fill_the_log(
+    client: ZapClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     for number in range(1000):
-        asker.ask(request(number.to_bytes(32, "little")))
+        client.request(request(number.to_bytes(32, "little")))
     assert len(caplog.messages) == 64
-    assert asker.counters.clients_refused == {"unknown-key": 1000}
+    assert client.counters.clients_refused == {"unknown-key": 1000}
