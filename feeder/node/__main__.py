@@ -2,7 +2,7 @@
 
     python -m feeder.node CHANNEL_FD PARENT_PID
 
-Started by the supervisor, whose first packet is this process's placement. It is applied before
+The supervisor starts it and sends its placement as the first packet. This is applied before
 anything large is imported, so that all memory, and all that the workers inherit, is placed by it;
 this is why functions import here. The process ends with the supervisor, however that ends.
 """

@@ -50,7 +50,7 @@ class ClaimHandler(Protocol):
 class _Connection:
     socket: socket.socket
     claim_by_s: float
-    session: int | None = None  # the session whose slots it was granted
+    session: int | None = None  # whose slots it holds
     has_claimed: bool = False
 
 

@@ -187,7 +187,7 @@ class NodeLoop:
                 client_recipes_max=config.client_recipes_max,
             ),
             NodeIdentity(
-                # The endpoint tells two daemons of a host apart.
+                # The endpoint distinguishes two daemons of a host.
                 node=f"{config.name} {printable(ready.endpoints[0])}",
                 number=config.number,
                 incarnation=secrets.randbits(INCARNATION_BITS),

@@ -184,7 +184,7 @@ class Router:
         self.wasted_bytes += frame_bytes + _FRAME_WASTE_BYTES
 
     def account(self) -> str:
-        """Return the account whose limits the sender of the last message counts against.
+        """Return the account of the last message's sender, to which limits apply.
 
         That is its user over ipc, else the name of its key, else its address. The name is used with
         keys only: without them libzmq copies it from the client's own metadata.
@@ -273,7 +273,7 @@ class Router:
                     self.counters.refuse_client(reason)
 
     def take_ended(self) -> list[bytes]:
-        """Return the peers whose connections have ended since the last call.
+        """Return the peers of the connections that have ended since the last call.
 
         b"" stands for a connection that sent no message. Earlier messages of these peers may still
         be unread.

@@ -1,7 +1,7 @@
 """Turns a node process's input into events of the state machine, and carries out its instructions.
 
-All decisions are the state machine's. A chunk costs one message to the client, whose pixels are not
-copied, and one small packet to the worker.
+All decisions are the state machine's. A chunk costs one message to the client, without a copy of
+its pixels, and one small packet to the worker.
 """
 
 import logging
@@ -194,9 +194,9 @@ class NodeService:
             self.apply(events.ClockAdvanced(), now_s)
 
     def _report_unreachable(self, now_s: float) -> None:
-        """Report peers whose connections have ended, once their last messages have been read.
+        """Report ended connections, once the last messages of their peers have been read.
 
-        Otherwise a client whose Bye is still unread would count as lost. Under a steady stream of
+        Otherwise a client would count as lost while its Bye is unread. Under a steady stream of
         messages of other peers this waits _CATCH_UP_S at most.
         """
         has_unread = self._router.has_unread

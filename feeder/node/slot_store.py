@@ -61,7 +61,7 @@ class SlotStore:
     def want_closed(self, session: int, now_s: float) -> SlotsClosed | None:
         """Free a session's memory if the socket has finished with it; else ``recheck`` will.
 
-        A session whose memory was never opened counts as closed.
+        A session without memory counts as closed.
         """
         if session not in self._memories:
             return SlotsClosed(session)

@@ -3,8 +3,8 @@
 A worker that dies is replaced at once if it has run for a while, else with exponential backoff.
 Before any worker has come up, a retry does not help: one that reports why it cannot start ends the
 node process with that one line, and so do START_TRIES in a row that crash while starting. A worker
-whose bytes would differ from the first one's ends the node process at any time: libraries can be
-replaced under a running daemon.
+that would produce other bytes than the first one ends the node process at any time: libraries can
+be replaced under a running daemon.
 
 The pool blocks only to reap a worker, for _EXIT_GRACE_S at most; it reads through the poll set, and
 ``run_due`` does what is due at ``deadline_s``. A killed worker that does not end, because its read

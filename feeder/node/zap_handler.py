@@ -1,10 +1,10 @@
 """Admits clients over tcp: answers libzmq's ZAP requests (RFC 27) from the list of client keys.
 
 The handler is a socket within the node process, polled by its loop like any other. libzmq sends one
-request for each connection, whose client waits in its handshake for the answer. A client is not
-admitted until its request is answered, so everything here fails closed. The list is read again when
-its file, or a file of its folder, has changed, which is checked once a second at most. A removed
-key opens no new connection; those that it has stay open.
+request for each connection, and the client waits in its handshake for the answer. Without an answer
+no client is admitted, so everything here fails closed. The list is read again when its file, or a
+file of its folder, has changed, which is checked once a second at most. A removed key opens no new
+connection; those that it has stay open.
 
 Invariant: one thread uses this object, and no call waits.
 """
@@ -35,7 +35,7 @@ connect."""
 _SHOWN_CHARS: Final = 8
 _LOG_INTERVAL_S: Final = 60.0
 _LOGGED_MAX: Final = 64
-"""Keys whose last refusal is remembered; anyone can generate any number of keys."""
+"""Keys with a remembered refusal; anyone can generate any number of keys."""
 
 FileStates = tuple[tuple[str, int, int, int], ...]
 
