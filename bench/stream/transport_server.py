@@ -67,7 +67,6 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             chunk_images=chunk_images,
             slots_bytes=1 << 40,
             lease_s=600.0,
-            chunk_deadline_s=600.0,
         ),
         NodeIdentity(
             node="bench",

@@ -1,8 +1,9 @@
-"""How many connections and sessions the limit of open files allows for.
+"""Divides the limit of open files between connections, sessions and shards.
 
-A session takes three descriptors of its node process (its slots, their mapping, the client's hold
-on them) and two of each worker; its connection is one more. libzmq aborts a process that has none
-left for a connection, so all that clients can take is bounded here, with a reserve.
+A session takes three descriptors in its node process (its slots, their mapping, the client's claim
+connection) and two in each worker; its connection takes one more. libzmq aborts a process that
+runs out of descriptors on a new connection, so everything that clients can use is bounded here,
+with a reserve.
 """
 
 import resource
@@ -10,22 +11,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.node.messages import NodeConfig
 from feeder.remedies import more_files
-from feeder.session.admission import MEMORIES_A_SESSION
+from feeder.session.admission import MEMORIES_A_SESSION, SessionLimits
 
 _NODE_FILES: Final = 24
-"""What a node process has open without workers, endpoints and clients: libzmq's, channels, keys,
-the cache. test_descriptors.py counts them."""
+"""Open in a node process without workers, endpoints and clients: libzmq's, channels, keys, the
+cache. test_descriptors.py counts them."""
 
 _RESERVE_FILES: Final = 16
-"""For a worker that is being started, lists of keys, statistics and hand-overs."""
+"""For a worker that is starting, key lists, statistics and descriptors on their way."""
 
 _ENDPOINT_FILES: Final = 3
-"""Its listener, the one for claims, and a connection more than may stay."""
+"""Its listener, its claim listener, and one connection over the cap until it is cut."""
 
 _WORKER_FILES: Final = 16
-"""What a worker has open besides shards and slots, with some to spare."""
+"""Open in a worker besides shards and slots, with some to spare."""
 
 _SESSION_FILES: Final = 3
 _SESSION_WORKER_FILES: Final = 2
@@ -34,9 +34,8 @@ _CONNECTIONS_A_CLIENT: Final = 4
 _CONNECTIONS_SPARE: Final = 64
 """For clients that reconnect before their old connection is found dead, and for `feeder status`."""
 
-
 _UNLIMITED_FILES: Final = 1 << 20
-"""Where the limit is none: the kernel's own, unless fs.nr_open was raised."""
+"""If the limit is infinite: the kernel's default of fs.nr_open."""
 
 
 def raise_file_limit() -> int:
@@ -48,13 +47,13 @@ def raise_file_limit() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescriptorPlan:
-    """What a node process may give to clients."""
+    """How many descriptors may be used for what."""
 
     connections_max: int
     memories_max: int
     """Sessions with slots, ended ones whose slots are still mapped included."""
     callers_max: int
-    """Of connections to the slots' door, those that have not claimed."""
+    """Connections to the claim listener that have not claimed yet."""
     open_shards: int
     """In each worker, of each dataset."""
 
@@ -66,9 +65,9 @@ def plan_descriptors(
     fixed = _NODE_FILES + _RESERVE_FILES + _ENDPOINT_FILES * endpoints + workers
     free = max(0, limit - fixed)
     callers = min(_CALLERS_MAX, max(1, free // 16))
-    left = free - callers
-    spare = min(_CONNECTIONS_SPARE, max(1, left // 4))
-    memories = min(MEMORIES_A_SESSION * clients_max, (left - spare) // (_SESSION_FILES + 1))
+    remaining = free - callers
+    spare = min(_CONNECTIONS_SPARE, max(1, remaining // 4))
+    memories = min(MEMORIES_A_SESSION * clients_max, (remaining - spare) // (_SESSION_FILES + 1))
     memories = min(memories, (limit - _WORKER_FILES - datasets) // _SESSION_WORKER_FILES)
     if memories < 1:
         need = max(fixed + 2 + _SESSION_FILES + 1, _WORKER_FILES + datasets + _SESSION_WORKER_FILES)
@@ -80,7 +79,7 @@ def plan_descriptors(
     return DescriptorPlan(
         connections_max=min(
             _CONNECTIONS_A_CLIENT * clients_max + _CONNECTIONS_SPARE,
-            left - _SESSION_FILES * memories,
+            remaining - _SESSION_FILES * memories,
         ),
         memories_max=memories,
         callers_max=callers,
@@ -88,16 +87,14 @@ def plan_descriptors(
     )
 
 
-def describe_shortage(limit: int, config: NodeConfig) -> str | None:
+def describe_shortage(files_max: int, limits: SessionLimits) -> str | None:
     """Return in one line which configured limits the descriptors do not allow for, or None."""
-    if config.clients_max <= config.memories_max:
-        return None  # there are never more sessions than clients_max, whatever one client may have
-    wanted = {"clients_max": config.clients_max, "client_sessions_max": config.client_sessions_max}
-    beyond = [
-        f"{name} = {value:,}" for name, value in wanted.items() if value > config.memories_max
-    ]
-    s = "" if config.memories_max == 1 else "s"
+    if limits.sessions_max <= limits.memories_max:
+        return None  # client_sessions_max, even if larger, admits no more
+    keys = {"clients_max": limits.sessions_max, "client_sessions_max": limits.client_sessions_max}
+    beyond = [f"{key} = {value:,}" for key, value in keys.items() if value > limits.memories_max]
+    s = "" if limits.memories_max == 1 else "s"
     return (
-        f"{limit:,} open files are enough for {config.memories_max:,} session{s} of a node "
+        f"{files_max:,} open files are enough for {limits.memories_max:,} session{s} of a node "
         f"process, not for {' and '.join(beyond)}: {more_files()}, or lower these"
     )

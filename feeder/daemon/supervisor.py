@@ -51,6 +51,7 @@ from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
 from feeder.process.wakeup import SignalWakeup
 from feeder.remedies import PASSING, explain_start
+from feeder.session.admission import SessionLimits
 from feeder.wire.agreement import Agreement, Maker
 from feeder.worker.messages import CannotStart
 
@@ -90,7 +91,7 @@ class Supervisor:
                 plan_nodes(config, placements, files_max), placements, strict=True
             )
         ]
-        shortage = describe_shortage(files_max, self._nodes[0].config)
+        shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         if shortage:
             _log.warning("%s", shortage)
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
@@ -300,7 +301,7 @@ def plan_nodes(
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
     nodes, available = len(placements), available_bytes(Path(serve.topology_root))
-    budget = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
+    slots_bytes = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
     files = plan_descriptors(
         files_max,
         endpoints=len(base),
@@ -308,6 +309,18 @@ def plan_nodes(
         datasets=len(config.data),
         clients_max=serve.clients_max,
         open_shards=serve.open_shards,
+    )
+    limits = SessionLimits(
+        sessions_max=serve.clients_max,
+        window_max=serve.window_max,
+        chunk_images=serve.chunk_images,
+        slots_bytes=slots_bytes,
+        lease_s=serve.lease_s,
+        memories_max=files.memories_max,
+        recipes_max=serve.recipes_max,
+        client_sessions_max=serve.client_sessions_max,
+        client_slots_bytes=client_slots_budget(serve.client_slots_bytes, slots_bytes),
+        client_recipes_max=serve.client_recipes_max,
     )
     decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
     return [
@@ -319,23 +332,14 @@ def plan_nodes(
             endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
             workers=placement.workers,
             datasets={name: os.fsencode(folder) for name, folder in config.data.items()},
-            window_max=serve.window_max,
-            chunk_images=serve.chunk_images,
-            slots_bytes=budget,
+            limits=limits,
             decoded_bytes=decoded_bytes,
             nodes=nodes,
-            clients_max=serve.clients_max,
             secret_key=os.fsencode(serve.secret_key),
             client_keys=os.fsencode(serve.client_keys),
             socket_mode=int(serve.socket_mode, 8),
-            client_sessions_max=serve.client_sessions_max,
-            client_slots_bytes=client_slots_budget(serve.client_slots_bytes, budget),
-            recipes_max=serve.recipes_max,
-            client_recipes_max=serve.client_recipes_max,
-            lease_s=serve.lease_s,
             drain_s=serve.drain_s,
             connections_max=files.connections_max,
-            memories_max=files.memories_max,
             callers_max=files.callers_max,
             open_shards=files.open_shards,
             log_level=config.log_level,

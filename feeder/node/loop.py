@@ -31,12 +31,9 @@ from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
-from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
+from feeder.session.admission import NodeIdentity, ServedDataset
 from feeder.session.events import DrainAsked
 from feeder.worker.messages import Configure, DatasetSource
-
-CHUNK_DEADLINE_S: Final = 30.0
-"""A chunk takes some 30 ms; a worker silent for this long hangs or waits for a dead disk."""
 
 _FRAMES_A_TURN: Final = 64
 """Frames of clients that are read before workers are polled again."""
@@ -173,19 +170,7 @@ class NodeLoop:
         config = self._config
         self._service = NodeService(
             self._datasets,
-            SessionLimits(
-                sessions_max=config.clients_max,
-                window_max=config.window_max,
-                chunk_images=config.chunk_images,
-                slots_bytes=config.slots_bytes,
-                lease_s=config.lease_s,
-                chunk_deadline_s=CHUNK_DEADLINE_S,
-                memories_max=config.memories_max,
-                recipes_max=config.recipes_max,
-                client_sessions_max=config.client_sessions_max,
-                client_slots_bytes=config.client_slots_bytes,
-                client_recipes_max=config.client_recipes_max,
-            ),
+            config.limits,
             NodeIdentity(
                 # The endpoint distinguishes two daemons of a host.
                 node=f"{config.name} {printable(ready.endpoints[0])}",

@@ -156,10 +156,10 @@ class NodeService:
     def on_frame(self, peer: bytes, frame: bytes) -> None:
         """Handle a frame from a client; count and drop what is malformed or over its rate."""
         now_s = time.monotonic()
-        if not self._fair_share.may_speak(peer, now_s):
+        if not self._fair_share.allows(peer, now_s):
             self._router.waste(len(frame))
             self._router.counters.drop("over-rate")
-            if self._fair_share.is_to_be_told(peer, now_s):
+            if self._fair_share.is_report_due(peer, now_s):
                 self._send(
                     peer, Refused(code="rate", message=_explain_rate(self._router.account()))
                 )

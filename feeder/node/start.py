@@ -32,7 +32,7 @@ from feeder.sample.cache_plan import DecodedSize, place_bytes, plan_cache
 from feeder.security.keys import read_secret_key
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
-from feeder.worker.messages import printable
+from feeder.worker.messages import escape_surrogates
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def open_datasets(
     for name, path in folders.items():
         folder = path_from_bytes(path)
         with Dataset.open(folder) as dataset:
-            classes = tuple(map(printable, dataset.classes))
+            classes = tuple(map(escape_surrogates, dataset.classes))
             check_classes(classes, str(folder))
             served[name] = ServedDataset(
                 fingerprint=dataset.fingerprint,

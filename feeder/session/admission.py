@@ -1,7 +1,7 @@
-"""Whether a Hello becomes a session, and on which terms: pure functions of what is served and free.
+"""Decides whether a Hello becomes a session, and on which terms: pure functions.
 
-A client is told no in one line that names the field, the limit and the way out. A window that is
-larger than the room is granted smaller; one batch is the least.
+A refusal is one line that names the field, the limit and the remedy. A window that does not fit
+into memory is reduced, to no less than one batch.
 """
 
 import sys
@@ -17,14 +17,14 @@ from feeder.wire.messages import Hello, RefusedCode, Welcome
 from feeder.wire.slot_layout import SlotLayout
 
 SESSION_CHUNKS_MAX: Final = 16_384
-"""Chunks that a session can have on their way; the socket's send mark lies above it."""
+"""Chunks of a session that can be queued for sending; the socket's high-water mark is above it."""
 
 _CHUNK_PIXELS: Final = 32 * 512**2
-"""Most of a chunk; as many as the configured images have by default, where they are usual ones."""
+"""Most pixels of a chunk: the default 32 images at 512 px."""
 
 MEMORIES_A_SESSION: Final = 2
-"""A client that is stopped, or slow to let go, maps the slots of a session that has ended while its
-successor may have begun: there is room for as many of these as for sessions."""
+"""A client that is stopped or slow may still map the slots of an ended session when the next one
+begins, so as many ended sessions fit as open ones."""
 
 MESSAGE_CHARS_MAX: Final = 4096
 """Longest text that the wire takes in a message."""
@@ -32,7 +32,7 @@ MESSAGE_CHARS_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedDataset:
-    """What sessions need to know of a dataset."""
+    """The facts about a dataset that sessions need."""
 
     fingerprint: str
     classes: tuple[str, ...]
@@ -41,40 +41,38 @@ class ServedDataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """What clients may ask of this node process."""
+    """A node process's limits on sessions, from the configuration."""
 
     sessions_max: int
     window_max: int
     chunk_images: int
-    """At most; ``count_chunk_images`` says how many of a recipe's."""
+    """At most: see ``count_chunk_images``."""
     slots_bytes: int
     """Budget of slot memory over all sessions."""
     lease_s: float
-    """A session whose client is silent for so long ends."""
-    chunk_deadline_s: float
-    """A worker without progress for so long is ended and replaced."""
+    """A session whose client sends nothing for this long ends."""
     memories_max: int = sys.maxsize
-    """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, or what there
-    are descriptors for."""
+    """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, or fewer if
+    descriptors are short."""
     recipes_max: int = sys.maxsize
-    """Different recipes at a time."""
+    """Different recipes in use at a time."""
     client_sessions_max: int = sys.maxsize
-    """Of all these, what one client may have: what counts as one is the account of an event."""
+    """This and the next two are per client, which means per account (``MessageReceived``)."""
     client_slots_bytes: int = sys.maxsize
     client_recipes_max: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What is in use when a Hello arrives, by everybody or by one client."""
+    """What is in use when a Hello arrives, in all or by one client."""
 
     sessions: int = 0
     memories: int = 0
-    """Sessions that have slots, ended ones whose slots are still lent included."""
+    """Sessions with slots, ended ones whose slots are still lent included."""
     slots_bytes: int = 0
     """Memory of ended sessions that is still lent included."""
     recipes: frozenset[tuple[str, Recipe]] = frozenset()
-    """Of open sessions, each with its dataset's name."""
+    """Those of open sessions, each with its dataset's name."""
 
 
 NOTHING: Final = Usage()
@@ -98,14 +96,14 @@ class Admission:
     """The terms of a session."""
 
     plan: EpochPlan
-    """Of epoch 0; how many batches there are and how full is the same in every epoch."""
+    """Of epoch 0; the number of batches and their sizes are the same in every epoch."""
     layout: SlotLayout
     chunk_images: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not, for the client's user."""
+    """The reason, for the client's user."""
 
     code: RefusedCode
     message: str
@@ -122,10 +120,10 @@ def admit(
     account: str = "",
     used_by_client: Usage = NOTHING,
 ) -> Admission | Refusal:
-    """Decide about a Hello, given what is in use in all, and by the client (whose name for people
-    is ``account``), and what cgroup and machine have available."""
+    """Decide about a Hello, given what is in use in all and by the client (``account``, as people
+    know it), and the memory that cgroup and machine have available."""
     if is_draining:
-        return Refusal("draining", "this feeder is about to end: ask another one, or try later")
+        return Refusal("draining", "this feeder is shutting down: use another one, or try later")
     dataset = datasets.get(hello.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
@@ -148,10 +146,10 @@ def admit(
 
 
 def count_chunk_images(recipe: Recipe, limits: SessionLimits) -> int:
-    """Return how many images a chunk of a recipe holds: fewer where they are large.
+    """Return how many images a chunk of a recipe holds: fewer if they are large.
 
-    A worker must be done with a chunk long before its deadline, and others wait for it meanwhile:
-    32 images of 2048 px with all augmentations take half a minute.
+    A worker must finish a chunk long before its deadline, and other sessions wait meanwhile: 32
+    images of 2048 px with all augmentations take half a minute.
     """
     return max(1, min(limits.chunk_images, _CHUNK_PIXELS // recipe.image_size**2))
 
@@ -166,7 +164,7 @@ def compose_welcome(
     chunk_images: int,
     identity: NodeIdentity,
 ) -> Welcome:
-    """Return the answer to a Hello that was admitted."""
+    """Return the answer to an admitted Hello."""
     return Welcome(
         session=session,
         dataset=hello.dataset,
@@ -190,18 +188,18 @@ def compose_welcome(
 
 
 def _refuse_memories(limits: SessionLimits) -> Refusal:
-    """Refuse for sessions with slots, and name the limit that would let more of them in."""
+    """Return the refusal over ``memories_max``, with the limit to raise."""
     most = limits.memories_max
     if most < MEMORIES_A_SESSION * limits.sessions_max:
         return Refusal(
             "clients",
-            f"all {most} sessions are taken that the feeder has open files for: close one, or "
+            f"all {most} sessions that the feeder has open files for are taken: close one, or "
             f"{more_files()}",
         )
     return Refusal(
         "clients",
-        f"all {most} sessions are taken, with those that have ended and whose slots a client still "
-        "maps: end such clients, or raise clients_max",
+        f"all {most} sessions are taken, counting ended ones whose slots a client still maps: end "
+        "such clients, or raise clients_max",
     )
 
 
@@ -215,7 +213,7 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
         return Refusal(
             "bad-recipe",
             f"batch_size {recipe.batch_size} is larger than dataset {hello.dataset!r}, which has "
-            f"{dataset.layout.samples} samples: ask for at most that many, or for "
+            f"{dataset.layout.samples} samples: use at most that many, or "
             f"last_batch={LastBatch.PAD.value!r}",
         )
     return plan
@@ -224,25 +222,25 @@ def _plan(hello: Hello, dataset: ServedDataset) -> EpochPlan | Refusal:
 def _refusal_for_client(
     hello: Hello, limits: SessionLimits, used: Usage, account: str, used_by_client: Usage
 ) -> Refusal | None:
-    """Return which limit on sessions or recipes a client would be over, or None."""
+    """Return the refusal if a limit on sessions or recipes would be exceeded, or None."""
     if used_by_client.sessions >= limits.client_sessions_max:
         return Refusal(
             "clients",
-            f"client {account!r} has {used_by_client.sessions} sessions, as many as one may: close "
-            "one, or raise client_sessions_max",
+            f"client {account!r} has {used_by_client.sessions} sessions, the most for one client: "
+            "close one, or raise client_sessions_max",
         )
     recipe = hello.dataset, hello.recipe
     if len(used.recipes | {recipe}) > limits.recipes_max:
         return Refusal(
             "recipes",
-            f"{len(used.recipes)} different recipes are in use, as many as may be: use one of "
+            f"{len(used.recipes)} different recipes are in use, the most at a time: use one of "
             "them, or raise recipes_max",
         )
     if len(used_by_client.recipes | {recipe}) > limits.client_recipes_max:
         return Refusal(
             "recipes",
-            f"client {account!r} uses {len(used_by_client.recipes)} different recipes, as many as "
-            "one may: close sessions, or raise client_recipes_max",
+            f"client {account!r} uses {len(used_by_client.recipes)} different recipes, the most "
+            "for one client: close sessions, or raise client_recipes_max",
         )
     return None
 
@@ -255,37 +253,37 @@ def _grant(
     account: str,
     used_by_client: Usage,
 ) -> SlotLayout | Refusal:
-    """Return the slots that the session gets, fewer than it asks for where room is short."""
+    """Return the slots that the session gets: fewer than it asks for if memory is short."""
     recipe = hello.recipe
     one = SlotLayout.of_recipe(recipe, slots=1)
     chunks = -(-recipe.batch_size // count_chunk_images(recipe, limits))
-    left_bytes = limits.slots_bytes - used.slots_bytes
-    left_to_client_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
+    remaining_bytes = limits.slots_bytes - used.slots_bytes
+    client_remaining_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
     window = min(
         hello.window,
         limits.window_max,
-        min(left_bytes, left_to_client_bytes, available_bytes) // one.slot_bytes,
+        min(remaining_bytes, client_remaining_bytes, available_bytes) // one.slot_bytes,
         max(1, SESSION_CHUNKS_MAX // chunks),
     )
     need = f"one batch needs {one.slot_bytes / 1e6:.1f} MB of slot memory"
-    if left_bytes < one.slot_bytes:
+    if remaining_bytes < one.slot_bytes:
         return Refusal(
             "memory",
-            f"{need}, {max(left_bytes, 0) / 1e6:.1f} MB are left of "
-            f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, ask for smaller batches, or "
+            f"{need}, {max(remaining_bytes, 0) / 1e6:.1f} MB remain of "
+            f"{limits.slots_bytes / 1e6:.1f} MB: close other sessions, use smaller batches, or "
             "raise slots_bytes",
         )
-    if left_to_client_bytes < one.slot_bytes:
+    if client_remaining_bytes < one.slot_bytes:
         return Refusal(
             "memory",
-            f"{need}, client {account!r} has {max(left_to_client_bytes, 0) / 1e6:.1f} MB left of "
-            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, ask for "
+            f"{need}, client {account!r} has {max(client_remaining_bytes, 0) / 1e6:.1f} MB left of "
+            f"its {limits.client_slots_bytes / 1e6:.1f} MB: close its other sessions, use "
             "smaller batches, or raise client_slots_bytes",
         )
     if window < 1:
         return Refusal(
             "memory",
-            f"{need}, the feeder has {available_bytes / 1e6:.1f} MB available: ask for smaller "
+            f"{need}, the feeder has {available_bytes / 1e6:.1f} MB available: use smaller "
             f"batches, or {more_memory(one.slot_bytes - available_bytes)}",
         )
     return SlotLayout.of_recipe(recipe, slots=window)

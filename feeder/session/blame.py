@@ -1,25 +1,27 @@
-"""Why a batch cannot be had after workers died or fell silent, in one line each."""
+"""Why a batch fails after workers died or made no progress, in one line each."""
 
-from feeder.session.chunk_state import Chunk
+from feeder.session.chunk_state import PendingChunk
 from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
+from feeder.session.stalls import UNANSWERED_S
 
 
-def blame_chunk(chunk: Chunk) -> str:
+def blame_chunk(chunk: PendingChunk) -> str:
     """Return why a chunk is given up."""
     rows = f"rows {chunk.first} .. {chunk.first + chunk.count - 1}"
     if chunk.deaths >= DEATHS_MAX:
         return (
-            f"{rows} ended {DEATHS_MAX} workers that had nothing else in hand: look for a damaged "
-            "sample with `feeder verify`"
+            f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
+            "damaged sample with `feeder verify`"
         )
     return (
-        f"{KILLS_MAX} workers that had nothing but {rows} in hand were killed (SIGKILL): is the "
-        "memory of the machine or of its cgroup too small?"
+        f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the memory of "
+        "the machine or of its cgroup too small?"
     )
 
 
-def blame_dataset(dataset: str, limit_s: float) -> str:
-    """Return why the batches of a dataset that stalls are given up."""
+def blame_dataset(dataset: str) -> str:
+    """Return why the batches of a stalled dataset are given up."""
     return (
-        f"dataset {dataset} cannot be read: no answer in {limit_s:.0f} s, is its file system alive?"
+        f"dataset {dataset} cannot be read: no answer in {UNANSWERED_S:.0f} s, is its file system "
+        "alive?"
     )

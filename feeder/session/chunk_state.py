@@ -1,11 +1,11 @@
-"""Batches, their chunks, and what a worker has in hand: the state that dispatching works on."""
+"""Batches, their chunks, and each worker's work in flight: the state that dispatching changes."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Batch:
-    """A batch that a client wants, and how far it is."""
+class PendingBatch:
+    """A batch that a client wants, and its progress."""
 
     session: int
     dataset: str
@@ -21,27 +21,27 @@ class Batch:
     """Number of the client's request for it."""
     slot: int | None = None
     enqueued_s: float = 0.0
-    """When it could first be given to workers."""
+    """When it could first be dispatched."""
     unfilled: int = 0
-    """First row that was never given to a worker."""
-    returned: list["Chunk"] = field(default_factory=list)
-    """Chunks that waited in the hands of a worker that was lost."""
+    """First row that was never dispatched."""
+    returned: list["PendingChunk"] = field(default_factory=list)
+    """Chunks that were queued behind another one at a worker that was lost."""
     suspects: int = 0
-    """Chunks that wait to be given alone to a worker."""
+    """Chunks that wait to be dispatched alone."""
     in_flight: int = 0
-    """Chunks that workers have in hand now."""
+    """Chunks that workers have now."""
     is_cancelled: bool = False
     """Released, failed or its session ended: nothing more of it is filled or sent."""
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
+    def location(self) -> tuple[int, int, int, int]:
         """Session, slot, epoch and index of a batch that has a slot."""
         assert self.slot is not None, "a batch is enqueued with its slot"
         return self.session, self.slot, self.epoch, self.index
 
     @property
     def has_chunks(self) -> bool:
-        """Whether there is a chunk to give to a worker beside others."""
+        """Whether it has a chunk to dispatch that need not be dispatched alone."""
         return bool(self.returned) or self.unfilled < self.rows
 
     @property
@@ -51,27 +51,27 @@ class Batch:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Chunk:
+class PendingChunk:
     """Consecutive rows of a batch, filled by one worker at a time."""
 
-    batch: Batch
+    batch: PendingBatch
     first: int
     count: int
     ticket: int = 0
     worker: int = 0
     deaths: int = 0
-    """Workers that crashed with this chunk alone in hand."""
+    """Workers that crashed with only this chunk in flight."""
     kills: int = 0
-    """Workers that SIGKILL ended with this chunk alone in hand."""
+    """Workers that SIGKILL ended with only this chunk in flight."""
     is_stalled: bool = False
     """Its worker was without progress when its dataset was found to stall."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkInFlight:
-    """What a worker has in hand, oldest first, and when it last began or finished a chunk."""
+    """A worker's chunks, oldest first, and when it last began or finished one."""
 
-    chunks: dict[int, Chunk] = field(default_factory=dict)
+    chunks: dict[int, PendingChunk] = field(default_factory=dict)
     progress_s: float = 0.0
     is_proven: bool = False
     """It has finished a chunk."""

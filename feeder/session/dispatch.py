@@ -1,19 +1,18 @@
-"""Which worker fills which chunk next: pure bookkeeping, no clock and no input or output.
+"""Assigns chunks to workers. Pure bookkeeping: no clock, no input or output.
 
-A batch is cut into chunks of consecutive rows. Sessions that have rows to fill take turns, a chunk
+A batch is cut into chunks of consecutive rows. Sessions with rows to fill take turns, one chunk
 each; within a session earlier batches go first. A chunk goes to the worker with the fewest chunks
-in hand, so the chunks of one batch spread over all workers; a worker holds at most WORKER_DEPTH, so
-that it never waits for its next one and a batch never waits behind a long queue.
+in flight, so the chunks of one batch spread over all workers. A worker has at most WORKER_DEPTH
+chunks, so it never idles between two of them and no batch waits behind a long queue.
 
-When a worker dies or is stuck, the oldest chunk it has in flight is *suspect*; the others go back
-to the queue. A suspect goes alone to a worker with no other chunk in flight, preferably to one that
-has filled a chunk before, so that the death of that worker is evidence against the chunk. It is
-given up after DEATHS_MAX workers died with this chunk alone in flight, or after KILLS_MAX if it was
-SIGKILL that ended them, which a damaged sample does not cause. ``stalls`` knows which datasets
-stall: their chunks, too, are given alone, one at a time.
+When a worker dies or is stuck, its oldest chunk becomes *suspect*; the others return to the queue.
+A suspect goes alone to an idle worker, preferably one that has filled a chunk before, so that the
+death of that worker is evidence against the chunk. It is given up after DEATHS_MAX workers crashed
+with only this chunk in flight, or after KILLS_MAX if SIGKILL ended them, which a damaged sample
+does not cause. Chunks of stalled datasets (``stalls``) are also dispatched alone, one at a time.
 
 Invariant: a row of a batch is in flight at one worker at most, and is filled once unless that
-worker died. Memory is bounded by the batches enqueued and WORKER_DEPTH chunks a worker.
+worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks per worker.
 """
 
 from collections import deque
@@ -21,57 +20,57 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.session.chunk_state import Batch, Chunk, WorkInFlight
-from feeder.session.stalls import UNANSWERED, Stalls
+from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
+from feeder.session.stalls import Stalls
 
 WORKER_DEPTH: Final = 2
-"""One chunk being filled, one at hand."""
+"""One chunk being filled, one queued."""
 
 DEATHS_MAX: Final = 3
-"""A chunk is given up when so many workers crashed with nothing else in hand."""
+"""Workers that crash with only this chunk in flight before it is given up."""
 
 KILLS_MAX: Final = 10
-"""The same for workers killed by SIGKILL (by an operator, or by the kernel for want of memory)."""
+"""The same for SIGKILL, from an operator or from the kernel when memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What became of the chunks that a lost worker had in hand."""
+    """The chunks that a lost worker had in flight."""
 
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[PendingBatch, ...] = ()
     """The batch of each chunk."""
-    given_up: tuple[Chunk, ...] = ()
-    """The one that is not tried again, if there is one."""
+    given_up: tuple[PendingChunk, ...] = ()
+    """The one that is not retried, if there is one."""
 
 
 class Dispatcher:
-    """Gives the chunks of enqueued batches to workers."""
+    """Assigns the chunks of enqueued batches to workers."""
 
     def __init__(self) -> None:
         self._tickets = 0
-        self._queues: dict[int, deque[Batch]] = {}
+        self._queues: dict[int, deque[PendingBatch]] = {}
         self._turns: deque[int] = deque()  # sessions that have a queue, next one first
-        self._suspects: list[Chunk] = []  # each to be given alone to a worker, first one first
-        self._chunks: dict[int, Chunk] = {}  # by ticket
+        self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
+        self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self._in_flight: dict[int, WorkInFlight] = {}
-        # Workers that can be given more, by the number of chunks in hand; dicts as ordered sets,
-        # longest waiting first. Workers with a suspect, and killed ones, are in none.
+        # Workers that can take a chunk, by the number of chunks in flight; dicts as ordered sets,
+        # longest waiting first. Workers that have a suspect or are being killed are in none.
         self._by_load: list[dict[int, None]] = [{} for _ in range(WORKER_DEPTH + 1)]
         self._stalls = Stalls()
 
     @property
     def workers(self) -> int:
-        """How many workers can be given chunks."""
+        """How many workers there are."""
         return len(self._in_flight)
 
     @property
     def chunks_in_flight(self) -> int:
-        """How many chunks workers have in hand."""
+        """How many chunks workers have."""
         return len(self._chunks)
 
     @property
     def queued_batches(self) -> int:
-        """How many batches have chunks that no worker has in hand; suspects count one by one."""
+        """How many batches have chunks to dispatch; suspect chunks count one by one."""
         return sum(map(len, self._queues.values())) + len(self._suspects)
 
     @property
@@ -80,16 +79,16 @@ class Dispatcher:
         return len(self._stalls)
 
     def add_worker(self, worker: int) -> None:
-        """Begin to give chunks to a worker."""
+        """Begin to assign chunks to a worker."""
         self._in_flight[worker] = WorkInFlight()
         self._by_load[0][worker] = None
 
     def remove_worker(self, worker: int, was_killed: bool, is_held: bool) -> Removal:
         """Take a lost worker's chunks back.
 
-        ``was_killed``: by SIGKILL. ``is_held``: the kernel still holds on to the process, which
-        waits for a read; ``release`` follows. The oldest chunk was in work: it becomes suspect, or
-        is given up. The others go to the head of the queue.
+        ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read, and
+        ``release`` follows. The oldest chunk, which the worker was filling, becomes suspect or is
+        given up. The others go to the head of the queue.
         """
         work = self._in_flight.pop(worker, None)
         if work is None:
@@ -103,7 +102,7 @@ class Dispatcher:
             return Removal()
         if is_held:
             self._stalls.hold(chunks[0].batch.dataset, worker)
-        given_up: tuple[Chunk, ...] = ()
+        given_up: tuple[PendingChunk, ...] = ()
         if len(chunks) == 1 and not work.is_stuck:
             chunks[0].kills += was_killed
             chunks[0].deaths += not was_killed
@@ -119,11 +118,11 @@ class Dispatcher:
         return Removal(tuple(chunk.batch for chunk in chunks), given_up)
 
     def release(self, worker: int) -> None:
-        """Note that the kernel let go of a lost worker: the file system has answered."""
+        """Record that the kernel has released a lost worker: its file system has answered."""
         self._stalls.release(worker)
 
-    def enqueue(self, batch: Batch, now_s: float) -> None:
-        """Have the batch, which has a slot and no filled row, filled after the session's others."""
+    def enqueue(self, batch: PendingBatch, now_s: float) -> None:
+        """Queue a batch, which has a slot and no filled row, behind its session's others."""
         batch.enqueued_s = now_s
         queue = self._queues.get(batch.session)
         if queue is None:
@@ -131,8 +130,8 @@ class Dispatcher:
             self._turns.append(batch.session)
         queue.append(batch)
 
-    def cancel(self, batch: Batch) -> None:
-        """Give out nothing more of the batch; what workers have in hand they finish."""
+    def cancel(self, batch: PendingBatch) -> None:
+        """Dispatch nothing more of the batch; its chunks in flight are still finished."""
         batch.is_cancelled = True
         if batch.suspects:
             self._suspects = [chunk for chunk in self._suspects if chunk.batch is not batch]
@@ -144,10 +143,10 @@ class Dispatcher:
                 del self._queues[batch.session]
                 self._turns.remove(batch.session)
 
-    def dispatch(self, now_s: float) -> Iterator[Chunk]:
-        """Yield chunks that go to ``chunk.worker`` now, until workers or chunks run out."""
+    def dispatch(self, now_s: float) -> Iterator[PendingChunk]:
+        """Yield the chunks to send to ``chunk.worker`` now, until workers or chunks run out."""
         if self._stalls:
-            self._take_probes()
+            self._queue_probes()
         while self._turns or self._suspects:
             suspect = self._next_suspect() if self._suspects else None
             if suspect is not None:
@@ -165,8 +164,8 @@ class Dispatcher:
                 return
             yield self._give_alone(suspect, worker, now_s)
 
-    def finish(self, ticket: int, now_s: float) -> Chunk | None:
-        """Take a chunk that its worker is done with; None if no worker has this ticket in hand."""
+    def finish(self, ticket: int, now_s: float) -> PendingChunk | None:
+        """Record that a chunk is filled or has failed; None if its ticket is not in flight."""
         chunk = self._chunks.pop(ticket, None)
         if chunk is None:
             return None
@@ -178,35 +177,32 @@ class Dispatcher:
             self._by_load[len(work.chunks)][chunk.worker] = None
         chunk.batch.in_flight -= 1
         if self._stalls:
-            self._stalls.answered(chunk)
+            self._stalls.on_finished(chunk)
         return chunk
 
-    def find_stuck(self, now_s: float, deadline_s: float) -> list[tuple[int, str]]:
-        """Return the workers to end because they are stuck, each with its dataset, each once."""
+    def find_stuck(self, now_s: float) -> list[tuple[int, str]]:
+        """Return the stuck workers to kill, each with its dataset, each once."""
         waiting = {queue[0].dataset for queue in self._queues.values()}
         waiting |= {chunk.batch.dataset for chunk in self._suspects}
-        stuck = self._stalls.find_stuck(self._in_flight, waiting, self._tickets, now_s, deadline_s)
+        stuck = self._stalls.find_stuck(self._in_flight, waiting, self._tickets, now_s)
         for worker, _ in stuck:
             work = self._in_flight[worker]
             work.is_stuck = True
             self._by_load[len(work.chunks)].pop(worker, None)
         return stuck
 
-    def find_unanswered(self, now_s: float, deadline_s: float) -> list[Batch]:
-        """Return the batches that waited too long (UNANSWERED) for a dataset that stalls."""
-        return [
-            batch
-            for batch in self._unfilled_of_stalled()
-            if self._stalls.waited_s(batch, now_s) >= UNANSWERED * deadline_s
-        ]
+    def find_unanswered(self, now_s: float) -> list[PendingBatch]:
+        """Return the batches that have waited too long for a stalled dataset."""
+        stalled = self._unfilled_of_stalled()
+        return [batch for batch in stalled if self._stalls.is_unanswered(batch, now_s)]
 
-    def check_at_s(self, now_s: float, deadline_s: float) -> float:
+    def check_at_s(self, now_s: float) -> float:
         """Return when to call ``find_stuck`` and ``find_unanswered`` again; infinity if idle."""
         has_waiting = bool(self._unfilled_of_stalled())
-        return self._stalls.check_at_s(self._in_flight, has_waiting, now_s, deadline_s)
+        return self._stalls.check_at_s(self._in_flight, has_waiting, now_s)
 
-    def _unfilled_of_stalled(self) -> list[Batch]:
-        """Return the batches of datasets that stall, in no order, each once."""
+    def _unfilled_of_stalled(self) -> list[PendingBatch]:
+        """Return the unfinished batches of stalled datasets, each once."""
         if not self._stalls:
             return []
         found = [batch for queue in self._queues.values() for batch in queue]
@@ -218,14 +214,14 @@ class Dispatcher:
         )
 
     def _free_worker(self, *, is_idle: bool = False, is_proven: bool | None = None) -> int | None:
-        """Return the worker to give the next chunk to: with few in hand, waiting longest."""
+        """Return the worker for the next chunk: the one with the fewest, waiting longest."""
         for workers in self._by_load[: 1 if is_idle else WORKER_DEPTH]:
             for worker in workers:
                 if is_proven is None or self._in_flight[worker].is_proven == is_proven:
                     return worker
         return None
 
-    def _give(self, chunk: Chunk, worker: int, now_s: float) -> Chunk:
+    def _give(self, chunk: PendingChunk, worker: int, now_s: float) -> PendingChunk:
         work = self._in_flight[worker]
         self._tickets += 1
         chunk.ticket, chunk.worker = self._tickets, worker
@@ -238,40 +234,40 @@ class Dispatcher:
         self._by_load[load + 1][worker] = None
         return chunk
 
-    def _give_alone(self, chunk: Chunk, worker: int, now_s: float) -> Chunk:
+    def _give_alone(self, chunk: PendingChunk, worker: int, now_s: float) -> PendingChunk:
         self._suspects.remove(chunk)
         chunk.batch.suspects -= 1
         self._give(chunk, worker, now_s)
-        del self._by_load[1][worker]  # it gets no other before this one is finished
+        del self._by_load[1][worker]  # no other chunk before this one is finished
         return chunk
 
-    def _next_suspect(self) -> Chunk | None:
+    def _next_suspect(self) -> PendingChunk | None:
         for chunk in self._suspects:
-            if self._stalls.may_try(chunk.batch.dataset, self._chunks.values()):
+            if self._stalls.may_probe(chunk.batch.dataset, self._chunks.values()):
                 return chunk
         return None
 
-    def _take_probes(self) -> None:
-        """Make the next chunk of each dataset that stalls a suspect, if it has none."""
-        tried = {chunk.batch.dataset for chunk in self._suspects}
+    def _queue_probes(self) -> None:
+        """Make the next chunk of each stalled dataset a suspect, if the dataset has none."""
+        probed = {chunk.batch.dataset for chunk in self._suspects}
         for session in list(self._turns):
             dataset = self._queues[session][0].dataset
-            if dataset in self._stalls and dataset not in tried:
-                tried.add(dataset)
+            if dataset in self._stalls and dataset not in probed:
+                probed.add(dataset)
                 self._suspect(self._take_from(session))
 
-    def _take_chunk(self) -> Chunk | None:
-        """Take the next chunk of the session whose turn it is, None if there is none.
+    def _take_chunk(self) -> PendingChunk | None:
+        """Take the next chunk of the session whose turn it is; None if there is none.
 
-        Datasets that stall are passed over: their chunks are given alone.
+        Stalled datasets are skipped: their chunks are dispatched alone.
         """
         for session in self._turns:
             if not self._stalls or self._queues[session][0].dataset not in self._stalls:
                 return self._take_from(session)
         return None
 
-    def _take_from(self, session: int) -> Chunk:
-        """Take a session's next chunk; it has one. Its next turn comes after all others'."""
+    def _take_from(self, session: int) -> PendingChunk:
+        """Take a queued session's next chunk, and move the session behind all others."""
         self._turns.remove(session)
         queue = self._queues[session]
         batch = queue[0]
@@ -279,7 +275,7 @@ class Dispatcher:
             chunk = batch.returned.pop()
         else:
             count = min(batch.chunk_images, batch.rows - batch.unfilled)
-            chunk = Chunk(batch=batch, first=batch.unfilled, count=count)
+            chunk = PendingChunk(batch=batch, first=batch.unfilled, count=count)
             batch.unfilled += count
         if not batch.has_chunks:
             queue.popleft()
@@ -289,11 +285,11 @@ class Dispatcher:
             del self._queues[session]
         return chunk
 
-    def _suspect(self, chunk: Chunk) -> None:
+    def _suspect(self, chunk: PendingChunk) -> None:
         chunk.batch.suspects += 1
         self._suspects.append(chunk)
 
-    def _return(self, chunk: Chunk) -> None:
+    def _return(self, chunk: PendingChunk) -> None:
         batch = chunk.batch
         batch.returned.append(chunk)
         queue = self._queues.get(batch.session)

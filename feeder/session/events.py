@@ -1,8 +1,7 @@
-"""What happens to a node process's sessions, and what follows: events and instructions.
+"""The events that ``SessionTable.handle`` takes, and the instructions that it returns.
 
-Events go into ``SessionTable.handle``, instructions come out. All are frozen values
-without behaviour. A *peer* is the ROUTER socket's name of a connection; a *worker* and a *ticket*
-(one chunk given to one worker) are numbers that are never used twice.
+All are frozen values without behaviour. A *peer* is the ROUTER socket's name of a connection; a
+*worker* and a *ticket* (one chunk dispatched to one worker) are numbers that are never reused.
 """
 
 from dataclasses import dataclass
@@ -16,35 +15,35 @@ from feeder.wire.slot_layout import SlotLayout
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A valid message came. A Hello that is welcomed becomes session ``fresh_session``."""
+    """A valid message arrived. An admitted Hello becomes session ``fresh_session``."""
 
     peer: bytes
     message: ClientMessage
     fresh_session: int = 0
     available_bytes: int = 0
-    """What the machine can still give to slots, read when a Hello arrives."""
+    """Memory that cgroup and machine have available for slots; set for a Hello."""
     account: str = ""
-    """Whose limits a session counts against, read when a Hello arrives: a key's name, a user of
-    this machine, or an address."""
+    """The client whose limits a session counts against: a key's name, a user of this machine, or
+    an address; set for a Hello."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The socket refused a message to the peer: it has no connection any more, or never reads."""
+    """The socket refused a message to the peer: it has disconnected, or does not read."""
 
     peer: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsOpened:
-    """The memory that OpenSlots asked for exists and every worker has been told of it."""
+    """The memory of an OpenSlots exists, and every worker was sent its descriptor."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsRefused:
-    """The memory that OpenSlots asked for could not be had."""
+    """The memory of an OpenSlots could not be created."""
 
     session: int
     reason: str
@@ -52,7 +51,7 @@ class SlotsRefused:
 
 @dataclass(frozen=True, slots=True)
 class SlotReturned:
-    """The socket has let go of all that it was given of this slot (answers ReturnSlot)."""
+    """The socket no longer reads this slot (answers ReturnSlot)."""
 
     session: int
     slot: int
@@ -60,14 +59,14 @@ class SlotReturned:
 
 @dataclass(frozen=True, slots=True)
 class SlotsClosed:
-    """The memory of an ended session has been given back (answers CloseSlots)."""
+    """The memory of an ended session is freed (answers CloseSlots)."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsClaimed:
-    """A process of this machine asks, over ``connection``, to map a session's slots."""
+    """A process of this machine claims a session's slots over ``connection``, to map them."""
 
     session: int
     connection: int
@@ -75,35 +74,35 @@ class SlotsClaimed:
 
 @dataclass(frozen=True, slots=True)
 class HolderGone:
-    """The connection is over by which a client held a session's slots: it reads them no more."""
+    """The claim connection of a session's slots has closed: the client no longer reads them."""
 
     session: int
     has_died: bool = False
-    """It let go without a farewell."""
+    """It closed without a farewell."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker is ready for chunks and knows of all open slots."""
+    """A worker is ready for chunks and was sent all open slots."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker has died, or was ended and never runs again; whatever it wrote before is complete,
-    what it was writing is not."""
+    """A worker died or was killed, and never runs again; only the chunk that it was writing is
+    incomplete."""
 
     worker: int
     was_killed: bool = False
     """By SIGKILL."""
     is_held: bool = False
-    """The kernel holds on to the process, which waits for a read: WorkerReleased follows."""
+    """The process is still blocked in a read: WorkerReleased follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReleased:
-    """The kernel has let go of a lost worker that it held."""
+    """A lost worker that was blocked in a read has ended."""
 
     worker: int
 
@@ -117,7 +116,7 @@ class ChunkFilled:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """A worker cannot produce a chunk and says why; it lives on."""
+    """A worker cannot fill a chunk, for this reason; the worker lives on."""
 
     ticket: int
     code: str
@@ -126,12 +125,12 @@ class ChunkFailed:
 
 @dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """The daemon is to end: finish what was asked for, take nothing new."""
+    """Drain: finish requested batches, take nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAdvanced:
-    """Nothing happened but time; due when SessionTable.check_at_s has come."""
+    """Time has passed; due at SessionTable.check_at_s."""
 
 
 Event = (
@@ -157,7 +156,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message without frames of pixels."""
+    """Send a message without pixels."""
 
     peer: bytes
     message: NodeMessage
@@ -165,7 +164,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class OpenSlots:
-    """Create a session's memory, tell all workers; answer SlotsOpened or SlotsRefused."""
+    """Create a session's memory, have all workers map it; answer SlotsOpened or SlotsRefused."""
 
     session: int
     dataset: str
@@ -176,7 +175,7 @@ class OpenSlots:
 
 @dataclass(frozen=True, slots=True)
 class ShareSlots:
-    """Give the memory to whoever claimed it; HolderGone follows, if only because it cannot be."""
+    """Send the memory's descriptor over the claim connection; HolderGone follows in any case."""
 
     session: int
     connection: int
@@ -184,7 +183,7 @@ class ShareSlots:
 
 @dataclass(frozen=True, slots=True)
 class RefuseClaim:
-    """Tell whoever claimed slots why it does not get them."""
+    """Refuse a claim of slots, with the reason."""
 
     connection: int
     reason: str
@@ -192,7 +191,7 @@ class RefuseClaim:
 
 @dataclass(frozen=True, slots=True)
 class FillChunk:
-    """Have a worker write rows first .. first + count - 1 of a batch into a slot."""
+    """Have a worker write rows first .. first + count - 1 of a batch into its slot."""
 
     worker: int
     ticket: int
@@ -206,7 +205,7 @@ class FillChunk:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """Send a finished chunk from its slot, without copying the pixels."""
+    """Send a filled chunk from its slot, without copying the pixels."""
 
     peer: bytes
     session: int
@@ -221,7 +220,7 @@ class SendChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReturnSlot:
-    """Nobody needs the slot: answer SlotReturned as soon as the socket has let go of it."""
+    """Answer SlotReturned as soon as the socket no longer reads this slot."""
 
     session: int
     slot: int
@@ -229,18 +228,18 @@ class ReturnSlot:
 
 @dataclass(frozen=True, slots=True)
 class CloseSlots:
-    """Give a session's memory back once the socket lets go of it; answer SlotsClosed."""
+    """Free a session's memory once the socket no longer reads it; answer SlotsClosed."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The worker has made no progress for too long: end it; WorkerLost follows."""
+    """Kill a stuck worker; WorkerLost follows."""
 
     worker: int
     dataset: str
-    """What it was reading."""
+    """The dataset that it was reading."""
 
 
 Instruction = (

@@ -1,9 +1,9 @@
-"""How much of the node process's attention a peer gets: as much as the batches that it takes earn.
+"""Rate limit for messages: a token bucket for each peer, refilled by time and by delivered batches.
 
-Every message costs its sender tokens, about as many as handling it takes time; what is handed over
-to it earns some back, and time gives everybody a few. A client that trains earns more than it
-spends. Who only talks runs out: then its messages are dropped, which costs next to nothing, until
-time has given it a token again. Pure: the caller brings the clock.
+Every message costs its sender tokens, in proportion to the time to handle it. Delivered chunks and
+batches earn tokens, so a client that trains earns more than it spends. A peer that only sends runs
+out; its messages are then dropped, which costs next to nothing, until the bucket refills. Pure: the
+caller passes the time.
 
 Invariant: a peer has between -_DEBT_MAX and BURST tokens; at most _PEERS_MAX peers are remembered.
 """
@@ -16,22 +16,22 @@ from feeder.wire.messages import ClientMessage, Hello, Request, StatsRequest
 
 BURST: Final = 256.0
 TOKENS_A_S: Final = 64.0
-"""A Hello every half a second, which is how often a client tries again, and some more."""
+"""A Hello every half a second, which is how often a client retries, and some more."""
 
 EARNED: Final = 8.0
-"""By each chunk, or batch that is lent: a client says two things for a batch at most."""
+"""By each chunk, or lent batch: a client sends at most two messages for a batch."""
 
 MALFORMED_COST: Final = 4.0
 _DEBT_MAX: Final = 64.0
 _PEERS_MAX: Final = 8192
-_TELL_PAUSE_S: Final = 1.0
+_REPORT_INTERVAL_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class _TokenBucket:
     tokens: float
     filled_s: float
-    told_s: float = float("-inf")
+    reported_s: float = float("-inf")
 
 
 def cost_of(message: ClientMessage) -> float:
@@ -48,13 +48,13 @@ def cost_of(message: ClientMessage) -> float:
 
 
 class FairShare:
-    """The tokens of all peers."""
+    """The token buckets of all peers."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[bytes, _TokenBucket] = OrderedDict()
 
-    def may_speak(self, peer: bytes, now_s: float) -> bool:
-        """Whether a message of this peer is to be looked at."""
+    def allows(self, peer: bytes, now_s: float) -> bool:
+        """Whether a message of this peer may be handled now; its bucket is refilled first."""
         bucket = self._buckets.get(peer)
         if bucket is None:
             if len(self._buckets) >= _PEERS_MAX:
@@ -63,27 +63,27 @@ class FairShare:
         else:
             self._buckets.move_to_end(peer)
         if now_s > bucket.filled_s:
-            given = (now_s - bucket.filled_s) * TOKENS_A_S
-            bucket.tokens = min(BURST, bucket.tokens + given)
+            earned = (now_s - bucket.filled_s) * TOKENS_A_S
+            bucket.tokens = min(BURST, bucket.tokens + earned)
             bucket.filled_s = now_s
         return bucket.tokens > 0
 
     def charge(self, peer: bytes, cost: float) -> None:
-        """Take what a message costs from its sender."""
+        """Charge a peer for a message."""
         bucket = self._buckets.get(peer)
         if bucket is not None:
             bucket.tokens = max(-_DEBT_MAX, bucket.tokens - cost)
 
     def earn(self, peer: bytes) -> None:
-        """Give a peer what it earns by taking a chunk or a batch."""
+        """Credit a peer with a delivered chunk or batch."""
         bucket = self._buckets.get(peer)
         if bucket is not None:
             bucket.tokens = min(BURST, bucket.tokens + EARNED)
 
-    def is_to_be_told(self, peer: bytes, now_s: float) -> bool:
-        """Whether it is time to tell a peer that it may not speak; True at most once a second."""
+    def is_report_due(self, peer: bytes, now_s: float) -> bool:
+        """Whether to report to a peer that its messages are dropped; True at most once a second."""
         bucket = self._buckets.get(peer)
-        if bucket is None or now_s - bucket.told_s < _TELL_PAUSE_S:
+        if bucket is None or now_s - bucket.reported_s < _REPORT_INTERVAL_S:
             return False
-        bucket.told_s = now_s
+        bucket.reported_s = now_s
         return True

@@ -1,7 +1,7 @@
-"""All sessions of a node process: those that are open, and ended ones whose memory is still out.
+"""All sessions of a node process: open ones, and ended ones whose memory is not yet freed.
 
-Invariant: a session is in one of the two, from its Hello until its memory has been given back; a
-peer has at most one that is open.
+Invariant: from its Hello until its memory is freed, a session is in exactly one of ``open`` and
+``ended``. A peer has at most one open session.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from feeder.session.state import Session
 
 
 class SessionRegistry:
-    """The sessions, by number and by peer, and what they use."""
+    """The sessions, by number and by peer, and their use of resources."""
 
     def __init__(self) -> None:
         self.open: dict[int, Session] = {}
@@ -19,23 +19,23 @@ class SessionRegistry:
         self._by_peer: dict[bytes, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
-        """Yield all of them."""
+        """Yield open and ended sessions."""
         yield from self.open.values()
         yield from self.ended.values()
 
     def add(self, session: Session) -> None:
-        """Take in a new session; its peer has no other one."""
+        """Add a session; its peer has no other open one."""
         self.open[session.number] = session
         self._by_peer[session.peer] = session
 
     def end(self, session: Session) -> None:
-        """Note that a session is over; its memory is not yet back."""
+        """Move a session to ``ended``: its memory is not yet freed."""
         del self.open[session.number]
         del self._by_peer[session.peer]
         self.ended[session.number] = session
 
     def forget(self, number: int) -> None:
-        """Note that an ended session's memory is back."""
+        """Remove an ended session: its memory is freed."""
         self.ended.pop(number, None)
 
     def of_peer(self, peer: bytes) -> Session | None:
@@ -44,22 +44,23 @@ class SessionRegistry:
 
     @property
     def committed_bytes(self) -> int:
-        """Slot memory of all sessions, those of ended ones that is still lent included."""
+        """Slot memory of all sessions, that of ended ones included."""
         return sum(session.layout.total_bytes for session in self)
 
     @property
     def held_bytes(self) -> int:
-        """Slot memory that clients map, that of ended sessions included."""
+        """The part of it that clients map."""
         return sum(session.layout.total_bytes for session in self if session.is_held)
 
     def usage(self, account: str | None = None) -> Usage:
-        """Return what is in use, of one client or in all."""
+        """Return what one client uses, or all (None)."""
         open_, ended = (
             [each for each in sessions.values() if account is None or each.account == account]
             for sessions in (self.open, self.ended)
         )
         return Usage(
-            # Ended sessions whose memory is still lent hold descriptors: no more of these either.
+            # Ended sessions hold descriptors while their memory is lent, so sessions_max bounds
+            # them as well.
             sessions=max(len(open_), len(ended)),
             memories=len(open_) + len(ended),
             slots_bytes=sum(each.layout.total_bytes for each in (*open_, *ended)),

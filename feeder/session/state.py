@@ -1,7 +1,7 @@
-"""One session: its batches, its slots, and what its client may ask for. Pure state.
+"""One session: its batches and slots, and which requests are allowed. Pure state.
 
-Invariant: a slot is in ``free_slots``, or held by one batch, or on its way back from the socket.
-Whether batches are lent in place or sent as chunks is settled before the first one is asked for.
+Invariant: a slot is in ``free_slots``, or belongs to one batch, or is still in use by the socket.
+Whether batches are lent in place or sent as chunks is settled before the first request.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
-from feeder.session.chunk_state import Batch
+from feeder.session.chunk_state import PendingBatch
 from feeder.wire.messages import Hello
 from feeder.wire.slot_layout import SlotLayout
 
@@ -20,38 +20,38 @@ BatchKey = tuple[int, int]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session:
-    """A client's session, from its Hello until its memory has been given back."""
+    """A client's session, from its Hello until its memory is freed."""
 
     number: int
     peer: bytes
     hello: Hello
     plan: EpochPlan
-    """Of epoch 0; how many batches there are and how full is the same in every epoch."""
+    """Of epoch 0; the number of batches and their sizes are the same in every epoch."""
     layout: SlotLayout
     chunk_images: int
     """Most rows of a chunk."""
     account: str
-    """Whose limits it counts against."""
-    seen_s: float
-    """When the client last said something."""
+    """The client whose limits it counts against."""
+    last_message_s: float
+    """When the client last sent something."""
     free_slots: list[int] = field(init=False)
-    wanted: dict[BatchKey, Batch] = field(default_factory=dict)
-    """Batches that were asked for and not released."""
-    waiting: deque[Batch] = field(default_factory=deque)
-    """Those of them that have no slot yet, in the order of their requests."""
+    wanted: dict[BatchKey, PendingBatch] = field(default_factory=dict)
+    """Batches that were requested and not yet released."""
+    waiting: deque[PendingBatch] = field(default_factory=deque)
+    """Those without a slot, in the order of their requests."""
     in_flight: int = 0
-    """Chunks that workers have in hand, those of released batches included."""
+    """Chunks that workers have, those of released batches included."""
     is_open: bool = False
     is_held: bool = False
-    """The client maps the slots: batches are lent in place, and the memory stays while it does."""
-    has_asked: bool = False
-    """A batch was asked for: how batches are handed over does not change any more."""
+    """The client maps the slots: batches are lent, and the memory is kept until it unmaps them."""
+    has_requested: bool = False
+    """A batch was requested: whether batches are lent or sent is fixed from now on."""
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
-        """Return why these batches, none of them wanted yet, cannot be asked for now, or None."""
+        """Return why these batches, none of them wanted yet, cannot be requested now, or None."""
         for epoch, index in fresh:
             if index >= self.plan.batches:
                 return Refusal(
@@ -73,16 +73,16 @@ class Session:
         if not self.is_open:
             return "there is no such session here (any more)"
         if self.is_held:
-            return "the slots of this session are mapped already"
-        if self.has_asked:
-            return "this session gets its batches over the socket: claim slots before asking"
+            return "the slots of this session are already mapped"
+        if self.has_requested:
+            return "this session gets its batches over the socket: claim slots before a request"
         return None
 
     def want(self, key: BatchKey, request: int) -> None:
-        """Remember that the client wants a batch."""
-        self.has_asked = True
+        """Add a batch that the client wants."""
+        self.has_requested = True
         epoch, index = key
-        batch = Batch(
+        batch = PendingBatch(
             session=self.number,
             dataset=self.hello.dataset,
             epoch=epoch,
@@ -95,8 +95,8 @@ class Session:
         self.wanted[key] = batch
         self.waiting.append(batch)
 
-    def assign_slots(self) -> Iterator[Batch]:
-        """Give free slots to batches that wait for one, and yield these."""
+    def assign_slots(self) -> Iterator[PendingBatch]:
+        """Give free slots to waiting batches, and yield these."""
         while self.waiting and self.free_slots:
             batch = self.waiting.popleft()
             batch.slot = self.free_slots.pop()

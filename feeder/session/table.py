@@ -1,22 +1,21 @@
-"""The sessions of a node process, as a state machine: events in, instructions out, no clock.
+"""The sessions of a node process as a state machine: events in, instructions out, no clock.
 
     Hello ─► OpenSlots ─► SlotsOpened ─► Welcome
     Request ─► batch waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
             ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
-    SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once all of the batch is in its slot
-    Bye, lease over, peer gone, holder gone
-            ─► (workers finish what they hold, who maps slots lets go) ─► CloseSlots ─► SlotsClosed
+    SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once the batch is whole
+    Bye, lease expired, peer gone, holder gone
+            ─► (chunks in flight finish, the client unmaps) ─► CloseSlots ─► SlotsClosed
 
 Invariants, which test_interleavings.py checks over random interleavings:
-- a slot belongs to one batch from the first chunk until the client released it, no worker writes to
-  it and the socket has let go of it;
-- the memory of a session that a client maps outlives the session until the client lets go: what was
-  lent is never written again nor given back under a reader;
+- a slot belongs to one batch from its first chunk until the client has released it, no worker
+  writes to it and the socket no longer reads it;
+- memory that a client maps outlives its session until the client unmaps it: a lent batch is never
+  overwritten or freed under its reader;
 - each wanted batch is answered once: by all of its chunks, each once, or by one Lent, or by one
-  Failed, or not at all after the client released it or its session ended;
+  Failed, or not at all if the client released it or its session ended;
 - a session has at most ``window`` batches wanted and not released, so at most that many slots;
-- slots of all sessions together, those of ended sessions that are still lent included, stay within
-  the budget.
+- the slots of all sessions, ended ones that are still lent included, stay within the budget.
 """
 
 from collections.abc import Mapping
@@ -33,17 +32,17 @@ from feeder.session.admission import (
     compose_welcome,
 )
 from feeder.session.blame import blame_chunk, blame_dataset
-from feeder.session.chunk_state import Batch
+from feeder.session.chunk_state import PendingBatch
 from feeder.session.dispatch import Dispatcher
 from feeder.session.registry import SessionRegistry
-from feeder.session.stalls import PATIENCE, UNANSWERED
+from feeder.session.stalls import PATIENCE_S
 from feeder.session.state import Session
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
-    "unknown-session", "there is no such session here (any more): say Hello again"
+    "unknown-session", "there is no such session here (any more): send Hello again"
 )
-_DRAINING = Refusal("draining", "this feeder is about to end and takes no new requests")
+_DRAINING = Refusal("draining", "this feeder is shutting down and takes no new requests")
 
 
 class SessionTable:
@@ -61,45 +60,45 @@ class SessionTable:
         self._identity = identity
         self._counters = counters
         self._dispatcher = Dispatcher()
-        self._book = SessionRegistry()
+        self._registry = SessionRegistry()
         self._is_draining = False
         self._out: list[events.Instruction] = []
         self._now_s = 0.0
         self.check_at_s = float("inf")
-        """Handle ClockAdvanced when this time has come; it never moves past the true deadline."""
+        """When to handle ClockAdvanced: never later than the next deadline."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was asked for remains to be filled."""
+        """Whether no requested batch remains to be filled."""
         dispatcher = self._dispatcher
         return not (
             dispatcher.chunks_in_flight
             or dispatcher.queued_batches
-            or any(session.waiting for session in self._book.open.values())
+            or any(session.waiting for session in self._registry.open.values())
         )
 
     @property
     def committed_bytes(self) -> int:
-        """Slot memory of all sessions, those of ended ones that is still lent included."""
-        return self._book.committed_bytes
+        """Slot memory of all sessions, that of ended ones included."""
+        return self._registry.committed_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Slot memory that clients map, that of ended sessions included."""
-        return self._book.held_bytes
+        """The part of it that clients map."""
+        return self._registry.held_bytes
 
     @property
     def stalled_datasets(self) -> int:
-        """How many datasets give no answer."""
+        """How many datasets stall."""
         return self._dispatcher.stalled_datasets
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions there are."""
-        return len(self._book.open)
+        """How many sessions are open."""
+        return len(self._registry.open)
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
-        """Return what follows from an event, to be carried out in this order."""
+        """Return the instructions that follow from an event, to be carried out in order."""
         self._now_s = now_s
         match event:
             case events.ChunkFilled():
@@ -123,7 +122,7 @@ class SessionTable:
             case events.SlotsRefused():
                 self._on_slots_refused(event)
             case events.SlotsClosed():
-                self._book.forget(event.session)
+                self._registry.forget(event.session)
             case events.SlotsClaimed():
                 self._on_slots_claimed(event)
             case events.HolderGone():
@@ -145,12 +144,12 @@ class SessionTable:
             return
         if not isinstance(message, Request | Ping | Bye):
             return  # StatsRequest concerns no session
-        session = self._book.open.get(message.session)
+        session = self._registry.open.get(message.session)
         if session is None or session.peer != event.peer or not session.is_open:
             if not isinstance(message, Bye):
                 self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
             return
-        session.seen_s = self._now_s
+        session.last_message_s = self._now_s
         if isinstance(message, Request):
             self._on_request(session, message)
         elif isinstance(message, Ping):
@@ -160,7 +159,7 @@ class SessionTable:
             self._end(session)
 
     def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
-        former = self._book.of_peer(event.peer)
+        former = self._registry.of_peer(event.peer)
         if former is not None:
             self._counters.sessions_closed += 1
             self._end(former)
@@ -169,10 +168,10 @@ class SessionTable:
             self._datasets,
             self._limits,
             is_draining=self._is_draining,
-            used=self._book.usage(),
+            used=self._registry.usage(),
             available_bytes=event.available_bytes,
             account=event.account,
-            used_by_client=self._book.usage(event.account),
+            used_by_client=self._registry.usage(event.account),
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)
@@ -186,9 +185,9 @@ class SessionTable:
             layout=admission.layout,
             chunk_images=admission.chunk_images,
             account=event.account,
-            seen_s=self._now_s,
+            last_message_s=self._now_s,
         )
-        self._book.add(session)
+        self._registry.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
         self._out.append(
             events.OpenSlots(
@@ -201,7 +200,7 @@ class SessionTable:
             batch = session.wanted.pop((epoch, index), None)
             if batch is not None:
                 self._counters.batches_released += 1
-                self._let_go(session, batch)
+                self._release(session, batch)
         fresh = [key for key in dict.fromkeys(request.want) if key not in session.wanted]
         self._counters.wants_repeated += len(request.want) - len(fresh)
         if not fresh:
@@ -223,12 +222,14 @@ class SessionTable:
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
-            self._book.open[batch.session].in_flight += 1
+            self._registry.open[batch.session].in_flight += 1
             self._out.append(
-                events.FillChunk(chunk.worker, chunk.ticket, *batch.place, chunk.first, chunk.count)
+                events.FillChunk(
+                    chunk.worker, chunk.ticket, *batch.location, chunk.first, chunk.count
+                )
             )
         if not self.is_idle:
-            self._check_by(self._now_s + PATIENCE * self._limits.chunk_deadline_s)
+            self._check_by(self._now_s + PATIENCE_S)
 
     def _on_chunk_filled(self, event: events.ChunkFilled) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
@@ -238,21 +239,21 @@ class SessionTable:
         if not batch.is_cancelled:
             self._counters.chunks += 1
             self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
-            session = self._book.open[batch.session]
+            session = self._registry.open[batch.session]
             self._counters.batches += batch.is_whole
             if not session.is_held:
                 self._out.append(
                     events.SendChunk(
-                        session.peer, *batch.place, chunk.first, chunk.count, batch.valid
+                        session.peer, *batch.location, chunk.first, chunk.count, batch.valid
                     )
                 )
             elif batch.is_whole:
                 self._lend(session, batch)
         self._settle(batch)
 
-    def _lend(self, session: Session, batch: Batch) -> None:
-        """Hand a batch over in its slot."""
-        number, slot, epoch, index = batch.place
+    def _lend(self, session: Session, batch: PendingBatch) -> None:
+        """Lend a whole batch in its slot."""
+        number, slot, epoch, index = batch.location
         self._counters.batches_lent += 1
         lent = Lent(
             session=number,
@@ -278,13 +279,13 @@ class SessionTable:
         for batch in removal.batches:
             self._settle(batch)
 
-    def _fail(self, batch: Batch, code: str, message: str) -> None:
-        """Tell the client that the batch cannot be had; it is still the client's to release."""
+    def _fail(self, batch: PendingBatch, code: str, message: str) -> None:
+        """Send Failed for a batch; the client still has to release it."""
         if batch.is_cancelled:
             return
         self._dispatcher.cancel(batch)
         self._counters.batches_failed += 1
-        session = self._book.open[batch.session]
+        session = self._registry.open[batch.session]
         failed = Failed(
             session=session.number,
             epoch=batch.epoch,
@@ -294,34 +295,34 @@ class SessionTable:
         )
         self._out.append(events.Send(session.peer, failed))
 
-    def _settle(self, batch: Batch) -> None:
-        """Account for a chunk that a worker does not have in hand any more."""
-        session = self._book.open.get(batch.session)
+    def _settle(self, batch: PendingBatch) -> None:
+        """Account for a chunk that is no longer in flight."""
+        session = self._registry.open.get(batch.session)
         if session is None:
-            session = self._book.ended[batch.session]
+            session = self._registry.ended[batch.session]
             session.in_flight -= 1
-            self._close_if_quiet(session)
+            self._close_if_unused(session)
             return
         session.in_flight -= 1
         if session.wanted.get((batch.epoch, batch.index)) is not batch:
             self._return_slot(session, batch)
 
-    def _let_go(self, session: Session, batch: Batch) -> None:
-        """The client released the batch; its slot follows when no worker writes to it."""
+    def _release(self, session: Session, batch: PendingBatch) -> None:
+        """Handle the client's release of a batch."""
         if batch.slot is None:
             session.waiting.remove(batch)
             return
         self._dispatcher.cancel(batch)
         self._return_slot(session, batch)
 
-    def _return_slot(self, session: Session, batch: Batch) -> None:
-        """Have a released batch's slot returned, unless a worker still writes to it."""
+    def _return_slot(self, session: Session, batch: PendingBatch) -> None:
+        """Return a released batch's slot, unless a worker still writes to it."""
         if batch.in_flight == 0 and batch.slot is not None:
             self._out.append(events.ReturnSlot(session.number, batch.slot))
             batch.slot = None
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
-        session = self._book.open.get(event.session)
+        session = self._registry.open.get(event.session)
         if session is not None:
             session.free_slots.append(event.slot)
             self._give_slots(session)
@@ -329,7 +330,7 @@ class SessionTable:
     # --- Slots that clients map ---------------------------------------------------------------
 
     def _on_slots_claimed(self, event: events.SlotsClaimed) -> None:
-        session = self._book.open.get(event.session)
+        session = self._registry.open.get(event.session)
         refusal = _UNKNOWN_SESSION.message if session is None else session.refusal_for_claim()
         if session is None or refusal is not None:
             self._out.append(events.RefuseClaim(event.connection, refusal or ""))
@@ -339,24 +340,24 @@ class SessionTable:
         self._out.append(events.ShareSlots(event.session, event.connection))
 
     def _on_holder_gone(self, event: events.HolderGone) -> None:
-        """Take slots back from a client that died or let go; a session not yet used goes on."""
-        session = self._book.open.get(event.session)
+        """End the session of a client that unmapped its slots; one without requests goes on."""
+        session = self._registry.open.get(event.session)
         if session is None:
-            session = self._book.ended.get(event.session)
+            session = self._registry.ended.get(event.session)
             if session is not None and session.is_held:
                 session.is_held = False
-                self._close_if_quiet(session)
+                self._close_if_unused(session)
             return
         session.is_held = False
-        if session.has_asked:
+        if session.has_requested:
             self._counters.sessions_lost += event.has_died
             self._counters.sessions_closed += not event.has_died
             self._end(session)
 
-    # --- Beginnings and ends of sessions ------------------------------------------------------
+    # --- Start and end of sessions ------------------------------------------------------------
 
     def _on_slots_opened(self, event: events.SlotsOpened) -> None:
-        session = self._book.open.get(event.session)
+        session = self._registry.open.get(event.session)
         if session is None:
             return
         session.is_open = True
@@ -373,47 +374,46 @@ class SessionTable:
         self._out.append(events.Send(session.peer, welcome))
 
     def _on_slots_refused(self, event: events.SlotsRefused) -> None:
-        session = self._book.open.get(event.session)
+        session = self._registry.open.get(event.session)
         if session is not None:
             self._refuse(session.peer, Refusal("memory", event.reason))
             self._end(session)
 
     def _on_peer_gone(self, event: events.PeerGone) -> None:
-        session = self._book.of_peer(event.peer)
+        session = self._registry.of_peer(event.peer)
         if session is not None:
             self._counters.sessions_lost += 1
             self._end(session)
 
     def _on_drain(self) -> None:
         self._is_draining = True
-        for session in self._book.open.values():
+        for session in self._registry.open.values():
             self._out.append(events.Send(session.peer, Draining(session=session.number)))
 
     def _on_clock(self) -> None:
-        """End silent sessions, kill stuck workers, and find out when to look again."""
+        """End expired sessions, kill stuck workers, and set the next check."""
         self.check_at_s = float("inf")
-        for session in list(self._book.open.values()):
-            over_at_s = session.seen_s + self._limits.lease_s
-            if over_at_s <= self._now_s:
+        for session in list(self._registry.open.values()):
+            expires_s = session.last_message_s + self._limits.lease_s
+            if expires_s <= self._now_s:
                 self._counters.sessions_expired += 1
                 self._end(session)
             else:
-                self._check_by(over_at_s)
-        dispatcher, deadline_s = self._dispatcher, self._limits.chunk_deadline_s
-        stuck = dispatcher.find_stuck(self._now_s, deadline_s)
+                self._check_by(expires_s)
+        stuck = self._dispatcher.find_stuck(self._now_s)
         self._out += [events.KillWorker(*each) for each in stuck]
-        for batch in dispatcher.find_unanswered(self._now_s, deadline_s):
-            self._fail(batch, "dataset", blame_dataset(batch.dataset, UNANSWERED * deadline_s))
-        self._check_by(dispatcher.check_at_s(self._now_s, deadline_s))
+        for batch in self._dispatcher.find_unanswered(self._now_s):
+            self._fail(batch, "dataset", blame_dataset(batch.dataset))
+        self._check_by(self._dispatcher.check_at_s(self._now_s))
 
     def _end(self, session: Session) -> None:
-        self._book.end(session)
+        self._registry.end(session)
         for batch in session.wanted.values():
             self._dispatcher.cancel(batch)
         session.waiting.clear()
-        self._close_if_quiet(session)
+        self._close_if_unused(session)
 
-    def _close_if_quiet(self, session: Session) -> None:
+    def _close_if_unused(self, session: Session) -> None:
         if session.in_flight == 0 and not session.is_held:
             self._out.append(events.CloseSlots(session.number))
 

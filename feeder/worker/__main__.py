@@ -28,7 +28,7 @@ from feeder.worker.messages import (
     OpenSession,
     Started,
     WorkerToNode,
-    printable,
+    escape_surrogates,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
         if failure is None:
             raise
         code = "resource" if isinstance(failure, ResourceError) else "dataset"
-        return FillFailed(ticket=chunk.ticket, code=code, message=printable(str(failure)))
+        return FillFailed(ticket=chunk.ticket, code=code, message=escape_surrogates(str(failure)))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.cache_plan import CachePlan
 
 
-def printable(text: str) -> str:
-    """Return text that MessagePack takes: bytes of a file name that are no UTF-8 as escapes."""
+def escape_surrogates(text: str) -> str:
+    """Return text that MessagePack can encode: bytes of file names that are not UTF-8, escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -97,7 +97,7 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
     @classmethod
     def of(cls, error: FeederError) -> "CannotStart":
         """Return the message that carries an error to the parent process."""
-        return cls(error=type(error).__name__, message=printable(str(error)))
+        return cls(error=type(error).__name__, message=escape_surrogates(str(error)))
 
     def as_error(self) -> FeederError:
         """Return the error that was carried."""

@@ -6,7 +6,6 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -292,12 +291,12 @@ def describe(files: int, clients_max: int, client_sessions_max: int = 384) -> st
     plan = plan_descriptors(
         files, endpoints=1, workers=2, datasets=1, clients_max=clients_max, open_shards=512
     )
-    config = SimpleNamespace(
-        clients_max=clients_max,
+    configured = limits(
+        sessions_max=clients_max,
         client_sessions_max=client_sessions_max,
         memories_max=plan.memories_max,
     )
-    return describe_shortage(files, config)  # type: ignore[arg-type]
+    return describe_shortage(files, configured)
 
 
 @pytest.mark.parametrize("clients_max", [1, 100, 150, 191, 192, 512])

@@ -40,15 +40,17 @@ def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     assert first.endpoints == binds
     assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
     assert (first.workers, second.workers) == (3, 2)
-    assert first.slots_bytes == second.slots_bytes == 1 << 30
+    assert first.limits.slots_bytes == second.limits.slots_bytes == 1 << 30
     assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
     assert first.datasets == {"d": b"/data/d"}
 
 
 def test_automatic_memory_is_shared_between_node_processes() -> None:
     def is_shared() -> bool:
-        one = plan_nodes(_config(), [_placement(0, 1)], FILES)[0].slots_bytes
-        two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)], FILES)[0].slots_bytes
+        one = plan_nodes(_config(), [_placement(0, 1)], FILES)[0].limits.slots_bytes
+        two = plan_nodes(_config(), [_placement(0, 1), _placement(1, 1)], FILES)[
+            0
+        ].limits.slots_bytes
         return two == pytest.approx(one / 2, rel=0.2)
 
     wait_until(is_shared, "half each, where others do not take of it in between")

@@ -87,9 +87,9 @@ def test_workers_killed_while_they_start_do_not_end_the_daemon(
     [
         (
             signal.SIGSEGV,
-            "ended 3 workers that had nothing else in hand",
+            "crashed 3 workers that had no other rows to fill",
         ),
-        (signal.SIGKILL, "10 workers that had nothing but rows"),
+        (signal.SIGKILL, "10 workers that had only rows"),
     ],
 )
 def test_a_sample_that_ends_its_worker_each_time_is_blamed(

@@ -14,7 +14,7 @@ HELLO = cost_of(
 
 
 def speak(shares: FairShare, peer: bytes, cost: float, now_s: float) -> bool:
-    heard = shares.may_speak(peer, now_s)
+    heard = shares.allows(peer, now_s)
     if heard:
         shares.charge(peer, cost)
     return heard
@@ -57,8 +57,8 @@ def test_asking_costs_even_where_nothing_is_taken() -> None:
 
 def test_somebody_who_is_silenced_is_told_once_a_second() -> None:
     shares = FairShare()
-    shares.may_speak(b"p", 0.0)
-    told = [shares.is_to_be_told(b"p", ms / 1000) for ms in range(3000)]
+    shares.allows(b"p", 0.0)
+    told = [shares.is_report_due(b"p", ms / 1000) for ms in range(3000)]
     assert [ms for ms, is_told in enumerate(told) if is_told] == [0, 1000, 2000]
 
 

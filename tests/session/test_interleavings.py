@@ -173,7 +173,7 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.inbox.clear()
             self.shell.ping(peer)
             if "unknown-session" in self.shell.refusals():
-                assert view.session not in self.shell.table._book.open
+                assert view.session not in self.shell.table._registry.open
                 del self.shell.clients[peer]
 
 

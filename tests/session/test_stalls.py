@@ -4,14 +4,11 @@ import pytest
 
 from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
-from feeder.session.stalls import PATIENCE, UNANSWERED
+from feeder.session.stalls import CHUNK_DEADLINE_S, PATIENCE_S, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
 A, B, C = b"a", b"b", b"c"
-DEADLINE_S = 30.0
-PATIENCE_S = PATIENCE * DEADLINE_S
-UNANSWERED_S = UNANSWERED * DEADLINE_S
 
 
 def patient_shell(workers: int = 2) -> Shell:
@@ -70,7 +67,7 @@ def test_a_dataset_without_answer_keeps_one_worker_where_others_wait() -> None:
 def test_nobody_is_ended_early_where_no_other_dataset_waits() -> None:
     shell = patient_shell()
     want(shell, A, "d")
-    shell.advance(DEADLINE_S - 0.1)
+    shell.advance(CHUNK_DEADLINE_S - 0.1)
     assert not shell.killed
     shell.advance(0.2)
     assert sorted(shell.killed) == [1, 2]
@@ -98,7 +95,7 @@ def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behin
 def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
     shell = patient_shell()
     want(shell, A, "d")
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     for worker in list(shell.killed):
         shell.lose(worker)
     assert shell.table.stalled_datasets == 1
@@ -117,7 +114,7 @@ def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
     shell.advance(20.0)
     for worker in (2, 3):
         shell.fill(worker)
-    shell.advance(DEADLINE_S - 20.0)
+    shell.advance(CHUNK_DEADLINE_S - 20.0)
     assert shell.killed == [1]
     assert shell.table.stalled_datasets == 1
     shell.fill(answering)
@@ -127,7 +124,7 @@ def test_any_chunk_that_was_silent_ends_the_stall(answering: int) -> None:
 def test_an_error_is_an_answer() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d")
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     shell.lose(shell.killed.pop())
     shell.fail(shell.join())
     assert shell.table.stalled_datasets == 0
@@ -136,7 +133,7 @@ def test_an_error_is_an_answer() -> None:
 def test_nothing_is_given_to_a_worker_that_is_being_ended() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     assert shell.killed == [1]
     shell.fill(1)  # it was about to answer
     assert len(shell.workers[1]) == 1
@@ -150,7 +147,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
     shell = patient_shell()
     want(shell, A, "d")
     want(shell, B, "e")
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     for worker in list(shell.killed):
         shell.lose(worker, was_killed=True, is_held=True)
     held = list(shell.killed)
@@ -181,7 +178,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
 def test_a_batch_asked_for_later_waits_as_long_and_no_longer() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     shell.lose(1, is_held=True)
     shell.join()
     while len(failures(shell, A)) < 1:
@@ -198,7 +195,7 @@ def test_a_batch_asked_for_later_waits_as_long_and_no_longer() -> None:
 def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
-    shell.advance(DEADLINE_S)
+    shell.advance(CHUNK_DEADLINE_S)
     shell.lose(1, is_held=True)
     shell.bye(A)
     shell.apply(ClockAdvanced())

@@ -476,7 +476,7 @@ def test_slots_cannot_be_claimed_twice_nor_too_late_nor_of_nobody() -> None:
     shell.request(B, [(0, 0)], [])
     assert not shell.claim(shell.clients[B].session)
     assert [reason.split(":")[0] for reason in shell.claims_refused] == [
-        "the slots of this session are mapped already",
+        "the slots of this session are already mapped",
         "there is no such session here (any more)",
         "this session gets its batches over the socket",
     ]

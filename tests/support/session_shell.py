@@ -69,7 +69,6 @@ def limits(**fields: float) -> SessionLimits:
         "chunk_images": CHUNK,
         "slots_bytes": 9 * SLOT_BYTES,
         "lease_s": 10.0,
-        "chunk_deadline_s": 30.0,
     }
     return SessionLimits(**(values | fields))  # type: ignore[arg-type]
 

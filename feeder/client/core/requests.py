@@ -30,7 +30,7 @@ HEDGES_MAX: Final = 2
 """Late batches at once that two nodes make: twice the work helps no fleet that is slow."""
 
 ASK_AGAIN_S: Final = 40.0
-"""Longer than a node waits for a worker that hangs (``feeder.node.loop.CHUNK_DEADLINE_S``)."""
+"""Longer than a node waits for a worker that hangs (``feeder.session.stalls.CHUNK_DEADLINE_S``)."""
 
 _REMEMBERED: Final = 128
 _ENOUGH: Final = 16
