@@ -5,11 +5,11 @@
     [cache]                 the keys of CacheConfig
     [data]                  NAME = "folder of a packed dataset"
 
-The command line wins over the file, and the file over the default; `Config.provenance` keeps for
-each key which of the three it was. An unknown key is an error that names the nearest known one.
+The command line overrides the file, and the file the default; `Config.provenance` records which of
+the three each value came from. An unknown key is an error that names the nearest known one.
 
-Invariant: a Config is valid as a whole, so whoever holds one checks nothing again. Nothing else
-reads a configuration file.
+Invariant: a Config is valid as a whole, so its users check nothing again. Nothing else reads a
+configuration file.
 """
 
 import dataclasses
@@ -44,29 +44,29 @@ COMMAND_LINE: Final = "command line"
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FILE_BYTES_MAX: Final = 1 << 20  # a page is usual
 _SHOWN_CHARACTERS_MAX: Final = 80
-_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TOML_POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
-    """How `feeder serve` serves. The comment on each key is the reason of its default."""
+    """The keys of [serve]. The comment on each key is the reason for its default."""
 
-    # Loopback: unless keys say who may come in, nobody but this machine may.
+    # Loopback: without keys only this machine may connect.
     bind: Annotated[tuple[str, ...], Endpoints()] = ("tcp://127.0.0.1:5555",)
 
-    # None: which clients to let in is for people to say. With keys, all tcp is encrypted.
+    # None: people decide which clients may connect. With keys, all tcp is encrypted.
     secret_key: Annotated[str, FilePath()] = ""
 
-    # The public keys of the clients that may come in over tcp; goes with secret_key.
+    # The public keys of the clients that may connect over tcp; goes with secret_key.
     client_keys: Annotated[str, FilePath()] = ""
 
-    # The daemon's group, which is who is meant to train here; strangers on the host are not.
+    # The daemon's group, whose members train here; other users of the host may not connect.
     socket_mode: Annotated[str, Choice(("0600", "0660", "0666"))] = "0660"
 
-    # One worker for each CPU that affinity and cgroup quota leave us: decoding is pure CPU work.
+    # One worker for each CPU within affinity and cgroup quota: decoding is pure CPU work.
     workers: Annotated[int | Literal["auto"], WholeNumber(1, 1024, auto=True)] = "auto"
 
-    # Each node process on its own cores and memory; where there is one node it changes nothing.
+    # Each node process on its own cores and memory; no effect on machines with one NUMA node.
     pin: Annotated[str, PinList()] = "auto"
 
     # Prefetch depth is the client's choice; 16 batches of 256 are 0.6 GB, more hides a problem.
@@ -76,14 +76,14 @@ class ServeConfig:
     # into 8, comes early because all workers share it.
     chunk_images: Annotated[int, WholeNumber(1, 1024)] = 32
 
-    # A share of what cgroup and machine have left, so that the same file fits any host.
+    # A share of the memory that cgroup and machine have left, so that one file fits any host.
     slots_bytes: Annotated[int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)] = "auto"
 
-    # Each rank has a session at every feeder of its list, for training and one for validation: room
-    # for 16 hosts of 8 accelerators, twice. Beyond what fits into slots_bytes windows get smaller.
+    # Each rank has a session at every feeder of its list, and another one for validation: room for
+    # 16 hosts of 8 accelerators, twice. Windows shrink if these do not fit into slots_bytes.
     clients_max: Annotated[int, WholeNumber(1, 4096)] = 512
 
-    # All ranks of a job are one client, and perhaps all jobs; whoever comes next finds a place.
+    # All ranks of a job, and perhaps all jobs, are one client; the rest is for other clients.
     client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 384
 
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
@@ -91,32 +91,32 @@ class ServeConfig:
         int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)
     ] = "auto"
 
-    # Training and validation of some jobs. Each recipe's finished rows take room in the cache,
-    # which is not given back.
+    # Training and validation of some jobs. The cache keeps finished rows of each recipe, and never
+    # evicts them.
     recipes_max: Annotated[int, WholeNumber(1, 4096)] = 32
     client_recipes_max: Annotated[int, WholeNumber(1, 4096)] = 16
 
-    # Clients ping every second; 15 lost ones are a dead client and not a slow one.
+    # Clients ping every second: 15 missing pings mean a dead client, not a slow one.
     lease_s: Annotated[float, Number(2, 3600)] = 15.0
 
-    # SIGTERM must be over in 5 s: 4 to finish what was asked for, 1 to end the processes.
+    # SIGTERM must be over in 5 s: 4 to finish requested batches, 1 to end the processes.
     drain_s: Annotated[float, Number(0, 4.5)] = 4.0
 
-    # Of each dataset, in each worker. The soft limit of open files is raised to the hard one, and
-    # where that is too low for as many, workers keep fewer open (daemon/descriptor_budget.py).
+    # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if
+    # that is too low, workers keep fewer open (daemon/descriptor_budget.py).
     open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
 
-    # Where /sys and /proc are looked for. Another folder stands in for a machine in tests.
+    # The folder of /sys and /proc. In tests another folder simulates a machine.
     topology_root: Annotated[str, AbsoluteFolder()] = "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """What is kept of samples that were served. The comment on each key is its default's reason."""
+    """The keys of [cache]. The comment on each key is the reason for its default."""
 
-    # Off: decoded, images take seven times the bytes that they take packed, so unless most of a
-    # dataset fits, the page cache makes more of the memory. "auto" is CACHE_SHARE of what cgroup
-    # and machine have left (host/memory_budget.py), so that the same file fits any host.
+    # Off: decoded images take seven times the bytes of packed ones, so unless most of a dataset
+    # fits, the page cache uses the memory better. "auto" is CACHE_SHARE of the memory that cgroup
+    # and machine have left (host/memory_budget.py), so that one file fits any host.
     decoded_bytes: Annotated[
         int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0
@@ -124,7 +124,7 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All that the daemon is told. `data` maps dataset names to their folders.
+    """The whole configuration. `data` maps dataset names to their folders.
 
     `provenance` maps each key, such as "serve.workers" or "data.NAME", to where its value came
     from: DEFAULT, COMMAND_LINE or the file's path.
@@ -133,11 +133,11 @@ class Config:
     serve: ServeConfig
     cache: CacheConfig
     data: Mapping[str, Path]
-    # What an operator wants to read by default; "debug" adds one line for each session's event.
+    # Enough for an operator; "debug" adds a line for each event of a session.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
     provenance: Mapping[str, str]
     is_insecure: bool = False
-    """Plain tcp that strangers can reach is wanted: typed by somebody, never read from a file."""
+    """Allow plain tcp beyond this machine: only the command line sets it, never a file."""
 
 
 def load_config(
@@ -147,8 +147,8 @@ def load_config(
 
     `overrides` maps keys as in `provenance` to values, where text is read as the key's kind;
     "data" maps names to folders and adds to those of the file. None means that the option was
-    not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one
-    line that names place, key, value and what is allowed.
+    not given. `is_insecure` is the command line's --insecure. Raises ConfigError with one line
+    that names the origin, the key, the value and the allowed values.
     """
     values: dict[str, object] = {}
     provenance: dict[str, str] = {}
@@ -182,39 +182,31 @@ def load_config(
 
 
 def format_effective(config: Config) -> str:
-    """Return the configuration as TOML that loads again, each key with where it came from."""
-    lines = [("log_level", config.log_level, "log_level")]
-    for table, holder in (("serve", config.serve), ("cache", config.cache)):
-        lines += [
-            (field.name, getattr(holder, field.name), f"{table}.{field.name}")
-            for field in dataclasses.fields(holder)
-        ]
-    lines += [
-        (_quote_key(name), path_to_text(path), f"data.{name}") for name, path in config.data.items()
-    ]
-    texts = [f"{name} = {_toml_value(value)}" for name, value, _ in lines]
-    width = max(map(len, texts))
-    shown = [
-        f"{text.ljust(width)}  # {config.provenance[key]}"
-        for text, (_, _, key) in zip(texts, lines, strict=True)
-    ]
-    cache_from = 1 + len(dataclasses.fields(config.serve))
-    data_from = cache_from + len(dataclasses.fields(config.cache))
-    tables = (
-        ("[serve]", shown[1:cache_from]),
-        ("[cache]", shown[cache_from:data_from]),
-        ("[data]", shown[data_from:]),
+    """Return the configuration as TOML that loads again, each key with its origin."""
+    tables: tuple[tuple[str, Mapping[str, object]], ...] = (
+        ("", {"log_level": config.log_level}),
+        ("serve", dataclasses.asdict(config.serve)),
+        ("cache", dataclasses.asdict(config.cache)),
+        ("data", {name: path_to_text(path) for name, path in config.data.items()}),
     )
-    return "\n".join([shown[0], *(line for head, rows in tables for line in ("", head, *rows))])
+    lines: list[tuple[str, str]] = []
+    for table, values in tables:
+        lines += [("", ""), (f"[{table}]", "")] if table else []
+        for name, value in values.items():
+            key = f"{table}.{name}" if table else name
+            lines.append((f"{_quote_key(name)} = {_toml_value(value)}", config.provenance[key]))
+    width = max(len(text) for text, _ in lines)
+    shown = [f"{text.ljust(width)}  # {origin}" if origin else text for text, origin in lines]
+    return "\n".join(shown)
 
 
 def _check_security(config: Config) -> None:
     serve = config.serve
     if bool(serve.secret_key) != bool(serve.client_keys):
-        there, missing = ("secret_key", "client_keys")[:: 1 if serve.secret_key else -1]
+        given, missing = ("secret_key", "client_keys")[:: 1 if serve.secret_key else -1]
         raise ConfigError(
-            f"{config.provenance[f'serve.{there}']}: serve.{there} is set and serve.{missing} is "
-            "not: they go together (who this feeder is, and which clients it lets in)"
+            f"{config.provenance[f'serve.{given}']}: serve.{given} is set and serve.{missing} is "
+            "not: set both (this feeder's own key, and the keys of the clients that may connect)"
         )
     if serve.secret_key and config.is_insecure:
         raise ConfigError("--insecure and secret_key exclude each other: leave one of them out")
@@ -233,7 +225,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         data = read_regular(path, _FILE_BYTES_MAX + 1)
         if len(data) > _FILE_BYTES_MAX:
             raise ConfigError(
-                f"{path}: more than {_FILE_BYTES_MAX} bytes: this is no configuration"
+                f"{path}: more than {_FILE_BYTES_MAX} bytes: this is not a configuration file"
             )
         return tomllib.loads(data.decode())
     except OSError as error:
@@ -247,11 +239,11 @@ def _read_toml(path: Path) -> dict[str, object]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         what = str(error)
-        place = _TOML_PLACE.search(what)
-        line = f":{place[1]}" if place and place[1] else ""
+        position = _TOML_POSITION.search(what)
+        line = f":{position[1]}" if position and position[1] else ""
         raise ConfigError(
-            f"{path}{line}: not valid TOML: {_TOML_PLACE.sub('', what)}"
-            + (" at the end of the file" if place and not place[1] else "")
+            f"{path}{line}: not valid TOML: {_TOML_POSITION.sub('', what)}"
+            + (" at the end of the file" if position and not position[1] else "")
         ) from None
     except RecursionError:
         raise ConfigError(f"{path}: not valid TOML: values are nested too deeply") from None
@@ -287,7 +279,7 @@ def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _working_directory() -> Path:
-    """Return where the command line's relative paths start; they lead nowhere if it was deleted."""
+    """Return the base of the command line's relative paths; empty if the folder was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -326,7 +318,7 @@ def _is_path(key: str) -> bool:
 
 
 def _decode_path(text: str) -> str:
-    """Return the path that the file, which is UTF-8, writes as ``text``; Python uses the locale."""
+    """Return a path of the file, which is UTF-8, in Python's encoding of file names."""
     try:
         return os.fsdecode(encode_name(text))
     except UnicodeEncodeError:  # a lone half of a surrogate pair, which no path has
@@ -334,7 +326,7 @@ def _decode_path(text: str) -> str:
 
 
 def _nearest(key: str) -> str:
-    """Say which known key or table was probably meant, by its last word."""
+    """Return a hint at the known key or table with the most similar last word."""
     known = {name.rpartition(".")[2]: name for name in _KINDS} | {
         "serve": "[serve]",
         "cache": "[cache]",
@@ -361,9 +353,9 @@ _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache
 
 
 def _toml_value(value: object) -> str:
-    """Write text, numbers and lists of these; JSON's notation of them is TOML's too."""
+    """Return text, a number or a list as TOML, whose notation of these is JSON's."""
     text = json.dumps(value, ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")  # the one control that JSON takes and TOML does not
+    return text.replace("\x7f", "\\u007f")  # the one control that TOML forbids and JSON allows
 
 
 def _quote_key(name: str) -> str:
@@ -375,7 +367,7 @@ def _show_key(key: str) -> str:
 
 
 def _show(value: object) -> str:
-    """Return a value as JSON, in one short line that holds no controls."""
+    """Return a value as JSON, in one short line without control characters."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
         if not text.isprintable():

@@ -1,8 +1,8 @@
-"""The kinds of values that configuration keys take: what is allowed, in code and in words.
+"""The kinds of values that configuration keys take.
 
-Each kind parses a value as TOML gives it (strictly: 4 is a number, "4" is not), and text as the
-command line gives it (`from_text`). `parse` raises ValueError where the value is not allowed; the
-caller names the key, and `allowed` says what would have been right.
+A kind parses a value of TOML (strictly: 4 is a number, "4" is not), and reads text of the command
+line (`from_text`). `parse` raises ValueError if the value is not allowed; the caller's message then
+names the key and the `allowed` values.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,23 @@ AUTO = "auto"
 
 
 class Kind(Protocol):
-    """What a configuration key takes."""
+    """The kind of a configuration key's value."""
 
     @property
     def allowed(self) -> str:
         """The allowed values, for a message: "a whole number 1 .. 64"."""
 
     def parse(self, value: object) -> object:
-        """Return the value to keep; ValueError where it is not allowed."""
+        """Return the value to keep; ValueError if it is not allowed."""
 
     def from_text(self, text: str) -> object:
-        """Return what the command line's text means, still to be parsed."""
+        """Return the value of the command line's text, not yet parsed."""
+        return text
 
 
 @dataclass(frozen=True, slots=True)
-class WholeNumber:
-    """An integer within bounds, both included; where so said, also 0 and the word "auto"."""
+class WholeNumber(Kind):
+    """An integer within inclusive bounds; if enabled, also 0 or the word "auto"."""
 
     minimum: int
     maximum: int
@@ -63,8 +64,8 @@ class WholeNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number within bounds, both included; whole numbers become floats."""
+class Number(Kind):
+    """A number within inclusive bounds, kept as float."""
 
     minimum: float
     maximum: float
@@ -76,7 +77,7 @@ class Number:
     def parse(self, value: object) -> object:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError
-        if not self.minimum <= value <= self.maximum:  # NaN fails this too
+        if not self.minimum <= value <= self.maximum:  # also true for NaN
             raise ValueError
         return float(value)
 
@@ -88,7 +89,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Kind):
     """One of a few words."""
 
     words: tuple[str, ...]
@@ -102,13 +103,10 @@ class Choice:
             raise ValueError
         return value
 
-    def from_text(self, text: str) -> object:
-        return text
-
 
 @dataclass(frozen=True, slots=True)
-class PinList:
-    """The argument of `--pin`, kept as text; `feeder.host.placement.parse_pin` reads it."""
+class PinList(Kind):
+    """The argument of `--pin`, kept as text for `feeder.host.placement.parse_pin`."""
 
     @property
     def allowed(self) -> str:
@@ -123,13 +121,10 @@ class PinList:
             raise ValueError from None
         return value
 
-    def from_text(self, text: str) -> object:
-        return text
-
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
-    """Endpoints to bind, 1 .. MAX_ENDPOINTS, none twice; kept as a tuple of text."""
+class Endpoints(Kind):
+    """1 .. MAX_ENDPOINTS different endpoints to bind, kept as a tuple of text."""
 
     @property
     def allowed(self) -> str:
@@ -144,7 +139,7 @@ class Endpoints:
         if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
             raise ValueError
         for item in value:
-            parse_endpoint(item)  # its ConfigError says more than we could
+            parse_endpoint(item)  # raises a more specific ConfigError
         return tuple(value)
 
     def from_text(self, text: str) -> object:
@@ -152,7 +147,7 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class AbsoluteFolder:
+class AbsoluteFolder(Kind):
     """A folder's absolute path, as text."""
 
     @property
@@ -164,14 +159,11 @@ class AbsoluteFolder:
             raise ValueError
         return value
 
-    def from_text(self, text: str) -> object:
-        return text
-
 
 @dataclass(frozen=True, slots=True)
-class FilePath:
-    """The path of a file or folder, as text; empty for none. A relative one begins at the file's
-    folder, or at the working directory where the command line gives it."""
+class FilePath(Kind):
+    """The path of a file or folder, as text; empty for none. A relative one starts at the
+    configuration file's folder or, on the command line, at the working directory."""
 
     @property
     def allowed(self) -> str:
@@ -181,6 +173,3 @@ class FilePath:
         if not isinstance(value, str) or "\0" in value:
             raise ValueError
         return value
-
-    def from_text(self, text: str) -> object:
-        return text

@@ -1,4 +1,4 @@
-"""One node process as its supervisor sees it: started, heard, ended."""
+"""Starts a node process, exchanges messages with it, and ends it."""
 
 import contextlib
 import subprocess
@@ -27,45 +27,45 @@ _REAP_DEADLINE_S: Final = 2.0
 
 
 class NodeProcess:
-    """A node process and its successors after crashes; ``config`` stays, the process changes."""
+    """A node process and its successors after crashes, all with the same ``config``."""
 
     def __init__(self, config: NodeConfig, placement: NodePlacement) -> None:
-        """Remember what to start; ``start`` does."""
+        """Take what ``start`` needs; nothing is started yet."""
         self.config = config
         self.placement = placement
         self.ready: NodeReady | None = None
-        """What it said when it could serve; None before."""
+        """Its report that it can serve; None before."""
         self.due_s = float("inf")
-        """When it is to be ready; or, where it does not run, to be started."""
+        """The deadline for its readiness or, if it is not running, the time to start it."""
         self.policy = RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that was not reaped."""
+        """Whether there is a process, not yet reaped."""
         return self._process is not None
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None where it does not run."""
+        """Its process id; None if it is not running."""
         return None if self._process is None else self._process.pid
 
     @property
     def fd(self) -> int:
-        """The descriptor to poll while it runs."""
+        """The descriptor to poll; -1 if it is not running."""
         return -1 if self._channel is None else self._channel.fileno()
 
     def start(self) -> None:
-        """Start the process and tell it its place and its configuration.
+        """Start the process and send its placement and its configuration.
 
-        Raises OSError where the machine has no process or descriptor left, ResourceError where the
-        configuration is too long to be told.
+        Raises OSError if the machine has no process or descriptor left, ResourceError if the
+        configuration is too long for a message.
         """
         self.config = msgspec.structs.replace(self.config, restarts=self.policy.crashes)
         self._process, ours = start_child("feeder.node")
         self._channel = Channel(ours, NodeToSupervisor)
-        with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # it will be read as closed
+        with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
             ours.send(encode_placement(self.placement))
             self._channel.set_timeout(0)
             self._channel.send(self.config)
@@ -73,21 +73,21 @@ class NodeProcess:
         self.due_s = time.monotonic() + START_DEADLINE_S
 
     def receive(self) -> NodeToSupervisor | None:
-        """Return what it says; ChannelClosedError when it has ended."""
+        """Return its next message, None if there is none; ChannelClosedError when it has ended."""
         if self._channel is None:
             return None
         return self._channel.receive()
 
     def prepare_successor(self, endpoints: tuple[str, ...]) -> None:
-        """Have successors bind these, with the ports that the system chose: clients know them."""
+        """Have successors bind the same endpoints, with the ports that clients know."""
         self.config = msgspec.structs.replace(self.config, endpoints=endpoints, is_successor=True)
 
-    def introduce(self, neighbours: Neighbours) -> None:
-        """Tell it where all node processes are: it takes clients then."""
+    def send_neighbours(self, neighbours: Neighbours) -> None:
+        """Send the endpoints of all node processes; it then accepts clients."""
         self._send(neighbours)
 
     def drain(self) -> None:
-        """Ask it to finish and end."""
+        """Have it finish requested batches and end."""
         self._send(Drain())
 
     def _send(self, message: SupervisorToNode) -> None:
@@ -95,25 +95,25 @@ class NodeProcess:
             try:
                 self._channel.send(message)
             except (ChannelClosedError, ChannelFullError):
-                self.kill()  # that it has ended is read from its channel
+                self.kill()  # receive() reports the end
 
-    def hang_up(self) -> None:
-        """Close the channel: the process ends by itself, soon."""
+    def close_channel(self) -> None:
+        """Close the channel, on which the process ends soon."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
 
     def end(self) -> str:
-        """Hang up, reap the process, killed if it does not end soon; return how it ended."""
-        self.hang_up()
+        """Close the channel, reap the process (killed if it does not end soon), return how it ended."""
+        self.close_channel()
         process, self._process, self.ready = self._process, None, None
         if process is None:
-            return "did not run"
+            return "was not running"
         try:
             process.wait(_EXIT_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -121,6 +121,6 @@ class NodeProcess:
             try:
                 process.wait(_REAP_DEADLINE_S)
             except subprocess.TimeoutExpired:
-                return "was killed and does not end: it waits for a disk"
+                return "was killed and does not end: it is blocked on a disk"
         status = process.returncode
         return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -1,8 +1,8 @@
-"""Tells systemd how the daemon is: the sd_notify protocol, one datagram for each message.
+"""Reports the daemon's state to systemd: the sd_notify protocol, one datagram for each message.
 
 systemd names a Unix datagram socket in NOTIFY_SOCKET (a path, or "@name" in the abstract namespace)
-and, where the unit has WatchdogSec=, how often it wants a sign of life in WATCHDOG_USEC. Without
-NOTIFY_SOCKET every method does nothing, so that callers need not ask.
+and, if the unit has WatchdogSec=, the keep-alive timeout in WATCHDOG_USEC. Without NOTIFY_SOCKET
+every method does nothing.
 
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
@@ -13,16 +13,16 @@ from collections.abc import Mapping
 
 from feeder.errors import ConfigError, ResourceError
 
-_SEND_DEADLINE_S = 1.0  # systemd reads at once unless it is itself stuck; never hang with it
+_SEND_DEADLINE_S = 1.0  # systemd reads at once; if it is stuck, the daemon must not be
 
 
 class Notifier:
-    """Sends READY=1 and its relatives; `failures` counts the messages that could not be sent."""
+    """Sends READY=1, STOPPING=1 and WATCHDOG=1."""
 
-    __slots__ = ("_address", "failures", "watchdog_interval_s")
+    __slots__ = ("_address", "watchdog_interval_s")
 
     def __init__(self, address: str | None, watchdog_interval_s: float | None = None) -> None:
-        """Take a socket's path, "@name" for an abstract one, or None to stay silent."""
+        """Take a socket's path, "@name" for an abstract one, or None to send nothing."""
         if address is not None and not address.startswith(("/", "@")):
             raise ConfigError(
                 f"NOTIFY_SOCKET={address!r} is neither a path nor an abstract socket (@name): "
@@ -30,34 +30,29 @@ class Notifier:
             )
         self._address = address
         self.watchdog_interval_s = watchdog_interval_s if address is not None else None
-        self.failures = 0
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "Notifier":
-        """Return the notifier that systemd asks for; WATCHDOG_* meant for another pid are ignored.
+        """Return the notifier that systemd configures; WATCHDOG_* for another pid are ignored.
 
         `watchdog_interval_s` is half of what systemd allows, as sd_watchdog_enabled(3) advises.
         """
         return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
 
     def ready(self, status: str = "") -> None:
-        """Say that batches can be served; ResourceError where systemd cannot be told."""
+        """Report that batches can be served; ResourceError if systemd cannot be reached."""
         if not self._send("READY=1", f"STATUS={_one_line(status)}" if status else ""):
             raise ResourceError(
-                f"systemd cannot be told that the daemon is ready: NOTIFY_SOCKET={self._address} "
-                "takes no message; check the sandbox's access to it"
+                f"systemd cannot be notified of readiness: NOTIFY_SOCKET={self._address} accepts "
+                "no message; check the sandbox's access to it"
             )
 
-    def status(self, text: str) -> None:
-        """Set the line that `systemctl status` shows."""
-        self._send(f"STATUS={_one_line(text)}")
-
     def stopping(self, status: str = "") -> None:
-        """Say that the daemon drains and will end."""
+        """Report that the daemon drains and will end."""
         self._send("STOPPING=1", f"STATUS={_one_line(status)}" if status else "")
 
     def watchdog(self) -> None:
-        """Give the sign of life; the loop that must live calls it every `watchdog_interval_s`."""
+        """Send a keep-alive; the main loop calls it every `watchdog_interval_s`."""
         if self.watchdog_interval_s is not None:
             self._send("WATCHDOG=1")
 
@@ -71,13 +66,12 @@ class Notifier:
                 sender.settimeout(_SEND_DEADLINE_S)
                 sender.sendto(message, address)
         except OSError:
-            self.failures += 1
             return False
         return True
 
 
 def _one_line(text: str) -> str:
-    """A newline would begin another assignment, and so let a message's text speak to systemd."""
+    """Join lines: a newline would begin another assignment for systemd."""
     return " ".join(text.split())
 
 

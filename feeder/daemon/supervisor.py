@@ -1,11 +1,12 @@
-"""The supervisor: one node process for each NUMA node, looked after until it is told to end.
+"""The supervisor: starts a node process for each NUMA node, and restarts those that crash.
 
     plan      datasets, topology, placement ─► one NodeConfig for each node process
-    start     all node processes at once ─► all ready ─► told of each other ─► placement checked
-              and shown ─► ready
-    crash     restarted after a growing pause; too many crashes before it has ever served end the
-              daemon
-    SIGTERM   every node process drains ─► all gone within HARD_END_S, killed if need be ─► status 0
+    start     all node processes at once ─► all ready ─► all get the endpoints of all ─► placement
+              checked and shown ─► ready
+    crash     restarted with exponential backoff; too many crashes of one that has never served end
+              the daemon
+    SIGTERM   every node process drains ─► all ended within HARD_END_S, by SIGKILL if necessary ─►
+              status 0
 
 It serves nothing itself and holds no state that a restart would lose. However it ends, its node
 processes end with it.
@@ -56,10 +57,9 @@ from feeder.wire.agreement import Agreement, Maker
 from feeder.worker.messages import CannotStart
 
 HARD_END_S: Final = 4.8
-"""Everything is killed so long after SIGTERM; a little less than the 5 s that are promised."""
+"""From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Supervisor:
     def __init__(self, config: Config, notifier: Notifier, log: LineStream) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
-        ``log`` takes lines for people. Raises FeederError for what cannot work.
+        ``log`` takes the lines of the report. Raises FeederError if the daemon cannot work.
         """
         serve = config.serve
         files_max = raise_file_limit()
@@ -96,10 +96,10 @@ class Supervisor:
             _log.warning("%s", shortage)
         self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
         self._security_line = describe_security(config)
-        # A terminal that closes ends us, unless nohup has us ignore its signal.
-        has_terminal = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-        stop_signals = (*_STOP_SIGNALS, signal.SIGHUP) if has_terminal else _STOP_SIGNALS
-        self._wakeup = SignalWakeup(stop_signals)
+        # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
+        is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        hangup = () if is_under_nohup else (signal.SIGHUP,)
+        self._wakeup = SignalWakeup((signal.SIGTERM, signal.SIGINT, *hangup))
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -107,7 +107,7 @@ class Supervisor:
         self._end_by_s: float | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup); end within HARD_END_S of it.
+        """Serve until SIGTERM, SIGINT or SIGHUP (not under nohup), and end within HARD_END_S of it.
 
         Raises FeederError when a node process cannot start, or crashes again and again while
         starting.
@@ -118,7 +118,7 @@ class Supervisor:
             while self._end_by_s is None or any(node.is_running for node in self._nodes):
                 now_s = time.monotonic()
                 if self._end_by_s is not None and now_s >= self._end_by_s:
-                    _log.warning("the drain is over and not all is sent: ending")
+                    _log.warning("the time to drain is over and some batches are unsent: ending")
                     break
                 self._notifier.watchdog()
                 self._run_due(now_s)
@@ -129,19 +129,19 @@ class Supervisor:
                 fds = {fd for fd, _ in ready}
                 for node in self._nodes:
                     if node.fd in fds:
-                        self._hear(node)
+                        self._on_message(node)
         finally:
             self._end_all()
 
     def _next_deadline_s(self) -> float:
-        pause_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
+        sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
         if self._log.has_dropped:
-            pause_s = min(pause_s, REPORT_PAUSE_S)
-        deadlines = [time.monotonic() + pause_s, *(node.due_s for node in self._nodes)]
+            sleep_s = min(sleep_s, REPORT_PAUSE_S)
+        deadlines = [time.monotonic() + sleep_s, *(node.due_s for node in self._nodes)]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
     def _run_due(self, now_s: float) -> None:
-        """Start node processes whose pause is over; end those that did not come up in time."""
+        """Start node processes whose backoff is over; end those that missed their deadline."""
         for node in self._nodes:
             if node.due_s > now_s or self._end_by_s is not None:
                 continue
@@ -163,16 +163,16 @@ class Supervisor:
         if not self._wakeup.take():
             return
         if self._end_by_s is not None:
-            self._end_by_s = 0.0  # asked twice: at once
+            self._end_by_s = 0.0  # a second signal ends the daemon at once
             return
         self._end_by_s = time.monotonic() + HARD_END_S
         self._notifier.stopping("draining")
-        _log.info("draining: finishing what clients have asked for")
+        _log.info("draining: finishing requested batches")
         for node in self._nodes:
             node.due_s = float("inf")
             node.drain()
 
-    def _hear(self, node: NodeProcess) -> None:
+    def _on_message(self, node: NodeProcess) -> None:
         try:
             message = node.receive()
         except ChannelClosedError:
@@ -189,34 +189,34 @@ class Supervisor:
             node.ready, node.due_s = message, float("inf")
             node.prepare_successor(message.endpoints)
             if self._was_ready:
-                node.introduce(self._neighbours())
+                node.send_neighbours(self._neighbours())
                 _log.warning("node process %d serves again", node.config.number)
             elif all(other.ready for other in self._nodes):
                 self._was_ready = True
                 for other in self._nodes:
-                    other.introduce(self._neighbours())
+                    other.send_neighbours(self._neighbours())
                 self._announce()
 
     def _neighbours(self) -> Neighbours:
-        """Return where all node processes are, those included that are being restarted."""
+        """Return the endpoints of all node processes, including those that are restarting."""
         return Neighbours(endpoints=tuple(node.config.endpoints for node in self._nodes))
 
     def _reap(self, node: NodeProcess) -> None:
-        """Reap a node process; unless the daemon is ending, plan its successor."""
+        """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
         ending = self._end(node)
         if self._end_by_s is not None:
             return
         number = node.config.number
-        at_s = node.policy.crashed(time.monotonic(), has_served=node.config.is_successor)
+        at_s = node.policy.on_crash(time.monotonic(), has_served=node.config.is_successor)
         if at_s is None:
             raise ResourceError(
                 f"node process {number} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; "
                 f"the last one {ending}: see its messages above"
             )
-        pause_s = at_s - time.monotonic()
+        backoff_s = at_s - time.monotonic()
         text = "node process %d (pid %d) %s: restarted in %.1f s"
-        _log.warning(text, number, pid or 0, ending, pause_s)
+        _log.warning(text, number, pid or 0, ending, backoff_s)
         node.due_s = at_s
 
     def _start(self, node: NodeProcess) -> None:
@@ -224,7 +224,7 @@ class Supervisor:
             node.start()
         except OSError as error:
             text = explain_start(f"node process {node.config.number}", error)
-            at_s = node.policy.crashed(time.monotonic(), has_served=node.config.is_successor)
+            at_s = node.policy.on_crash(time.monotonic(), has_served=node.config.is_successor)
             if error.errno not in PASSING or not node.config.is_successor or at_s is None:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.1f s", text, at_s - time.monotonic())
@@ -239,18 +239,18 @@ class Supervisor:
         return node.end()
 
     def _end_all(self) -> None:
-        """End all node processes side by side; the drain, if there was one, is over."""
+        """End all node processes in parallel; the drain, if there was one, is over."""
         for node in self._nodes:
             if node.is_running:
                 self._polls.unregister(node.fd)
-                node.hang_up()
+                node.close_channel()
                 if self._end_by_s is not None:
                     node.kill()
         for node in self._nodes:
             node.end()
 
     def _announce(self) -> None:
-        """Show where everything runs, and say that batches can be served."""
+        """Show where everything runs, and report readiness."""
         reports = [(node, node.ready) for node in self._nodes if node.ready is not None]
         checks = {}
         for node, ready in reports:
@@ -260,23 +260,23 @@ class Supervisor:
         placements = [node.placement for node, _ in reports]
         warnings = [warning for _, ready in reports for warning in ready.warnings]
         for line in format_table(placements, self._usable, checks, warnings).splitlines():
-            self._say(line)
-        # Each node process has the same ones, but for what was installed meanwhile.
+            self._report(line)
+        # Node processes have the same ones, unless packages changed between their starts.
         for line in dict.fromkeys(line for _, ready in reports for line in ready.library_warnings):
-            self._say(f"warning: {line}")
-        self._say(self._cache_line)
+            self._report(f"warning: {line}")
+        self._report(self._cache_line)
         if self._security_line:
-            self._say(self._security_line)
+            self._report(self._security_line)
         text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
-        self._say(f"ready, {text}")
+        self._report(f"ready, {text}")
         self._notifier.ready(text)
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         self._log.write(f"feeder: {line}\n")
 
 
 def summarise_datasets(folders: Mapping[str, Path]) -> str:
-    """Open each dataset and return a summary; FeederError when there is none or one is damaged."""
+    """Open each dataset and return a summary; FeederError if there is none or one is damaged."""
     if not folders:
         raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
     check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
@@ -294,9 +294,9 @@ def summarise_datasets(folders: Mapping[str, Path]) -> str:
 def plan_nodes(
     config: Config, placements: Sequence[NodePlacement], files_max: int
 ) -> list[NodeConfig]:
-    """Return what each node process is told, the first one binding the endpoints as configured.
+    """Return each node process's configuration; the first one binds the endpoints as configured.
 
-    Each process may open ``files_max`` files; ResourceError where these are too few.
+    Each process may open ``files_max`` files; ResourceError if these are too few.
     """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
@@ -349,13 +349,13 @@ def plan_nodes(
 
 
 def describe_cache(config: Config, decoded_bytes: int) -> str:
-    """Return in one line how large a node process's decoded cache is and who said so."""
+    """Return in one line the size of a node process's decoded cache and its origin."""
     where = config.provenance["cache.decoded_bytes"]
     if decoded_bytes == 0:
         return f"decoded cache: off (cache.decoded_bytes: {where})"
     reason = where
     if config.cache.decoded_bytes == "auto":
-        reason = f"{CACHE_SHARE:.0%} of the memory that is free; auto: {where}"
+        reason = f"{CACHE_SHARE:.0%} of the free memory; auto: {where}"
     return (
         f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
         f"(cache.decoded_bytes: {reason})"
@@ -363,18 +363,18 @@ def describe_cache(config: Config, decoded_bytes: int) -> str:
 
 
 def describe_security(config: Config) -> str:
-    """Return in one line who can come in over tcp, "" where that is nobody but this machine."""
+    """Return in one line which clients tcp accepts; "" if only those of this machine."""
     serve = config.serve
     if serve.secret_key:
         return f"tcp is encrypted, for the clients whose keys are in {serve.client_keys}"
     exposed = [text for text in serve.bind if not parse_endpoint(text).is_local]
     if exposed:
-        return f"warning: --insecure: whoever can reach {', '.join(exposed)} may come in"
+        return f"warning: --insecure: anyone who can reach {', '.join(exposed)} can connect"
     return ""
 
 
 def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:
-    """Return in one line where and what is served, by how many workers, with which libraries."""
+    """Return in one line the endpoints, workers, datasets and libraries."""
     endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
     workers = sum(len(report.worker_pids) for report in reports)
     libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.daemon.backoff import CRASHES_MAX, LAST_PAUSE_S, WINDOW_S, RestartPolicy
+from feeder.daemon.backoff import BACKOFF_MAX_S, CRASHES_MAX, WINDOW_S, RestartPolicy
 from feeder.metrics import (
     SessionCounters,
     SocketCounters,
@@ -39,27 +39,27 @@ def test_counters_for_people_are_aligned() -> None:
 def test_pauses_double_up_to_the_longest() -> None:
     policy, now_s, pauses = RestartPolicy(), 0.0, []
     for _ in range(8):
-        at_s = policy.crashed(now_s, has_served=False)
+        at_s = policy.on_crash(now_s, has_served=False)
         assert at_s is not None
         pauses.append(at_s - now_s)
         now_s = at_s + WINDOW_S / CRASHES_MAX  # just seldom enough
     assert pauses[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
-    assert pauses[6:] == [LAST_PAUSE_S, LAST_PAUSE_S]
+    assert pauses[6:] == [BACKOFF_MAX_S, BACKOFF_MAX_S]
 
 
 def test_too_many_crashes_in_a_minute_are_given_up() -> None:
     policy = RestartPolicy()
     for second in range(CRASHES_MAX):
-        assert policy.crashed(float(second), has_served=False) is not None
-    assert policy.crashed(float(CRASHES_MAX), has_served=False) is None
+        assert policy.on_crash(float(second), has_served=False) is not None
+    assert policy.on_crash(float(CRASHES_MAX), has_served=False) is None
 
 
 def test_a_node_process_that_has_served_is_never_given_up() -> None:
     policy, now_s = RestartPolicy(), 0.0
     for _ in range(100 * CRASHES_MAX):
-        at_s = policy.crashed(now_s, has_served=True)
+        at_s = policy.on_crash(now_s, has_served=True)
         assert at_s is not None
-        assert now_s < at_s <= now_s + LAST_PAUSE_S
+        assert now_s < at_s <= now_s + BACKOFF_MAX_S
         now_s = at_s
     assert policy.crashes == 100 * CRASHES_MAX
 
@@ -67,5 +67,5 @@ def test_a_node_process_that_has_served_is_never_given_up() -> None:
 def test_a_minute_without_a_crash_starts_over() -> None:
     policy = RestartPolicy()
     for second in range(3):
-        policy.crashed(float(second), has_served=True)
-    assert policy.crashed(2 + WINDOW_S, has_served=True) == pytest.approx(2 + WINDOW_S + 0.25)
+        policy.on_crash(float(second), has_served=True)
+    assert policy.on_crash(2 + WINDOW_S, has_served=True) == pytest.approx(2 + WINDOW_S + 0.25)

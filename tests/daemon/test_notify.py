@@ -1,4 +1,4 @@
-"""The sd_notify protocol, with a real datagram socket in systemd's place."""
+"""The sd_notify protocol, with a real datagram socket in place of systemd's."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from feeder.errors import ConfigError, ResourceError
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """A bound datagram socket, and what systemd would put into NOTIFY_SOCKET for it."""
+    """A bound datagram socket, and the NOTIFY_SOCKET for it."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@feeder-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.settimeout(10)
@@ -21,26 +21,26 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield listener, name
 
 
-def test_messages_are_what_systemd_expects(systemd: tuple[socket.socket, str]) -> None:
+def test_messages_follow_the_protocol(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": name})
     notifier.ready("serving 2 datasets")
-    notifier.status("idle")
+    notifier.stopping("draining")
     notifier.stopping()
     assert [listener.recv(4096) for _ in range(3)] == [
         b"READY=1\nSTATUS=serving 2 datasets",
-        b"STATUS=idle",
+        b"STOPPING=1\nSTATUS=draining",
         b"STOPPING=1",
     ]
 
 
-def test_status_cannot_smuggle_in_an_assignment(systemd: tuple[socket.socket, str]) -> None:
+def test_a_status_with_newlines_adds_no_assignment(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
-    Notifier(name).status("dataset\nMAINPID=1\r\nREADY=1")
-    assert listener.recv(4096) == b"STATUS=dataset MAINPID=1 READY=1"
+    Notifier(name).stopping("dataset\nMAINPID=1\r\nREADY=1")
+    assert listener.recv(4096) == b"STOPPING=1\nSTATUS=dataset MAINPID=1 READY=1"
 
 
-def test_watchdog_speaks_at_half_the_allowed_time(systemd: tuple[socket.socket, str]) -> None:
+def test_the_watchdog_interval_is_half_of_the_timeout(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
     environ = {
         "NOTIFY_SOCKET": name,
@@ -53,46 +53,44 @@ def test_watchdog_speaks_at_half_the_allowed_time(systemd: tuple[socket.socket, 
     assert listener.recv(4096) == b"WATCHDOG=1"
 
 
-def test_watchdog_of_another_process_is_not_ours(systemd: tuple[socket.socket, str]) -> None:
+def test_a_watchdog_of_another_process_is_ignored(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
     environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}
     notifier = Notifier.from_environment(environ)
     assert notifier.watchdog_interval_s is None
     notifier.watchdog()
-    notifier.status("after")
-    assert listener.recv(4096) == b"STATUS=after"
+    notifier.stopping()
+    assert listener.recv(4096) == b"STOPPING=1", "no keep-alive came before"
 
 
-def test_without_systemd_all_is_silent() -> None:
+def test_without_systemd_nothing_is_sent() -> None:
     for environ in ({}, {"NOTIFY_SOCKET": ""}, {"WATCHDOG_USEC": "1000000"}):
         notifier = Notifier.from_environment(environ)
         assert notifier.watchdog_interval_s is None
         notifier.ready()
-        notifier.status("x")
         notifier.watchdog()
         notifier.stopping()
-        assert notifier.failures == 0
 
 
-def test_ready_that_nobody_hears_is_an_error(tmp_path: Path) -> None:
+def test_readiness_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
     notifier = Notifier(str(tmp_path / "gone"))
-    with pytest.raises(ResourceError, match="cannot be told that the daemon is ready"):
+    with pytest.raises(ResourceError, match=r"cannot be notified of readiness: .*gone accepts no"):
         notifier.ready()
 
 
-def test_other_messages_that_nobody_hears_are_counted(tmp_path: Path) -> None:
+def test_other_messages_that_cannot_be_sent_are_dropped(tmp_path: Path) -> None:
     notifier = Notifier(str(tmp_path / "gone"), watchdog_interval_s=1.0)
-    notifier.status("x")
     notifier.watchdog()
     notifier.stopping()
-    assert notifier.failures == 3
 
 
-def test_listener_that_does_not_read_cannot_hang_us(systemd: tuple[socket.socket, str]) -> None:
+def test_a_listener_that_does_not_read_cannot_block_the_daemon(
+    systemd: tuple[socket.socket, str],
+) -> None:
     listener, name = systemd
     notifier = Notifier(name)
-    while not notifier.failures:  # the kernel queues a few datagrams, then sending would block
-        notifier.status("x")
+    while notifier._send("STATUS=x"):  # the kernel queues a few datagrams, then sending would block
+        pass
     assert listener.recv(4096) == b"STATUS=x"
 
 
@@ -104,6 +102,6 @@ def test_listener_that_does_not_read_cannot_hang_us(systemd: tuple[socket.socket
         ({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "0"}, "not a positive number"),
     ],
 )
-def test_nonsense_in_the_environment_is_named(environ: dict[str, str], message: str) -> None:
+def test_an_invalid_environment_is_refused(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Notifier.from_environment(environ)

@@ -65,8 +65,8 @@ def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Pa
     two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
     assert describe_cache(config, one.decoded_bytes) == (
-        "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the memory that is "
-        "free; auto: command line)"
+        "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the free memory; "
+        "auto: command line)"
     )
 
 

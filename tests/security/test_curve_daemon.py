@@ -350,7 +350,7 @@ def test_the_open_network_takes_a_typed_flag_that_no_file_can_give(
     with Daemon(
         *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://0.0.0.0:0", "--insecure")
     ) as daemon:
-        daemon.wait_line("warning: --insecure: whoever can reach tcp://0.0.0.0:0 may come in")
+        daemon.wait_line("warning: --insecure: anyone who can reach tcp://0.0.0.0:0 can connect")
         port = daemon.endpoint.rpartition(":")[2]
         with RawClient(f"tcp://127.0.0.1:{port}") as client:
             assert isinstance(client.hello(small_recipe(), window=1), Welcome)
