@@ -109,7 +109,7 @@ class NodeProcess:
             self._process.kill()
 
     def end(self) -> str:
-        """Close the channel, reap the process (killed if it does not end soon), return how it ended."""
+        """Close the channel, reap the process, killed if necessary, and return how it ended."""
         self.close_channel()
         process, self._process, self.ready = self._process, None, None
         if process is None:

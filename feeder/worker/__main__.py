@@ -1,10 +1,10 @@
-"""A worker: a process that fills chunks of batches, one after the other, until its channel ends.
+"""A worker process: fills chunks of batches, one after the other, until its channel closes.
 
     python -m feeder.worker CHANNEL_FD PARENT_PID
 
-Started by a node process, whose CPU mask and memory policy it inherits. It knows of no socket but
-its channel. The decoder's libraries are imported only once they have been checked, so that one that
-is missing is reported in a line.
+Started by a node process, whose CPU mask and memory policy it inherits. Its only socket is its
+channel. The decoder's libraries are imported only after a check, so a missing one is reported in
+one line.
 """
 
 import gc
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 
 def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
-    """Check the libraries and what is to be checked of the datasets; report. FeederError if that
-    is impossible."""
+    """Check the libraries and, if configured, the datasets; report. Raises FeederError."""
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
@@ -68,7 +67,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
 
 
 def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -> NoReturn:
-    """Do what the node process says; raises ChannelClosedError when that has ended."""
+    """Handle the node process's messages; ChannelClosedError when it has ended."""
     while True:
         message, fd = channel.receive_with_fd()
         match message:
@@ -80,13 +79,13 @@ def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -
             case CloseSession():
                 filler.close_session(message.session)
             case _:
-                raise AssertionError(f"a worker that runs is not told {message!r}")
+                raise AssertionError(f"a running worker gets no {message!r}")
 
 
 def main(channel_fd: int, parent: int) -> int:
     """Run a worker on an inherited channel; return the exit status."""
     die_with_parent(parent)
-    # Terminals and systemd signal every process; a worker goes when its node process lets it.
+    # Terminals and systemd signal every process; a worker ends when its channel closes.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     tune_allocator()

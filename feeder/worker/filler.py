@@ -1,9 +1,9 @@
-"""Fills chunks into the slots of sessions: what a worker process does all day.
+"""Fills chunks into the slots of sessions, in a worker process.
 
-Rows depend on (dataset, recipe, seed, epoch, index) alone. Nothing is kept between chunks but
-scratch, open shards and the plans of recent epochs. A dataset is opened for its first chunk, so if
-its files are missing or changed, only its own chunks fail. If its file system hangs, it blocks a
-worker until that is ended for want of progress, after up to 30 s (``feeder.session.stalls``).
+Rows depend on (dataset, recipe, seed, epoch, index) alone. Between chunks only scratch, open shards
+and the plans of recent epochs are kept. A dataset is opened for its first chunk, so if its files
+are missing or changed, only its own chunks fail. If its file system hangs, it blocks a worker until
+that is killed (``feeder.session.stalls``).
 """
 
 from collections import OrderedDict
@@ -28,18 +28,18 @@ from feeder.worker.messages import DatasetSource, Fill, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
 STAGES: Final = (*SAMPLE_STAGES, "fill")
-"""What ``fill`` gives seconds of; the last is filling the decoded cache."""
+"""The stages that ``fill`` times; the last is filling the decoded cache."""
 
 _MAPPED_BYTES_MAX: Final = 64 << 20
 """Slot memory exists once for all processes, but counts as resident in each that has touched it.
-Forgetting it now and then keeps a worker small in every tool's eyes; pages come back as touched."""
+Unmapping its pages after this many bytes keeps the resident size small; a touch maps them again."""
 
-_PLANS_MAX: Final = 4  # epochs of a session that can be under way: the last batches and the next
+_PLANS_MAX: Final = 4  # the last batches of one epoch and the first of the next, with some to spare
 
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """What a worker keeps of a session."""
+    """A worker's state of a session."""
 
     dataset: str
     recipe: Recipe
@@ -49,7 +49,7 @@ class _Session:
     plans: OrderedDict[int, EpochPlan]
 
     def plan(self, layout: ShardLayout, epoch: int) -> EpochPlan:
-        """Return the epoch's plan, made at its first chunk."""
+        """Return the epoch's plan; the first chunk makes it."""
         plan = self.plans.get(epoch)
         if plan is None:
             plan = self.recipe.plan_epoch(layout, seed=self.seed, epoch=epoch)
@@ -68,8 +68,8 @@ class ChunkFiller:
         open_shards: int,
         cache: DecodedCache | None = None,
     ) -> None:
-        """Fill from datasets, by name, with at most ``open_shards`` descriptors each; and from the
-        decoded cache, where there is one."""
+        """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
+        decoded cache, if there is one."""
         self._sources = sources
         self._open_shards = open_shards
         self._datasets: dict[str, Dataset] = {}
@@ -104,7 +104,7 @@ class ChunkFiller:
         )
 
     def close_session(self, number: int) -> None:
-        """Unmap the session's slots; the reader goes with the last session that uses it."""
+        """Unmap the session's slots; drop its reader with the last session that uses it."""
         session = self._sessions.pop(number)
         session.memory.close()
         if all(other.reader_key != session.reader_key for other in self._sessions.values()):
@@ -116,12 +116,12 @@ class ChunkFiller:
             self._datasets.popitem()[1].close()
 
     def fill(self, chunk: Fill) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Write the chunk into its slot; return the seconds spent in each of STAGES, and what the
-        decoded cache did (feeder.sample.cache.COUNTS).
+        """Write the chunk into its slot; return the seconds spent in each of STAGES, and the use of
+        the decoded cache (feeder.sample.cache.COUNTS).
 
-        Raises DatasetError that names the sample that is damaged or does not decode, or else the
-        shard or manifest that cannot be opened, verified or read. Raises ResourceError if too many
-        files are open; MemoryError or an OSError of mmap if memory runs out.
+        Raises DatasetError with the sample that is damaged or does not decode, or the shard or
+        manifest that cannot be opened, verified or read; ResourceError if too many files are open;
+        MemoryError or an OSError of mmap if memory runs out.
         """
         session = self._sessions[chunk.session]
         dataset, reader = self._dataset(session.dataset), self._reader(session)
@@ -153,7 +153,7 @@ class ChunkFiller:
         )
 
     def _dataset(self, name: str) -> Dataset:
-        """Return a dataset, opened on first use; DatasetError where it is not the served one."""
+        """Return a dataset, opened on first use; DatasetError if its fingerprint differs."""
         dataset = self._datasets.get(name)
         if dataset is None:
             source = self._sources[name]
@@ -166,7 +166,7 @@ class ChunkFiller:
         return dataset
 
     def _reader(self, session: _Session) -> SampleReader:
-        """Return the reader that all sessions of this dataset and recipe share."""
+        """Return the reader, which all sessions of this dataset and recipe share."""
         reader = self._readers.get(session.reader_key)
         if reader is None:
             dataset, cached = self._dataset(session.dataset), None
@@ -183,7 +183,7 @@ def _spent(reader: SampleReader) -> tuple[float, ...]:
 
 
 def _pad(arrays: ChunkArrays, real: int, grey: int) -> None:
-    """Make the rows from ``real`` on what the wire says of padding."""
+    """Fill the rows from ``real`` on with the wire's padding."""
     arrays.pixels[real:] = grey
     arrays.labels[real:] = PADDING_LABEL
     arrays.sample_ids[real:] = PADDING_SAMPLE_ID

@@ -1,4 +1,4 @@
-"""What a node process and its workers say to each other over their channel.
+"""The messages between a node process and its workers, over their channel.
 
 node process                                worker
 Configure + fd       ──────────►            (checks its libraries)
@@ -25,27 +25,27 @@ def escape_surrogates(text: str) -> str:
 
 
 class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Where a served dataset lies, and which one must lie there."""
+    """The folder of a served dataset, and the fingerprint that it must have."""
 
     folder: bytes
     fingerprint: str
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The first message: what will be served. The decoded cache, if there is one, comes as fd."""
+    """The first message: what will be served. The decoded cache, if any, is attached as fd."""
 
     datasets: dict[str, DatasetSource]
-    """By name. A worker opens a dataset when it fills its first chunk of it."""
+    """By name. A worker opens a dataset for its first chunk."""
     open_shards: int
     """Most shards of a dataset that the worker holds open."""
     self_test: bool
-    """Whether to decode one sample of each dataset before Started. The hash of the built-in images
-    is made by every worker: libraries can change between the first and its successor."""
+    """Whether to decode one sample of each dataset before Started. Every worker hashes the built-in
+    images: libraries can change between the first worker and its successor."""
     cache: CachePlan | None = None
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """A session's slots and what is to be written into them; the slots' memory comes as fd."""
+    """A session's slots and how to fill them; the slots' memory is attached as fd."""
 
     session: int
     dataset: str
@@ -76,22 +76,22 @@ NodeToWorker = Configure | OpenSession | CloseSession | Fill
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The worker is ready for sessions; the versions of everything that shapes its bytes."""
+    """The worker is ready for sessions, with these versions of all that shapes its bytes."""
 
     libraries: dict[str, str]
     self_test: str
-    """Hash of the bytes that these make: ``feeder.sample.self_test``."""
+    """Hash of the bytes that these libraries make: ``feeder.sample.self_test``."""
     stages: tuple[str, ...]
-    """Names of the stages that Filled gives seconds of."""
+    """Names of Filled.stage_seconds."""
     cache_counts: tuple[str, ...]
-    """Names of what it counts of the decoded cache."""
+    """Names of Filled.cache_counts."""
 
 
 class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The worker, or the node process that passes this on, ends for this reason."""
+    """The worker, or the node process that forwards this, ends for this reason."""
 
     error: str
-    """Name of the class in feeder.errors."""
+    """Name of its class in feeder.errors."""
     message: str
 
     @classmethod
@@ -112,8 +112,8 @@ def _kinds_of(error: type[FeederError]) -> Iterator[type[FeederError]]:
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All rows of the chunk are written; seconds spent in each stage since the last Filled, and
-    what the decoded cache did for it (feeder.sample.cache.COUNTS)."""
+    """All rows of the chunk are written; with the seconds spent in each stage, and the use of the
+    decoded cache (feeder.sample.cache.COUNTS)."""
 
     ticket: int
     stage_seconds: tuple[float, ...]
@@ -121,7 +121,7 @@ class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The chunk cannot be had."""
+    """The chunk cannot be filled."""
 
     ticket: int
     code: str

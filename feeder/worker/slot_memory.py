@@ -1,12 +1,11 @@
 """The memory of slots: an anonymous file for each session, mapped by node process and workers.
 
-It has no name, so nothing is left behind whatever dies, and it is no part of /dev/shm, whose size
-does not limit it. Its size is sealed: no holder of the descriptor can shrink it under another one.
+It has no name, so no crash leaves it behind, and the size of /dev/shm does not limit it. Its size
+is sealed: no holder of a descriptor can shrink it under another process. Clients of this machine
+get a read-only descriptor (``claim_listener``).
 
-Clients of the machine get a descriptor for reading only (``claim_listener``).
-
-A slot is lent while the socket may still read it. SlotLoans keeps the socket's trackers, which are
-looked at only when a slot is to come back, not for each chunk.
+A slot is on loan while the socket may still read it. SlotLoans keeps the socket's trackers, and
+checks them only when a slot is wanted back, not for each chunk.
 """
 
 import contextlib
@@ -26,18 +25,18 @@ _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class SlotMemory:
-    """A session's slots in one mapped file; ``close()`` gives them back, once nobody reads them."""
+    """A session's slots in one mapped file; ``close()`` unmaps it."""
 
     def __init__(self, fd: int, layout: SlotLayout) -> None:
-        """Map the file of an open descriptor, and own that descriptor from now on."""
+        """Map the file of an open descriptor, and take ownership of the descriptor."""
         self.layout = layout
         self._fd = fd
         try:
             size = os.fstat(fd).st_size
             if size != layout.total_bytes:
                 raise ResourceError(
-                    f"slot memory of {size} bytes came where {layout.total_bytes} were announced: "
-                    "the daemon's processes are of different versions, restart it"
+                    f"slot memory has {size} bytes, {layout.total_bytes} were announced: the "
+                    "daemon's processes are of different versions, restart it"
                 )
             self._mapping: mmap.mmap | None = mmap.mmap(fd, layout.total_bytes)
             self._memory: NDArray[np.uint8] | None = np.frombuffer(self._mapping, np.uint8)
@@ -47,13 +46,13 @@ class SlotMemory:
 
     @classmethod
     def create(cls, layout: SlotLayout) -> Self:
-        """Create the file, of zeros; pages are taken from the machine as they are written.
+        """Create the file, filled with zeros; a page takes memory once it is written.
 
-        Raises OSError when the machine has no descriptor or address space left.
+        Raises OSError if the machine has no descriptor or address space left.
         """
         fd = os.memfd_create("feeder-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.fchmod(fd, 0o400)  # who is given a descriptor for reading cannot reopen it to write
+            os.fchmod(fd, 0o400)  # a read-only descriptor cannot be reopened for writing
             os.ftruncate(fd, layout.total_bytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
@@ -62,14 +61,13 @@ class SlotMemory:
         return cls(fd, layout)
 
     def fileno(self) -> int:
-        """Return the descriptor, to pass it on; -1 once closed."""
+        """Return the descriptor; -1 once closed."""
         return self._fd
 
     def open_read_only(self) -> int:
-        """Return another descriptor of the file, through which it can only be read.
+        """Return a read-only descriptor of the file, which cannot be mapped writable.
 
-        Whoever maps that one cannot write, and the seals keep anybody from cutting the file short
-        under a reader. OSError where /proc is missing or no descriptor is left.
+        Raises OSError if /proc is missing or no descriptor is left.
         """
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -80,10 +78,10 @@ class SlotMemory:
         return self.layout.chunk(self._memory, slot, first, count)
 
     def map_pages(self, chunk: ChunkArrays) -> None:
-        """Have the pages of a chunk's pixels mapped for writing, all at once.
+        """Map the pages of a chunk's pixels for writing, all at once.
 
-        One by one, as they are first written, they would cost 4 % of a sample. A kernel before 5.14
-        does not know how; there, as where memory is short, writing them does what it always did.
+        Faulting them one by one takes 4 % of a sample's time. Kernels before 5.14 cannot do this;
+        there, and if memory is short, the pages fault as they are written.
         """
         if self._mapping is not None and self._memory is not None:
             start = chunk.pixels.ctypes.data - self._memory.ctypes.data
@@ -94,17 +92,17 @@ class SlotMemory:
                 )
 
     def forget_pages(self) -> None:
-        """Let this process's page table forget the slots; their contents stay as they are."""
+        """Remove the slots from this process's page table; their contents stay."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def discard(self) -> None:
-        """Give the pages back to the machine, whoever still maps the file and reads zeros then."""
+        """Free the pages; processes that still map the file then read zeros."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
-        """Close the descriptor and unmap; views that somebody still holds keep their pages."""
+        """Close the descriptor and unmap; existing views keep their pages."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -112,30 +110,30 @@ class SlotMemory:
 
 
 class Tracker(Protocol):
-    """What tells whether the socket still reads a frame: zmq.MessageTracker."""
+    """Reports whether the socket still reads a frame: zmq.MessageTracker."""
 
     @property
     def done(self) -> bool:
-        """Whether it has let go."""
+        """Whether the socket has finished with the frame."""
 
 
 class SlotLoans:
-    """Which frames of a session's slots the socket may still be reading."""
+    """The frames of a session's slots that the socket may still read."""
 
     def __init__(self) -> None:
         self._trackers: dict[int, list[Tracker]] = {}
 
     def lend(self, slot: int, tracker: Tracker) -> None:
-        """Remember that a frame of the slot was given to the socket."""
+        """Record that a frame of the slot was passed to the socket."""
         self._trackers.setdefault(slot, []).append(tracker)
 
     def is_back(self, slot: int) -> bool:
-        """Whether the socket has let go of all frames of the slot."""
-        left = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
-        if left:
-            self._trackers[slot] = left
-        return not left
+        """Whether the socket has finished with all frames of the slot."""
+        unfinished = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
+        if unfinished:
+            self._trackers[slot] = unfinished
+        return not unfinished
 
     def are_all_back(self) -> bool:
-        """Whether the socket has let go of all frames of all slots."""
+        """Whether the socket has finished with all frames of all slots."""
         return all(self.is_back(slot) for slot in list(self._trackers))

@@ -1,4 +1,4 @@
-"""The supervisor, its configuration, and the real daemon as clients and people see it.
+"""The supervisor, its configuration, and the real daemon from outside.
 
 May import: the product, bench, tests.
 """

@@ -1,4 +1,4 @@
-"""Who would make other bytes is found, named, and kept from serving beside the others."""
+"""Processes that would make different bytes are found, named, and do not serve together."""
 
 import os
 import re
@@ -28,7 +28,7 @@ if "feeder.worker" in sys.orig_argv:
 
         _native.resize_pack = altered
 """
-"""A sitecustomize: all workers but the first to come up get a library that is off by one."""
+"""A sitecustomize: all workers but the first one get a library that is off by one."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_disagreement_names_both_and_the_libraries_that_differ() -> None:
     )
 
 
-def test_all_are_compared_with_the_first() -> None:
+def test_every_maker_is_compared_with_the_first() -> None:
     agreement = Agreement()
     assert agreement.self_test == ""
     for name in ("worker 1", "worker 2"):
@@ -63,23 +63,23 @@ def test_all_are_compared_with_the_first() -> None:
 
 
 def serve(packed: Path, folder: Path, *options: str, is_ready: bool = True) -> Daemon:
-    """Start a daemon of which all workers but the first make other bytes."""
+    """Start a daemon whose workers, except the first, make different bytes."""
     (folder / "sitecustomize.py").write_text(ALTERED_AFTER_THE_FIRST)
     environ = {"PYTHONPATH": str(folder), "FIRST_WORKER": str(folder / "first")}
     arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *options)
     return Daemon(*arguments, environ=environ, is_ready=is_ready)
 
 
-def check_refusal(daemon: Daemon, who: str) -> None:
+def check_refusal(daemon: Daemon, kind: str) -> None:
     """Check that the daemon ends with one line that names both."""
     line = daemon.wait_line("^feeder: error: ")
-    assert re.search(rf"{who} \d and {who} \d would make different batches of the same", line)
+    assert re.search(rf"{kind} \d and {kind} \d would make different batches of the same", line)
     assert compute_self_test() in line
     assert "libraries of equal versions" in line
     assert daemon.process.wait(DEADLINE_S) == DisagreementError.exit_status
 
 
-def test_status_and_ready_line_tell_the_hash(packed: Path) -> None:
+def test_status_and_ready_line_contain_the_hash(packed: Path) -> None:
     expected = compute_self_test()
     with Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0") as daemon:
         assert run_status(daemon.endpoint)["self_test"] == expected
@@ -91,7 +91,9 @@ def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> Non
         check_refusal(daemon, "worker")
 
 
-def test_a_successor_that_makes_other_bytes_ends_the_daemon(packed: Path, tmp_path: Path) -> None:
+def test_a_successor_that_makes_different_bytes_ends_the_daemon(
+    packed: Path, tmp_path: Path
+) -> None:
     with serve(packed, tmp_path, "--workers", "1") as daemon:
         daemon.workers()[0].kill()
         check_refusal(daemon, "worker")

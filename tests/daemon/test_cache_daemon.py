@@ -1,4 +1,4 @@
-"""The decoded cache in the real daemon: filled by several workers, seen in its counters."""
+"""The decoded cache in the real daemon: several workers fill it, and its counters show that."""
 
 import signal
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def serve(packed: Path, *arguments: str) -> Daemon:
 
 
 def take_epoch(client: RawClient, dataset: Dataset, recipe: Recipe, epoch: int) -> list[bytes]:
-    """All batches of an epoch, each compared to the same one made here without a cache."""
+    """Take all batches of an epoch; compare each with the one made here without a cache."""
     batches = BATCHES if recipe.split == "val" else SAMPLES // recipe.batch_size
     pixels = []
     for index in range(batches):
@@ -73,7 +73,7 @@ def test_a_second_evaluation_has_the_same_bytes_and_decodes_nothing(
         assert daemon.stop()[0] == 0
 
 
-def test_training_fills_it_within_a_few_epochs_though_a_worker_is_killed(
+def test_training_fills_the_cache_in_a_few_epochs_even_if_a_worker_is_killed(
     packed: Path, dataset: Dataset
 ) -> None:
     recipe = small_recipe(image_size=48, dct_scaling=False)
@@ -94,7 +94,7 @@ def test_training_fills_it_within_a_few_epochs_though_a_worker_is_killed(
         assert daemon.stop()[0] == 0
 
 
-def test_without_a_cache_nothing_is_kept(packed: Path, dataset: Dataset) -> None:
+def test_without_a_cache_nothing_is_cached(packed: Path, dataset: Dataset) -> None:
     recipe = small_recipe("val")
     with serve(packed, "--decoded-bytes", "0") as daemon:
         daemon.wait_line(r"decoded cache: off \(cache.decoded_bytes: command line\)")

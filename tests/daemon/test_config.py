@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, what is refused and in which words, what wins over what."""
+"""The configuration: accepted and refused values, error messages, precedence."""
 
 import dataclasses
 import re
@@ -27,14 +27,14 @@ def load(file: Path, text: str, overrides: dict[str, object] | None = None) -> C
     return load_config(file, overrides or {})
 
 
-def test_no_file_is_all_defaults() -> None:
+def test_without_a_file_all_values_are_defaults() -> None:
     config = load_config(None, {})
     assert config.serve == ServeConfig()
     assert (config.data, config.log_level) == ({}, "info")
     assert set(config.provenance.values()) == {DEFAULT}
 
 
-def test_command_line_wins_over_file_wins_over_default(file: Path) -> None:
+def test_the_command_line_overrides_the_file_and_the_file_the_default(file: Path) -> None:
     text = "[serve]\nworkers = 3\nwindow_max = 8"
     config = load(file, text, {"serve.workers": "5", "serve.pin": None})
     assert (config.serve.workers, config.serve.window_max, config.serve.pin) == (5, 8, "auto")
@@ -55,7 +55,9 @@ def test_command_line_wins_over_file_wins_over_default(file: Path) -> None:
         ("log_level", "debug", "debug"),
     ],
 )
-def test_command_line_text_is_read_as_the_keys_kind(key: str, text: str, value: object) -> None:
+def test_command_line_text_is_read_as_the_kind_of_the_key(
+    key: str, text: str, value: object
+) -> None:
     config = load_config(None, {key: text})
     holder = config.serve if key.startswith("serve.") else config
     assert getattr(holder, key.rpartition(".")[2]) == value
@@ -70,7 +72,7 @@ def test_the_decoded_cache_is_off_sized_or_automatic(file: Path, text: str, valu
     assert config.provenance["cache.decoded_bytes"] == str(file)
 
 
-def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
+def test_relative_dataset_folders_start_at_the_file_or_the_working_directory(file: Path) -> None:
     overrides: dict[str, object] = {"data": {"b": "three", "c": Path("/four")}}
     config = load(file, '[data]\na = "one"\nb = "/two"\n"v1.2" = "x"', overrides)
     assert config.data == {
@@ -144,7 +146,7 @@ def test_dataset_folders_start_where_they_were_written(file: Path) -> None:
         ('[serve]\npin = "\\u007f"', 'serve.pin is "\\u007f": allowed is'),
     ],
 )
-def test_mistake_in_the_file_is_named_in_one_line(file: Path, text: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(file, text)
     assert str(error.value).startswith(f"{file}: ")
@@ -163,48 +165,50 @@ def test_mistake_in_the_file_is_named_in_one_line(file: Path, text: str, message
         ({"serve.workers": "\udcff"}, 'serve.workers is "\\udcff": allowed is'),
     ],
 )
-def test_mistake_on_the_command_line_is_named(overrides: dict[str, object], message: str) -> None:
+def test_a_mistake_on_the_command_line_is_reported(
+    overrides: dict[str, object], message: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         load_config(None, overrides)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message"),
+    ("text", "line", "message"),
     [
         ("[serve]\nworkers 2\n", ":2", "not valid TOML: Expected '='"),
         ("[serve]\nworkers = 1\nworkers = 2\n", ":3", "not valid TOML: Cannot overwrite a value"),
         ("[serve]\npin = 'auto", "", "not valid TOML"),
     ],
 )
-def test_mistake_of_syntax_names_file_and_line(
-    file: Path, text: str, place: str, message: str
-) -> None:
+def test_a_syntax_error_names_file_and_line(file: Path, text: str, line: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(file, text)
-    assert str(error.value).startswith(f"{file}{place}: {message}")
+    assert str(error.value).startswith(f"{file}{line}: {message}")
     assert "\n" not in str(error.value)
 
 
-def test_file_that_is_not_text_is_named(file: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(file: Path) -> None:
     file.write_bytes(b"log_level = '\xff'")
     with pytest.raises(ConfigError, match="byte 13 is not UTF-8"):
         load_config(file, {})
 
 
-def test_file_that_never_ends_is_named() -> None:
+def test_a_device_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"/dev/zero cannot be read: it is a character device"):
         load_config(Path("/dev/zero"), {})
 
 
-def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_config(tmp_path / "absent.toml", {})
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load_config(tmp_path, {})
 
 
-def test_printed_configuration_loads_again_and_says_where_from(file: Path, tmp_path: Path) -> None:
+def test_the_printed_configuration_loads_again_and_shows_origins(
+    file: Path, tmp_path: Path
+) -> None:
     text = '[serve]\nbind = ["ipc:///run/ä\\"b"]\n[data]\n"v1.2" = "/x y"\nodd = "/\\u007f"'
     config = load(file, text, {"serve.lease_s": "20"})
     printed = format_effective(config)
@@ -219,8 +223,8 @@ def test_printed_configuration_loads_again_and_says_where_from(file: Path, tmp_p
     assert dataclasses.replace(again, provenance={}) == dataclasses.replace(config, provenance={})
 
 
-def test_nothing_reads_the_environment_but_the_entry_point() -> None:
-    """Configuration comes from file and command line; children get the environment whole."""
+def test_only_the_entry_point_reads_the_environment() -> None:
+    """Configuration comes from file and command line; child processes inherit the environment."""
     root = Path(__file__).parents[2]
     readers = {
         str(path.relative_to(root))
@@ -230,6 +234,6 @@ def test_nothing_reads_the_environment_but_the_entry_point() -> None:
         if re.search(r"os\.(environ|getenv)", line) and "env={**os.environ, " not in line
     }
     assert readers == {
-        "feeder/cli/serve.py",  # hands it to Notifier.from_environment
+        "feeder/cli/serve.py",  # passes it to Notifier.from_environment
         "feeder/process/python_process.py",  # PYTHONPATH and thread numbers of children
     }

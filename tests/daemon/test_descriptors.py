@@ -1,4 +1,4 @@
-"""Limits of open files: what they leave for clients, and a node process that may open no more."""
+"""Limits of open files: their division, and a node process that has reached its limit."""
 
 import contextlib
 import os
@@ -52,22 +52,24 @@ def daemon(packed: Path) -> Iterator[Daemon]:
 
 @contextlib.contextmanager
 def no_file_more(daemon: Daemon) -> Iterator[None]:
-    """Lower what the node process may open to what it has open, and fill the gaps."""
+    """Lower the node process's limit to its open files, and fill the gaps with connections."""
     node = daemon.node
     former = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
     limit = 1 + max(lasting_files(node))
     resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (limit, former[1]))
     with contextlib.ExitStack() as connections:
         while not lasting_files(node).issuperset(range(limit)):
-            connections.enter_context(dial_zmtp(daemon.endpoint))  # which it has answered
+            connections.enter_context(
+                dial_zmtp(daemon.endpoint)
+            )  # the node process has answered it
         yield
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, former)
 
 
 def lasting_files(process: psutil.Process) -> set[int]:
-    """Return which descriptors are open, without those that are about to be closed again.
+    """Return the descriptors that stay open.
 
-    Several times a second a node process reads how much memory is in use, in /proc and /sys.
+    Several times a second a node process opens files in /proc and /sys for its memory use.
     """
     lasting = set()
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
@@ -77,7 +79,7 @@ def lasting_files(process: psutil.Process) -> set[int]:
     return lasting
 
 
-def test_a_session_is_refused_with_the_limit_to_raise(daemon: Daemon) -> None:
+def test_a_refused_session_names_the_limit_to_raise(daemon: Daemon) -> None:
     with RawClient(daemon.endpoint) as client, RawClient(daemon.endpoint) as other:
         assert client.hello(small_recipe()).session
         assert other.hello(small_recipe()).session
@@ -90,7 +92,7 @@ def test_a_session_is_refused_with_the_limit_to_raise(daemon: Daemon) -> None:
         assert other.hello(small_recipe()).session
 
 
-def test_a_worker_is_replaced_once_that_is_possible(daemon: Daemon, packed: Path) -> None:
+def test_a_worker_is_replaced_once_a_descriptor_is_free(daemon: Daemon, packed: Path) -> None:
     node = daemon.node
     with RawClient(daemon.endpoint) as client, Dataset.open(packed) as dataset:
         client.hello(small_recipe())
@@ -103,7 +105,7 @@ def test_a_worker_is_replaced_once_that_is_possible(daemon: Daemon, packed: Path
         assert daemon.node == node
 
 
-def test_connections_leave_files_for_what_they_ask_for(packed: Path) -> None:
+def test_connections_leave_descriptors_for_sessions(packed: Path) -> None:
     with (
         Daemon(
             *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"),
@@ -116,27 +118,27 @@ def test_connections_leave_files_for_what_they_ask_for(packed: Path) -> None:
         for _ in range(200):
             connections.enter_context(dial(daemon.endpoint))
             client.ping()
-        wait_until(lambda: daemon.counters()["connections_opened"] >= 200, "all were taken")
-        wait_until(lambda: daemon.node.num_fds() < 100, "those beyond the limit are cut")
+        wait_until(lambda: daemon.counters()["connections_opened"] >= 200, "all were accepted")
+        wait_until(lambda: daemon.node.num_fds() < 100, "the connections over the cap are cut")
         daemon.wait_line(r"was cut: there are more than 34; .*LimitNOFILE=")
         assert client.hello(small_recipe()).session
 
 
 def limited(packed: Path, files: int, endpoint: str, *arguments: str) -> Daemon:
-    """Start a daemon whose processes may open so many files."""
+    """Start a daemon whose processes may open ``files`` files."""
     return Daemon(
         *("--data", f"d={packed}", "--workers", "1", "--bind", endpoint, *arguments),
         prefix=("prlimit", f"--nofile={files}:{files}"),
     )
 
 
-def lend(endpoint: str) -> BatchFetcher:
-    """Return a client that is lent its batches."""
+def lent_client(endpoint: str) -> BatchFetcher:
+    """Return a client that reads its batches in place."""
     return BatchFetcher(endpoint, dataset="d", recipe=small_recipe())
 
 
 def flood(endpoint: str, count: int, client: RawClient) -> None:
-    """Connect again and again, and keep the connections, while a client pings as clients do."""
+    """Open ``count`` connections and keep them, while a client pings."""
     path = endpoint.removeprefix("ipc://")
     with contextlib.ExitStack() as kept:
         for number in range(count):
@@ -144,12 +146,12 @@ def flood(endpoint: str, count: int, client: RawClient) -> None:
                 client.ping()
             connection = kept.enter_context(socket.socket(socket.AF_UNIX))
             connection.setblocking(False)
-            with contextlib.suppress(OSError):  # nobody is let in now, or the listener rests
+            with contextlib.suppress(OSError):  # refused, or the listener is paused
                 connection.connect(path)
 
 
 @pytest.mark.parametrize("files", [64, 128, 256, 1024])
-def test_connections_without_end_neither_end_the_node_process_nor_a_session(
+def test_a_flood_of_connections_ends_neither_the_node_process_nor_a_session(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
     endpoint = f"ipc://{tmp_path}/s"
@@ -165,7 +167,7 @@ def test_connections_without_end_neither_end_the_node_process_nor_a_session(
                 flood(endpoint, 2500, client)
                 client.want((epoch, 0))
                 check_batch(dataset, small_recipe(), (epoch, 0), client.take((epoch, 0)))
-        wait_until(lambda: daemon.counters()["connections_opened"] > files, "they were taken")
+        wait_until(lambda: daemon.counters()["connections_opened"] > files, "they were accepted")
         with RawClient(endpoint) as newcomer:
             assert newcomer.hello(small_recipe()).session
         assert daemon.node == node
@@ -173,7 +175,7 @@ def test_connections_without_end_neither_end_the_node_process_nor_a_session(
 
 @contextlib.contextmanager
 def enough_files_for(count: int) -> Iterator[None]:
-    """Raise what this process may open."""
+    """Raise this process's limit of open files."""
     former = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(former[0], count), former[1]))
     yield
@@ -181,7 +183,7 @@ def enough_files_for(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("files", [64, 128, 256])
-def test_sessions_beyond_what_files_allow_for_are_refused_by_name(
+def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
     endpoint = f"ipc://{tmp_path}/s"
@@ -194,7 +196,7 @@ def test_sessions_beyond_what_files_allow_for_are_refused_by_name(
             rf"warning: {files} open files are enough for {plan.memories_max} sessions? of a node "
             "process, not for clients_max = 512 and client_sessions_max = 384: raise .*LimitNOFILE="
         )
-        lent = [clients.enter_context(lend(endpoint)) for _ in range(plan.memories_max)]
+        lent = [clients.enter_context(lent_client(endpoint)) for _ in range(plan.memories_max)]
         assert daemon.counters()["sessions_sharing"] == plan.memories_max
         refused = clients.enter_context(RawClient(endpoint)).hello(small_recipe())
         assert refused.code == "clients"
@@ -208,7 +210,7 @@ def test_sessions_beyond_what_files_allow_for_are_refused_by_name(
         assert daemon.node == node
 
 
-def test_datasets_are_looked_at_where_descriptors_have_large_numbers(packed: Path) -> None:
+def test_datasets_are_checked_with_descriptors_over_1024(packed: Path) -> None:
     with enough_files_for(1200), contextlib.ExitStack() as filling:
         for _ in range(1050):
             filling.callback(os.close, os.dup(0))
@@ -216,7 +218,7 @@ def test_datasets_are_looked_at_where_descriptors_have_large_numbers(packed: Pat
 
 
 @pytest.mark.parametrize("files", [12, 16, 40])
-def test_too_few_files_for_one_session_are_one_line(
+def test_too_few_files_for_one_session_is_a_one_line_error(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
     done = run_feeder(
@@ -240,9 +242,7 @@ def test_a_soft_limit_is_raised(packed: Path, tmp_path: Path) -> None:
         assert client.hello(small_recipe()).session
 
 
-def test_what_the_plan_takes_for_granted_is_what_processes_have_open(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_the_plan_reserves_what_processes_have_open(packed: Path, tmp_path: Path) -> None:
     endpoints = ("--bind", f"ipc://{tmp_path}/s", "--bind", "tcp://127.0.0.1:0")
     with Daemon(
         *("--data", f"d={packed}", "--workers", "2", "--decoded-bytes", "2000000", *endpoints)
@@ -250,9 +250,9 @@ def test_what_the_plan_takes_for_granted_is_what_processes_have_open(
         assert daemon.node.num_fds() <= _NODE_FILES + 2 * 2 + 2
         assert daemon.workers()[0].num_fds() < _WORKER_FILES
         before = daemon.node.num_fds()
-        with lend(daemon.endpoint):
-            # One more, which was passed on to the client, may be about to be closed.
-            wait_until(lambda: daemon.node.num_fds() <= before + 4, "a session has four at most")
+        with lent_client(daemon.endpoint):
+            # One more, the client's copy, may not be closed yet.
+            wait_until(lambda: daemon.node.num_fds() <= before + 4, "a session takes at most four")
 
 
 def test_files_are_divided() -> None:
@@ -287,7 +287,7 @@ def test_files_are_divided() -> None:
 
 
 def describe(files: int, clients_max: int, client_sessions_max: int = 384) -> str | None:
-    """Return the warning of a daemon whose processes may open so many files."""
+    """Return the warning of a daemon whose processes may open ``files`` files."""
     plan = plan_descriptors(
         files, endpoints=1, workers=2, datasets=1, clients_max=clients_max, open_shards=512
     )
@@ -300,13 +300,13 @@ def describe(files: int, clients_max: int, client_sessions_max: int = 384) -> st
 
 
 @pytest.mark.parametrize("clients_max", [1, 100, 150, 191, 192, 512])
-def test_files_are_to_blame_only_where_more_of_them_would_help(clients_max: int) -> None:
+def test_the_shortage_is_reported_only_if_more_files_would_help(clients_max: int) -> None:
     assert describe(524_288, clients_max) is None
     is_short = describe(1024, clients_max) is not None
     assert is_short is (clients_max > 213), "1,024 files are enough for 213 sessions"
 
 
-def test_the_limits_that_files_are_too_few_for_are_named() -> None:
+def test_the_shortage_names_the_limits_that_it_cuts() -> None:
     assert "not for clients_max = 300 and client_sessions_max = 384: " in str(describe(1024, 300))
     assert "not for clients_max = 300: " in str(describe(1024, 300, client_sessions_max=16))
 
@@ -314,7 +314,7 @@ def test_the_limits_that_files_are_too_few_for_are_named() -> None:
 @pytest.mark.parametrize(
     ("memories_max", "names_files"), [(MEMORIES_A_SESSION * 5, False), (7, True)]
 )
-def test_a_refusal_names_the_limit_that_ended_sessions_are_over(
+def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
     memories_max: int, names_files: bool
 ) -> None:
     layout = ShardLayout(samples=97, shards=5, lanes=2)
@@ -334,8 +334,8 @@ def test_a_refusal_names_the_limit_that_ended_sessions_are_over(
 
 
 @pytest.mark.parametrize("spare", [0, 1, 3, 5, 9, 11])
-@pytest.mark.parametrize("ask", [lend, lambda endpoint: request_counters(endpoint, 1.0)])
-def test_a_client_without_files_is_told_so_and_lives(
+@pytest.mark.parametrize("ask", [lent_client, lambda endpoint: request_counters(endpoint, 1.0)])
+def test_a_client_without_descriptors_raises_a_clear_error(
     ask: Callable[[str], object], spare: int, tmp_path: Path
 ) -> None:
     former = resource.getrlimit(resource.RLIMIT_NOFILE)

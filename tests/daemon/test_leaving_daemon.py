@@ -1,4 +1,4 @@
-"""Tests of the tests' own daemon: it ends whatever a test, failed or not, has done to it."""
+"""The tests' own ``Daemon`` ends its processes, whatever a test did to them."""
 
 from pathlib import Path
 
@@ -19,10 +19,10 @@ def serve(packed: Path) -> Daemon:
     return Daemon("--data", f"d={packed}", "--workers", "1", "--bind", bind)
 
 
-def test_a_stopped_supervisor_ends_in_good_order(packed: Path) -> None:
+def test_a_stopped_supervisor_ends_with_status_0(packed: Path) -> None:
     with serve(packed) as daemon:
         stop(psutil.Process(daemon.process.pid))
-    assert daemon.process.returncode == 0, "it had not to be killed"
+    assert daemon.process.returncode == 0, "it was not killed"
 
 
 def test_a_stopped_client_is_killed(packed: Path) -> None:

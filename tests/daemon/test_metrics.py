@@ -1,4 +1,4 @@
-"""Counters by name, for people; and how often a node process is restarted."""
+"""Counters by name and as text; and the backoff of node processes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from feeder.metrics import (
 from feeder.wire.messages import Stats, decode_from_node, encode
 
 
-def test_all_counters_are_there_from_the_start_and_reasons_as_they_come() -> None:
+def test_all_counters_exist_from_the_start_and_reasons_are_added() -> None:
     socket = SocketCounters()
     socket.drop("malformed")
     socket.drop("malformed")
@@ -26,7 +26,7 @@ def test_all_counters_are_there_from_the_start_and_reasons_as_they_come() -> Non
     assert decode_from_node(encode(Stats(counters=counters))) == Stats(counters=counters)
 
 
-def test_counters_for_people_are_aligned() -> None:
+def test_printed_counters_are_aligned() -> None:
     text = format_counters({"node": "host/0", "images": 1234567, "stage_seconds.read": 0.1234})
     assert text.splitlines() == [
         "node                host/0",
@@ -36,15 +36,15 @@ def test_counters_for_people_are_aligned() -> None:
     assert format_counters({}) == ""
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    policy, now_s, pauses = RestartPolicy(), 0.0, []
+def test_the_backoff_doubles_up_to_its_maximum() -> None:
+    policy, now_s, backoffs_s = RestartPolicy(), 0.0, []
     for _ in range(8):
         at_s = policy.on_crash(now_s, has_served=False)
         assert at_s is not None
-        pauses.append(at_s - now_s)
-        now_s = at_s + WINDOW_S / CRASHES_MAX  # just seldom enough
-    assert pauses[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
-    assert pauses[6:] == [BACKOFF_MAX_S, BACKOFF_MAX_S]
+        backoffs_s.append(at_s - now_s)
+        now_s = at_s + WINDOW_S / CRASHES_MAX  # just too slow to be given up
+    assert backoffs_s[:6] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
+    assert backoffs_s[6:] == [BACKOFF_MAX_S, BACKOFF_MAX_S]
 
 
 def test_too_many_crashes_in_a_minute_are_given_up() -> None:
@@ -64,7 +64,7 @@ def test_a_node_process_that_has_served_is_never_given_up() -> None:
     assert policy.crashes == 100 * CRASHES_MAX
 
 
-def test_a_minute_without_a_crash_starts_over() -> None:
+def test_a_minute_without_a_crash_resets_the_backoff() -> None:
     policy = RestartPolicy()
     for second in range(3):
         policy.on_crash(float(second), has_served=True)

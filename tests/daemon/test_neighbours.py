@@ -1,4 +1,4 @@
-"""Node processes of one daemon know each other, and tell clients where they are and who is who."""
+"""Node processes of one daemon list all their endpoints and numbers in their Welcome."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def greet(endpoint: str) -> Welcome:
-    """Return what a node process answers to a Hello."""
+    """Return a node process's Welcome."""
     with RawClient(endpoint) as client:
         answer = client.hello(small_recipe())
         client.bye()
@@ -43,7 +43,7 @@ if "feeder.node" in sys.orig_argv:
     except FileExistsError:
         pass
 """
-"""A sitecustomize: the first node process to come up ends before it is ready."""
+"""A sitecustomize: the first node process to start ends before it is ready."""
 
 
 def two_nodes(packed: Path, folder: Path, *binds: str) -> list[str]:
@@ -56,7 +56,9 @@ def two_nodes(packed: Path, folder: Path, *binds: str) -> list[str]:
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
-def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_path: Path) -> None:
+def test_both_node_processes_and_a_successor_list_all_endpoints(
+    packed: Path, tmp_path: Path
+) -> None:
     options = two_nodes(packed, tmp_path, "tcp://127.0.0.1:0", f"ipc://{tmp_path}/n")
     with Daemon(*options) as daemon:
         one, one_ipc, other, other_ipc = daemon.endpoints
@@ -84,7 +86,9 @@ def test_both_list_all_endpoints_and_a_successor_still_does(packed: Path, tmp_pa
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
-def test_nobody_is_welcome_before_all_node_processes_are_up(packed: Path, tmp_path: Path) -> None:
+def test_no_client_is_welcomed_before_all_node_processes_are_ready(
+    packed: Path, tmp_path: Path
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES_AT_FIRST)
     environ = {"PYTHONPATH": str(tmp_path), "FIRST_NODE": str(tmp_path / "first")}
     one, other = f"ipc://{tmp_path}/n", f"ipc://{tmp_path}/n.1"
@@ -94,7 +98,7 @@ def test_nobody_is_welcome_before_all_node_processes_are_up(packed: Path, tmp_pa
             siblings = greet(endpoint).siblings
             assert [bound[0] for bound in siblings] == [one, other]
             ports = {bound[1].rpartition(":")[2] for bound in siblings}
-            assert len(ports - {"0"}) == 2, "as bound, by whoever came up last too"
+            assert len(ports - {"0"}) == 2, "as bound, also by the last one to start"
         daemon.wait_line("ended with status 3: restarted")
         daemon.family()
 
@@ -107,9 +111,9 @@ def test_a_hello_waits_until_the_node_process_knows_its_neighbours(packed: Path)
     process = NodeProcess(plan_nodes(load_config(None, settings), [placement], 1024)[0], placement)
     process.start()
     try:
-        said: list[object] = []
-        wait_until(lambda: said.append(process.receive()) or said[-1], "it is ready")
-        ready = said[-1]
+        messages: list[object] = []
+        wait_until(lambda: messages.append(process.receive()) or messages[-1], "it is ready")
+        ready = messages[-1]
         assert isinstance(ready, NodeReady)
         with RawClient(ready.endpoints[0]) as client:
             client.send(Hello(dataset="d", recipe=small_recipe(), seed=3, window=1, client="test"))

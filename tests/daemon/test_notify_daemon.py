@@ -1,7 +1,7 @@
-"""The real daemon with the test in systemd's place: when it says that it is ready, and its end.
+"""The real daemon with the test in place of systemd: its notifications of readiness and end.
 
-It runs under what the unit's sandbox imposes and a test can impose too: no new privileges, and no
-memory that is both writable and executable.
+It runs in the part of the unit's sandbox that a test can set up: no new privileges, and no memory
+that is both writable and executable.
 """
 
 import os
@@ -24,7 +24,7 @@ SANDBOXED = """\
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
 libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
-libc.prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE, Linux 6.3; an older kernel does without
+libc.prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE; fails before Linux 6.3
 os.execv(sys.executable, [sys.executable, "-m", "feeder", "serve", *sys.argv[1:]])
 """
 DEADLINE_S = 60.0
@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[socket.socket]:
-    """A datagram socket at tmp_path/notify, as systemd would listen to."""
+    """A datagram socket at tmp_path/notify, in place of systemd's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(DEADLINE_S)
@@ -57,7 +57,7 @@ def start(folder: Path, dataset: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_ready_means_served_and_sigterm_means_stopping(
+def test_a_ready_daemon_serves_and_sigterm_reports_stopping(
     tmp_path: Path, systemd: socket.socket, dataset: Path
 ) -> None:
     with start(tmp_path, dataset) as daemon:
@@ -79,7 +79,7 @@ def test_ready_means_served_and_sigterm_means_stopping(
             daemon.kill()
 
 
-def test_daemon_that_cannot_decode_is_never_ready(
+def test_a_daemon_that_cannot_decode_is_never_ready(
     tmp_path: Path, systemd: socket.socket, dataset: Path
 ) -> None:
     broken = tmp_path / "broken"

@@ -1,7 +1,8 @@
-"""The real daemon on two NUMA nodes that sysfs of a made-up machine describes.
+"""The real daemon on the two NUMA nodes of a simulated sysfs.
 
-The cores are this machine's, the second node's memory is not: its policy is refused, as containers
-do. That must be seen, and must not keep anybody from being served. Real nodes: make test-numa.
+The cores are this machine's, but the second node's memory does not exist: its memory policy is
+refused, as in some containers. The daemon must warn and serve nevertheless. Real nodes: make
+test-numa.
 """
 
 import os
@@ -21,7 +22,9 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
-def test_refused_memory_is_seen_and_both_nodes_serve_the_same_bytes(tmp_path: Path) -> None:
+def test_a_refused_memory_policy_is_a_warning_and_both_nodes_serve_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     dataset = pack_synthetic(tmp_path, images=7)
     tree = node(0, str(CPUS[0]), 1 << 20) | node(ABSENT_NODE, str(CPUS[1]), 1 << 20)
     machine = write_tree(tmp_path / "machine", tree)

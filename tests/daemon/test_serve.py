@@ -1,4 +1,4 @@
-"""The real daemon as clients and people see it: bytes, answers, counters, error lines."""
+"""The real daemon from outside: bytes, answers, counters, error lines."""
 
 import contextlib
 import math
@@ -60,7 +60,7 @@ def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
         yield running
 
 
-def test_ready_line_says_where_and_what(daemon: Daemon) -> None:
+def test_the_ready_line_names_endpoints_datasets_and_libraries(daemon: Daemon) -> None:
     assert re.search(r"tcp://127\.0\.0\.1:[1-9]\d+, ipc:///", daemon.ready)
     assert f"data=d: {SAMPLES} samples, 5 shards, 3 classes" in daemon.ready
     assert "2 workers (usable CPUs: " in daemon.ready
@@ -86,7 +86,7 @@ def test_every_batch_of_an_epoch_has_the_right_bytes(
         client.bye()
 
 
-def test_slots_are_reused_and_bytes_stay_right(daemon: Daemon, dataset: Dataset) -> None:
+def test_reused_slots_hold_the_right_bytes(daemon: Daemon, dataset: Dataset) -> None:
     recipe = small_recipe(batch_size=7)
     keys = [(epoch, index) for epoch in range(4) for index in range(7)]
     with RawClient(daemon.endpoint) as client:
@@ -149,7 +149,7 @@ def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None
         assert "batch_size" in answer.message
 
 
-def test_another_protocol_version_is_told_so(daemon: Daemon) -> None:
+def test_another_protocol_version_is_refused(daemon: Daemon) -> None:
     with RawClient(daemon.endpoint) as client:
         client.socket.send(MAGIC + bytes([2]) + b"\x80")
         answer = client.receive()
@@ -175,12 +175,12 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
     assert after[several] - before.get(several, 0) == 1
 
 
-def test_an_oversized_frame_ends_its_connection_and_is_counted(daemon: Daemon) -> None:
+def test_an_oversized_frame_closes_its_connection_and_is_counted(daemon: Daemon) -> None:
     with WireClient(daemon.endpoint) as observer, RawClient(daemon.endpoint) as client:
         before = int(observer.stats()["connections_closed"])
         client.hello(small_recipe())
         client.socket.send(bytes(MAX_HEADER_BYTES + 1))
-        # The socket reconnects by itself, as a new peer: the old session is not its own any more.
+        # The socket reconnects by itself, as a new peer without a session.
         client.await_no_session()
         wait_until(lambda: int(observer.stats()["connections_closed"]) > before, "it is counted")
 
@@ -193,7 +193,7 @@ def test_a_handshake_that_fails_is_counted(daemon: Daemon) -> None:
         wait_until(lambda: daemon.counters()["handshakes_failed"] > before, "counted")
 
 
-def test_bytes_that_are_not_zeromq_hurt_nobody(daemon: Daemon) -> None:
+def test_bytes_that_are_not_zeromq_close_their_connection(daemon: Daemon) -> None:
     with WireClient(daemon.endpoint) as observer:
         before = int(observer.stats()["connections_closed"])
         with _connect(daemon) as stranger, contextlib.suppress(ConnectionError):
@@ -201,7 +201,7 @@ def test_bytes_that_are_not_zeromq_hurt_nobody(daemon: Daemon) -> None:
         wait_until(lambda: int(observer.stats()["connections_closed"]) > before, "it is counted")
 
 
-def test_requests_beyond_the_window_are_refused(daemon: Daemon) -> None:
+def test_requests_over_the_window_are_refused(daemon: Daemon) -> None:
     with RawClient(daemon.endpoint) as client:
         client.hello(small_recipe(), window=2)
         client.want((0, 0), (0, 1))
@@ -224,7 +224,7 @@ def test_pings_are_answered(daemon: Daemon) -> None:
         client.bye()
 
 
-def test_sessions_leave_no_descriptors_and_no_memory_behind(daemon: Daemon, packed: Path) -> None:
+def test_sessions_leak_no_descriptors_and_no_memory(daemon: Daemon, packed: Path) -> None:
     processes = [daemon.node, *daemon.workers()]
 
     def session() -> None:
@@ -239,7 +239,7 @@ def test_sessions_leave_no_descriptors_and_no_memory_behind(daemon: Daemon, pack
         return not counters["sessions"] and not counters["slots_committed_bytes"]
 
     def descriptors() -> list[int]:
-        return [_fds_but_of_dataset(process, packed) for process in processes]
+        return [_fds_without_dataset(process, packed) for process in processes]
 
     session()
     wait_until(is_quiet, "the session has ended")
@@ -251,17 +251,17 @@ def test_sessions_leave_no_descriptors_and_no_memory_behind(daemon: Daemon, pack
     wait_until(lambda: all(np.less_equal(descriptors(), before)), "descriptors are closed")
 
 
-def _fds_but_of_dataset(process: psutil.Process, packed: Path) -> int:
+def _fds_without_dataset(process: psutil.Process, packed: Path) -> int:
     """Return how many descriptors a process has open, without the dataset's files.
 
-    A worker opens those when it first needs them and keeps them, each once: that is checked.
+    A worker opens these on first use and keeps them, each once, which is checked.
     """
     opened = [file.path for file in process.open_files() if packed in Path(file.path).parents]
     assert len(opened) == len(set(opened))
     return open_fds(process) - len(opened)
 
 
-def test_an_idle_daemon_takes_no_time(daemon: Daemon) -> None:
+def test_an_idle_daemon_sleeps(daemon: Daemon) -> None:
     processes = [psutil.Process(daemon.process.pid), daemon.node, *daemon.workers()]
 
     def switches() -> list[int]:
@@ -272,10 +272,10 @@ def test_an_idle_daemon_takes_no_time(daemon: Daemon) -> None:
         threading.Event().wait(2.0)
         return bool(np.subtract(switches(), before).max() <= 4)
 
-    wait_until(stay_asleep, "two seconds in which each process wakes up four times at most")
+    wait_until(stay_asleep, "two seconds with at most four wake-ups of each process")
 
 
-def test_status_for_people(daemon: Daemon) -> None:
+def test_status_prints_the_counters(daemon: Daemon) -> None:
     done = run_feeder("status", daemon.endpoint)
     assert done.returncode == 0
     assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
@@ -283,7 +283,7 @@ def test_status_for_people(daemon: Daemon) -> None:
 
 
 @needs_ipv6
-def test_status_and_batches_are_had_by_ipv6(packed: Path, dataset: Dataset) -> None:
+def test_status_and_batches_work_over_ipv6(packed: Path, dataset: Dataset) -> None:
     with Daemon("--data", f"d={packed}", "--bind", "tcp://[::1]:0", "--workers", "1") as daemon:
         assert daemon.endpoint.startswith("tcp://[::1]:")
         assert run_feeder("status", daemon.endpoint).returncode == 0
@@ -298,14 +298,14 @@ def test_status_without_a_daemon_names_endpoint_and_deadline() -> None:
     assert "no answer from tcp://127.0.0.1:1 within 0.3 s" in error_line(done)
 
 
-def test_port_in_use_is_one_line(packed: Path) -> None:
+def test_a_port_in_use_is_a_one_line_error(packed: Path) -> None:
     with listening_port() as port:
         done = run_feeder("serve", "--data", f"d={packed}", "--bind", f"tcp://127.0.0.1:{port}")
     assert done.returncode == 4
     assert f"tcp://127.0.0.1:{port} is in use" in error_line(done)
 
 
-def test_ipc_socket_of_a_living_daemon_is_in_use(daemon: Daemon, packed: Path) -> None:
+def test_the_ipc_socket_of_a_running_daemon_is_in_use(daemon: Daemon, packed: Path) -> None:
     ipc = next(text for text in daemon.endpoints if text.startswith("ipc"))
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", ipc)
     assert done.returncode == 4
@@ -320,7 +320,7 @@ def test_non_loopback_bind_is_refused(packed: Path, endpoint: str) -> None:
     assert "CURVE" in error_line(done)
 
 
-def test_a_terminal_that_closes_ends_the_daemon_unless_nohup_ignores_that(packed: Path) -> None:
+def test_a_closed_terminal_ends_the_daemon_except_under_nohup(packed: Path) -> None:
     arguments = ("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0")
     with Daemon(*arguments, prefix=("env", "--default-signal=HUP")) as daemon:
         assert daemon.stop(signal.SIGHUP)[0] == 0
@@ -331,19 +331,19 @@ def test_a_terminal_that_closes_ends_the_daemon_unless_nohup_ignores_that(packed
         assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
 
 
-def test_nothing_to_serve_is_one_line() -> None:
+def test_nothing_to_serve_is_a_one_line_error() -> None:
     done = run_feeder("serve")
     assert done.returncode == 2
     assert "nothing to serve" in error_line(done)
 
 
-def test_missing_dataset_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_dataset_is_a_one_line_error(tmp_path: Path) -> None:
     done = run_feeder("serve", "--data", f"d={tmp_path / 'none'}")
     assert done.returncode == 3
     assert "none" in error_line(done)
 
 
-def test_more_datasets_than_a_node_process_can_be_told_is_one_line(
+def test_more_datasets_than_fit_into_a_message_is_a_one_line_error(
     packed: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path.joinpath(*["x" * 200] * 15)
@@ -355,7 +355,7 @@ def test_more_datasets_than_a_node_process_can_be_told_is_one_line(
     assert "serve fewer datasets, or give them shorter names" in error_line(done)
 
 
-def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
+def test_a_failed_process_start_is_a_one_line_error(packed: Path) -> None:
     program = (
         "import errno, subprocess, sys\n"
         "from feeder.cli.main import main\n"
@@ -376,7 +376,7 @@ def test_a_machine_without_room_for_a_process_is_one_line(packed: Path) -> None:
 
 
 @pytest.mark.parametrize("classes", [("c" * 5000,), ("c" * 4000,) * 4000], ids=["long", "many"])
-def test_class_names_that_no_client_can_be_told_are_one_line(
+def test_class_names_that_do_not_fit_into_a_welcome_are_a_one_line_error(
     packed: Path, tmp_path: Path, classes: tuple[str, ...]
 ) -> None:
     folder = Path(shutil.copytree(packed, tmp_path / "set"))
@@ -388,13 +388,13 @@ def test_class_names_that_no_client_can_be_told_are_one_line(
 
 
 @pytest.mark.parametrize("text", ["imagenet", "=folder", "name="])
-def test_data_without_name_or_folder_is_one_line(text: str) -> None:
+def test_data_without_name_or_folder_is_a_one_line_error(text: str) -> None:
     done = run_feeder("serve", "--data", text)
     assert done.returncode == 2
     assert "NAME=FOLDER" in error_line(done)
 
 
-def test_ipc_folder_must_exist(packed: Path, tmp_path: Path) -> None:
+def test_a_missing_ipc_folder_is_a_one_line_error(packed: Path, tmp_path: Path) -> None:
     bind = f"ipc://{tmp_path}/missing/s"
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", bind)
     assert done.returncode == 2

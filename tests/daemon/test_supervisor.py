@@ -1,4 +1,4 @@
-"""What the supervisor plans and says; its life is tested with the real daemon (tests/faults)."""
+"""The supervisor's plans and reports; tests/faults tests it with the real daemon."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ from tests.support.daemon import pack_small, wait_until
 from tests.support.machine_tree import write_tree
 
 FILES = 65536
-"""That a process may open."""
+"""Limit of open files."""
 
 
 def _config(**overrides: object) -> Config:
@@ -53,10 +53,10 @@ def test_automatic_memory_is_shared_between_node_processes() -> None:
         ].limits.slots_bytes
         return two == pytest.approx(one / 2, rel=0.2)
 
-    wait_until(is_shared, "half each, where others do not take of it in between")
+    wait_until(is_shared, "half each, unless other processes take some meanwhile")
 
 
-def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Path) -> None:
+def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/pod"
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}
     root = write_tree(tmp_path, {"proc/self/cgroup": "0::/pod", **files})
@@ -70,18 +70,18 @@ def test_the_automatic_cache_is_a_quarter_of_what_the_cgroup_leaves(tmp_path: Pa
     )
 
 
-def test_a_cache_of_a_given_size_is_for_each_node_process_and_may_be_none() -> None:
-    for size_bytes, said in (
+def test_a_configured_cache_size_is_per_node_process_and_may_be_zero() -> None:
+    for size_bytes, line in (
         (3 << 30, "decoded cache: 3.22 GB a node process (cache.decoded_bytes: command line)"),
         (0, "decoded cache: off (cache.decoded_bytes: command line)"),
     ):
         config = _config(**{"cache.decoded_bytes": size_bytes})
         nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)
         assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
-        assert describe_cache(config, size_bytes) == said
+        assert describe_cache(config, size_bytes) == line
 
 
-def test_placement_survives_the_packet() -> None:
+def test_a_placement_is_encoded_and_decoded() -> None:
     for placement in (
         _placement(1, 4),
         NodePlacement(node_id=0, cpus=frozenset({5}), memory_node=None, workers=1, pinned=False),
@@ -102,7 +102,7 @@ def test_datasets_are_summarised_or_refused(tmp_path: Path) -> None:
         summarise_datasets({"d": tmp_path / "missing"})
 
 
-def test_ready_line_says_where_how_many_and_why() -> None:
+def test_the_ready_line_names_endpoints_workers_and_libraries() -> None:
     usable = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="2 = affinity 2")
     reports = [
         NodeReady(
@@ -122,7 +122,7 @@ def test_ready_line_says_where_how_many_and_why() -> None:
 
 @pytest.fixture
 def wakeup() -> Iterator[SignalWakeup]:
-    """That of SIGUSR1, which came once before and was held back."""
+    """The wake-up of SIGUSR1, with one signal pending."""
     former = signal.getsignal(signal.SIGUSR1)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     signal.raise_signal(signal.SIGUSR1)
@@ -138,8 +138,8 @@ def wakeup() -> Iterator[SignalWakeup]:
         wakeup._writer.close()
 
 
-def test_signals_become_something_to_poll(wakeup: SignalWakeup) -> None:
-    assert wakeup.take() == {signal.SIGUSR1}, "it had been held back"
+def test_a_wakeup_returns_each_signal_once(wakeup: SignalWakeup) -> None:
+    assert wakeup.take() == {signal.SIGUSR1}, "it was pending"
     assert wakeup.take() == frozenset()
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR1)
@@ -147,8 +147,8 @@ def test_signals_become_something_to_poll(wakeup: SignalWakeup) -> None:
     assert wakeup.take() == frozenset()
 
 
-def test_a_signal_that_comes_while_others_are_taken_is_not_lost(wakeup: SignalWakeup) -> None:
-    """Before any line of ``take``."""
+def test_a_signal_that_arrives_during_take_is_not_lost(wakeup: SignalWakeup) -> None:
+    """The signal is raised before each line of ``take`` in turn."""
     wakeup.take()
     lines = 0
 
@@ -156,19 +156,19 @@ def test_a_signal_that_comes_while_others_are_taken_is_not_lost(wakeup: SignalWa
         nonlocal lines
         if event == "line" and frame.f_code is SignalWakeup.take.__code__:
             lines += 1
-            if lines == place:
+            if lines == target:
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
     former = sys.gettrace()
-    for place in range(1, 100):
+    for target in range(1, 100):
         lines = 0
         sys.settrace(trace)
         try:
             taken = wakeup.take()
         finally:
             sys.settrace(former)
-        if lines < place:
+        if lines < target:
             break
-        assert taken | wakeup.take() == {signal.SIGUSR1}, f"before line {place}"
+        assert taken | wakeup.take() == {signal.SIGUSR1}, f"before line {target}"
     assert lines > 3

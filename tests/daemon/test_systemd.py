@@ -1,4 +1,4 @@
-"""The unit and its example configuration: clean, complete, and true to what the daemon does."""
+"""The unit and its example configuration: valid, complete, and consistent with the daemon."""
 
 import dataclasses
 import itertools
@@ -20,12 +20,12 @@ from feeder.errors import ConfigError, DatasetError
 FOLDER = Path(__file__).parents[2] / "systemd"
 EXAMPLE = FOLDER / "feeder.toml"
 EXPOSURE_MAX = 2.0
-"""Of systemd-analyze security, 0 to 10, 0 best. It was 1.3 with systemd 252, for the network, /proc
-and @resources that we need; newer versions ask for more."""
+"""Exposure level of systemd-analyze security, 0 (best) to 10. With systemd 252 it is 1.3, for the
+network, /proc and @resources, which the daemon needs; newer versions rate more strictly."""
 
 
 def analyze(*arguments: str) -> str:
-    """Run systemd-analyze; what it says, which must not be an error."""
+    """Run systemd-analyze, which must succeed; return its output."""
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing: apt-get install systemd")
@@ -36,7 +36,7 @@ def analyze(*arguments: str) -> str:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit with a program that exists, as systemd-analyze insists on one."""
+    """The unit with a program that exists, which systemd-analyze requires."""
     text = (FOLDER / "feeder.service").read_text()
     assert "ExecStart=/opt/feeder/bin/feeder serve" in text
     copy = tmp_path / "feeder.service"
@@ -53,34 +53,34 @@ def settings() -> dict[str, list[str]]:
     return found
 
 
-def test_unit_is_clean(unit: Path) -> None:
+def test_the_unit_is_valid(unit: Path) -> None:
     assert analyze("verify", "--man=no", str(unit)) == ""
 
 
-def test_unit_is_as_closed_as_it_was(unit: Path) -> None:
+def test_the_unit_is_sandboxed(unit: Path) -> None:
     report = analyze("security", "--offline=true", "--no-pager", str(unit))
     level = re.search(r"Overall exposure level for feeder.service: ([\d.]+)", report)
     assert level is not None, report
     assert float(level[1]) <= EXPOSURE_MAX, report
 
 
-def test_timeouts_leave_the_daemon_its_own_time() -> None:
+def test_the_unit_timeouts_exceed_the_daemons_own() -> None:
     unit = settings()
     assert float(unit["TimeoutStopSec"][0]) > HARD_END_S
     assert float(unit["TimeoutStartSec"][0]) > START_DEADLINE_S
 
 
-def test_mistakes_of_the_operator_are_not_retried() -> None:
+def test_configuration_and_dataset_errors_are_not_retried() -> None:
     prevented = set(map(int, settings()["RestartPreventExitStatus"][0].split()))
     assert prevented == {ConfigError.exit_status, DatasetError.exit_status}
 
 
-def test_limits_fit_the_defaults() -> None:
+def test_the_file_limit_fits_the_default_of_open_shards() -> None:
     assert int(settings()["LimitNOFILE"][0]) > 4 * ServeConfig().open_shards
 
 
 def syscalls(group: str) -> Iterator[str]:
-    """Yield the members of a group of systemd's, and of those that it includes."""
+    """Yield the members of a systemd group of calls, and of the groups that it includes."""
     for line in analyze("syscall-filter", "--no-pager", group).splitlines()[1:]:
         name = line.strip()
         if name.startswith("@"):
@@ -89,7 +89,7 @@ def syscalls(group: str) -> Iterator[str]:
             yield name
 
 
-def test_filter_leaves_the_calls_that_placement_needs() -> None:
+def test_the_filter_allows_the_calls_that_the_daemon_needs() -> None:
     allow, deny = settings()["SystemCallFilter"]
     assert not allow.startswith("~")
     allowed = {name for group in allow.split() for name in syscalls(group)}
@@ -101,7 +101,7 @@ def test_filter_leaves_the_calls_that_placement_needs() -> None:
     )
 
 
-def test_example_loads_and_lists_every_key_with_its_default() -> None:
+def test_the_example_loads_and_lists_every_key_with_its_default() -> None:
     config = load_config(EXAMPLE, {})
     assert (config.serve, config.cache) == (ServeConfig(), CacheConfig())
     assert (config.log_level, config.data) == (load_config(None, {}).log_level, {})
@@ -111,8 +111,8 @@ def test_example_loads_and_lists_every_key_with_its_default() -> None:
         assert list(document[table]) == [field.name for field in dataclasses.fields(kind)]
 
 
-def test_every_key_of_the_example_has_its_reason() -> None:
+def test_every_key_of_the_example_has_a_comment() -> None:
     lines = EXAMPLE.read_text().splitlines()
     for above, line in itertools.pairwise(lines):
         if "=" in line and not line.startswith("#"):
-            assert above.startswith("# "), f"no reason above: {line}"
+            assert above.startswith("# "), f"no comment above: {line}"

@@ -1,4 +1,4 @@
-"""What one client may have of a node process: refused by name, and nobody else is worse off."""
+"""Limits of one client: a refusal names the limit, and other clients are not affected."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.session_shell import SLOT_BYTES, Shell, limits, recipe
 
 
 class Clients:
-    """Peers of some accounts that say hello; peer and account go by the peer's first letter."""
+    """Peers that send a Hello; the account of a peer is its first letter."""
 
     def __init__(self, **fields: float) -> None:
         self.shell = Shell(limits(**({"sessions_max": 99} | fields)))
@@ -54,14 +54,14 @@ def test_one_client_cannot_take_all_slot_memory() -> None:
     assert isinstance(clients.hello(b"b1", window=4), Welcome)
 
 
-def test_memory_of_ended_sessions_counts_until_it_is_given_back() -> None:
+def test_memory_of_ended_sessions_counts_until_it_is_freed() -> None:
     clients = Clients(slots_bytes=9 * SLOT_BYTES, client_slots_bytes=2 * SLOT_BYTES)
     welcome = clients.hello(b"a1", window=2)
     assert isinstance(welcome, Welcome)
     assert clients.shell.claim(welcome.session)
     clients.shell.bye(b"a1")
     refused(clients.hello(b"a2"), "memory", "client_slots_bytes")
-    clients.shell.let_go(welcome.session)
+    clients.shell.unmap(welcome.session)
     clients.shell.close_slots(0)
     assert isinstance(clients.hello(b"a2"), Welcome)
 
@@ -70,7 +70,7 @@ def test_one_client_cannot_use_all_recipes() -> None:
     clients = Clients(client_recipes_max=2, recipes_max=3)
     assert isinstance(clients.hello(b"a1"), Welcome)
     assert isinstance(clients.hello(b"a2", image_size=9), Welcome)
-    assert isinstance(clients.hello(b"a3"), Welcome), "the same recipe again is no further one"
+    assert isinstance(clients.hello(b"a3"), Welcome), "the same recipe again does not count"
     refused(clients.hello(b"a4", image_size=10), "recipes", "'a'", "client_recipes_max")
     assert isinstance(clients.hello(b"b1", image_size=10), Welcome)
     refused(clients.hello(b"b2", image_size=11), "recipes", "3 different", "recipes_max")

@@ -1,4 +1,4 @@
-"""Random interleavings of all that can happen to sessions; the shell checks every instruction."""
+"""Random interleavings of all events of sessions; the shell checks every instruction."""
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -48,7 +48,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(pick=_SAMPLED)
     def claim_slots(self, pick: int) -> None:
         view = self.shell.clients[self._pick_peer(pick)]
-        first = view.session not in self.shell.mapped and not view.has_asked
+        first = view.session not in self.shell.mapped and not view.has_requested
         assert self.shell.claim(view.session) == first
 
     @rule(peer=st.sampled_from(_PEERS), window=st.integers(1, 6))
@@ -59,9 +59,9 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.shell.mapped)
     @rule(pick=_SAMPLED)
-    def let_go_of_slots(self, pick: int) -> None:
+    def unmap_slots(self, pick: int) -> None:
         sessions = list(self.shell.mapped)
-        self.shell.let_go(sessions[pick % len(sessions)])
+        self.shell.unmap(sessions[pick % len(sessions)])
 
     @precondition(lambda self: self.shell.clients)
     @rule(pick=_SAMPLED)
@@ -106,7 +106,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.shell.workers)
     @rule(seconds=st.sampled_from([5.0, 30.0, 45.0]))
-    def nobody_makes_progress(self, seconds: float) -> None:
+    def no_worker_makes_progress(self, seconds: float) -> None:
         for _ in range(int(seconds)):
             for peer in self.shell.clients:
                 self.shell.ping(peer)
@@ -148,7 +148,7 @@ class Interleavings(RuleBasedStateMachine):
                 assert wanted.failed or wanted.sent == ROWS
 
     def teardown(self) -> None:
-        """Whatever happened: with a worker that lives, everything wanted is answered in the end."""
+        """With a live worker, every wanted batch is answered in the end."""
         while self.held:
             self.release()
         self.shell.join()
@@ -158,7 +158,7 @@ class Interleavings(RuleBasedStateMachine):
         for peer in list(self.shell.clients):
             self.shell.bye(peer)
         for session in list(self.shell.mapped):
-            self.shell.let_go(session)
+            self.shell.unmap(session)
         self.shell.finish()
         assert self.shell.table.committed_bytes == 0
         assert not self.shell.open
@@ -168,7 +168,7 @@ class Interleavings(RuleBasedStateMachine):
         return peers[pick % len(peers)]
 
     def _forget_expired(self) -> None:
-        """A client whose lease is over is told so when it speaks next."""
+        """A client whose lease has expired gets a refusal for its next message."""
         for peer, view in list(self.shell.clients.items()):
             self.shell.inbox.clear()
             self.shell.ping(peer)
@@ -180,4 +180,4 @@ class Interleavings(RuleBasedStateMachine):
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
     max_examples=100, stateful_step_count=60, deadline=None, phases=(Phase.reuse, Phase.generate)
-)  # no shrinking: with so many steps it takes longer than reading them
+)  # no shrinking: it takes longer than reading the steps

@@ -1,4 +1,4 @@
-"""Datasets whose file systems give no answer, and workers that die: who is blamed, who goes on."""
+"""Datasets whose file systems do not answer, and chunks whose workers die."""
 
 import pytest
 
@@ -12,7 +12,7 @@ A, B, C = b"a", b"b", b"c"
 
 
 def patient_shell(workers: int = 2) -> Shell:
-    """Return a shell whose clients never expire, with workers 1, 2 and so on."""
+    """Return a shell without expiry of leases, with workers 1, 2 and so on."""
     shell = Shell(limits(lease_s=10_000.0), ("d", "e"))
     for _ in range(workers):
         shell.join()
@@ -24,8 +24,8 @@ def want(shell: Shell, peer: bytes, dataset: str, batches: int = 2) -> None:
     shell.request(peer, [(0, index) for index in range(batches)], [])
 
 
-def datasets_in_hand(shell: Shell) -> dict[int, list[str]]:
-    """The datasets of the chunks that each worker has in hand, oldest first."""
+def datasets_in_flight(shell: Shell) -> dict[int, list[str]]:
+    """Return the datasets of each worker's chunks, oldest first."""
     return {
         worker: [shell.open[shell.fills[ticket].session].dataset for ticket in tickets]
         for worker, tickets in shell.workers.items()
@@ -37,10 +37,10 @@ def failures(shell: Shell, peer: bytes) -> list[Failed]:
 
 
 def fill_all_but(shell: Shell, dataset: str) -> None:
-    """Let workers finish what they have in hand of other datasets, until none has any."""
+    """Fill all chunks of other datasets."""
     while True:
-        hands = datasets_in_hand(shell)
-        ready = [worker for worker, names in hands.items() if names and names[0] != dataset]
+        in_flight = datasets_in_flight(shell)
+        ready = [worker for worker, names in in_flight.items() if names and names[0] != dataset]
         while shell.returning:
             shell.return_slot()
         if not ready:
@@ -48,23 +48,23 @@ def fill_all_but(shell: Shell, dataset: str) -> None:
         shell.fill(ready[0])
 
 
-def test_a_dataset_without_answer_keeps_one_worker_where_others_wait() -> None:
+def test_a_stalled_dataset_keeps_one_worker_while_others_wait() -> None:
     shell = patient_shell()
     want(shell, A, "d")  # both workers are reading it, with one chunk behind
     want(shell, B, "e")
     shell.advance(PATIENCE_S - 0.1)
     assert not shell.killed
     shell.advance(0.2)
-    (ended,) = shell.killed
-    shell.lose(ended)
+    (killed,) = shell.killed
+    shell.lose(killed)
     shell.join()
     fill_all_but(shell, "d")
     assert all(wanted.sent == ROWS for wanted in shell.clients[B].wanted.values())
-    assert sum(bool(names) for names in datasets_in_hand(shell).values()) == 1
+    assert sum(bool(names) for names in datasets_in_flight(shell).values()) == 1
     assert not failures(shell, A)
 
 
-def test_nobody_is_ended_early_where_no_other_dataset_waits() -> None:
+def test_no_worker_is_killed_early_unless_another_dataset_waits() -> None:
     shell = patient_shell()
     want(shell, A, "d")
     shell.advance(CHUNK_DEADLINE_S - 0.1)
@@ -73,16 +73,16 @@ def test_nobody_is_ended_early_where_no_other_dataset_waits() -> None:
     assert sorted(shell.killed) == [1, 2]
 
 
-def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behind_it() -> None:
+def test_a_single_silent_worker_is_spared_unless_another_dataset_is_queued_behind() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
     want(shell, B, "e", batches=1)
-    assert datasets_in_hand(shell) == {1: ["d", "d"]}
+    assert datasets_in_flight(shell) == {1: ["d", "d"]}
     shell.advance(PATIENCE_S + 1)
     assert not shell.killed
     shell.fill(1)
     shell.fill(1)
-    assert datasets_in_hand(shell) == {1: ["d", "e"]}
+    assert datasets_in_flight(shell) == {1: ["d", "e"]}
     shell.advance(PATIENCE_S + 1)
     assert shell.killed == [1]
     shell.lose(1)
@@ -92,7 +92,7 @@ def test_a_single_silent_worker_is_left_alone_unless_another_dataset_waits_behin
         assert shell.clients[peer].wanted[0, 0].sent == ROWS
 
 
-def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
+def test_a_stalled_dataset_is_probed_alone_until_it_answers() -> None:
     shell = patient_shell()
     want(shell, A, "d")
     shell.advance(CHUNK_DEADLINE_S)
@@ -100,7 +100,7 @@ def test_a_stalled_dataset_is_tried_alone_until_it_answers() -> None:
         shell.lose(worker)
     assert shell.table.stalled_datasets == 1
     first, second = shell.join(), shell.join()
-    assert datasets_in_hand(shell) == {first: ["d"], second: []}
+    assert datasets_in_flight(shell) == {first: ["d"], second: []}
     shell.fill(first)
     assert shell.table.stalled_datasets == 0
     shell.finish()
@@ -130,7 +130,7 @@ def test_an_error_is_an_answer() -> None:
     assert shell.table.stalled_datasets == 0
 
 
-def test_nothing_is_given_to_a_worker_that_is_being_ended() -> None:
+def test_a_worker_that_is_being_killed_gets_no_chunk() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
     shell.advance(CHUNK_DEADLINE_S)
@@ -143,7 +143,7 @@ def test_nothing_is_given_to_a_worker_that_is_being_ended() -> None:
     assert shell.clients[A].wanted[0, 0].sent == ROWS
 
 
-def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_with_a_name() -> None:
+def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> None:
     shell = patient_shell()
     want(shell, A, "d")
     want(shell, B, "e")
@@ -155,7 +155,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
         shell.join()
     fill_all_but(shell, "d")
     assert all(wanted.sent == ROWS for wanted in shell.clients[B].wanted.values())
-    assert not any(datasets_in_hand(shell).values())
+    assert not any(datasets_in_flight(shell).values())
     while shell.now_s < UNANSWERED_S - 1:
         shell.advance(1)
     assert not failures(shell, A)
@@ -167,7 +167,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
     assert {failed.code for failed in failures(shell, A)} == {"dataset"}
     shell.request(A, [(1, 0)], [(0, 0), (0, 1)])
     fill_all_but(shell, "e")
-    assert not any(datasets_in_hand(shell).values())
+    assert not any(datasets_in_flight(shell).values())
     for worker in held:
         shell.release(worker)
     shell.finish()
@@ -175,7 +175,7 @@ def test_no_worker_joins_one_that_the_kernel_holds_and_its_job_gets_an_error_wit
     assert shell.table.stalled_datasets == 0
 
 
-def test_a_batch_asked_for_later_waits_as_long_and_no_longer() -> None:
+def test_a_batch_requested_later_waits_just_as_long() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
     shell.advance(CHUNK_DEADLINE_S)
@@ -185,11 +185,11 @@ def test_a_batch_asked_for_later_waits_as_long_and_no_longer() -> None:
         shell.advance(1)
     shell.advance(100)
     want(shell, C, "d", batches=1)
-    asked_s = shell.now_s
+    requested_s = shell.now_s
     while not failures(shell, C):
         assert shell.table.check_at_s <= shell.now_s + PATIENCE_S
         shell.advance(1)
-    assert shell.now_s - asked_s == UNANSWERED_S
+    assert shell.now_s - requested_s == UNANSWERED_S
 
 
 def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
@@ -206,12 +206,10 @@ def test_an_idle_table_with_a_stalled_dataset_is_not_woken() -> None:
     ("was_killed", "tries", "words"),
     [(False, DEATHS_MAX, "look for a damaged sample"), (True, KILLS_MAX, "is the memory")],
 )
-def test_a_chunk_is_blamed_by_what_ended_its_workers(
-    was_killed: bool, tries: int, words: str
-) -> None:
+def test_the_failure_names_how_the_workers_ended(was_killed: bool, tries: int, words: str) -> None:
     shell = patient_shell()
     want(shell, A, "d", batches=1)
-    shell.lose(1)  # it held another chunk behind this one
+    shell.lose(1)  # it had another chunk behind this one
     shell.join()
     for death in range(tries):
         assert not failures(shell, A), f"after {death} deaths"

@@ -1,4 +1,4 @@
-"""What a client meets at the session state machine: answers, refusals, leases, turns, drains."""
+"""The session state machine towards clients: answers, refusals, leases, turns, drain."""
 
 from feeder.session.dispatch import DEATHS_MAX
 from feeder.session.events import (
@@ -33,7 +33,7 @@ def _refusal(shell: Shell) -> Refused:
     return message
 
 
-def test_welcome_tells_what_is_served() -> None:
+def test_welcome_describes_the_dataset_and_the_node() -> None:
     shell = Shell()
     shell.hello(A, window=3)
     welcome = _last(shell)
@@ -80,8 +80,8 @@ def test_a_greedy_session_does_not_starve_another() -> None:
     shell.request(B, [(0, 0)], [])
     sessions = [shell.fill(worker).session for _ in range(8)]
     b = shell.clients[B].session
-    assert sessions[:2].count(b) == 0, "two chunks were in hand before the second session asked"
-    assert sessions[2:].count(b) == 3, "then it gets every other chunk until it has its batch"
+    assert sessions[:2].count(b) == 0, "two chunks were in flight before the second request"
+    assert sessions[2:].count(b) == 3, "then sessions alternate until its batch is filled"
 
 
 def test_window_counts_batches_that_are_not_released() -> None:
@@ -95,12 +95,12 @@ def test_window_counts_batches_that_are_not_released() -> None:
     assert _refusal(shell).code == "window"
     shell.request(A, [(0, 2)], [(0, 0)])
     assert shell.refusals() == ["window"]
-    assert not shell.fills, "its slot is not back yet"
+    assert not shell.fills, "its slot is not returned yet"
     shell.return_slot()
     assert [fill.index for fill in shell.fills.values()] == [2, 2]
 
 
-def test_a_batch_that_is_asked_for_again_is_not_sent_twice() -> None:
+def test_a_batch_that_is_requested_again_is_not_sent_twice() -> None:
     shell = Shell()
     worker = shell.join()
     shell.hello(A)
@@ -112,7 +112,7 @@ def test_a_batch_that_is_asked_for_again_is_not_sent_twice() -> None:
     assert shell.counters.wants_repeated == 2
 
 
-def test_release_in_mid_batch_stops_it_and_its_slot_waits_for_the_worker() -> None:
+def test_a_release_in_mid_batch_stops_it_and_its_slot_waits_for_the_worker() -> None:
     shell = Shell()
     worker = shell.join()
     shell.hello(A, window=1)
@@ -137,7 +137,7 @@ def test_index_past_the_epoch_is_refused() -> None:
     assert "0 .. 13" in _refusal(shell).message
 
 
-def test_unknown_dataset_is_refused_with_those_that_are_served() -> None:
+def test_an_unknown_dataset_is_refused_with_the_served_ones() -> None:
     shell = Shell()
     shell.hello(A, dataset="imagenet")
     assert _refusal(shell).code == "unknown-dataset"
@@ -181,7 +181,7 @@ def test_chunks_of_large_images_are_smaller() -> None:
         assert {fill.count for fill in shell.fills.values()} == {images}
 
 
-def test_window_shrinks_to_the_memory_that_is_left() -> None:
+def test_window_shrinks_to_the_remaining_memory() -> None:
     shell = Shell(limits(slots_bytes=5 * SLOT_BYTES))
     shell.hello(A, window=4)
     shell.hello(B, window=4)
@@ -194,7 +194,7 @@ def test_window_shrinks_to_the_memory_that_is_left() -> None:
     assert "raise slots_bytes" in _refusal(shell).message
 
 
-def test_window_shrinks_to_what_the_machine_has() -> None:
+def test_window_shrinks_to_the_available_memory() -> None:
     shell = Shell()
     shell.available_bytes = 2 * SLOT_BYTES
     shell.hello(A, window=4)
@@ -210,7 +210,7 @@ def test_window_shrinks_to_what_the_machine_has() -> None:
     assert "slots_bytes" not in message, "raising that would not help"
 
 
-def test_memory_of_an_ended_session_counts_until_the_socket_lets_go() -> None:
+def test_memory_of_an_ended_session_counts_until_the_socket_has_finished() -> None:
     shell = Shell(limits(slots_bytes=4 * SLOT_BYTES))
     shell.hello(A, window=4)
     shell.bye(A)
@@ -221,7 +221,7 @@ def test_memory_of_an_ended_session_counts_until_the_socket_lets_go() -> None:
     assert shell.clients[B].window == 3
 
 
-def test_memory_that_cannot_be_had_is_refused_and_the_session_ends() -> None:
+def test_a_session_whose_memory_cannot_be_created_is_refused_and_ends() -> None:
     shell = Shell()
     hello = Hello(dataset="d", recipe=recipe(), seed=0, window=2, client="c")
     shell.table.handle(MessageReceived(A, hello, 7, 1 << 30), 0.0)
@@ -238,7 +238,7 @@ def test_more_clients_than_allowed_are_refused() -> None:
     assert _refusal(shell).code == "clients"
 
 
-def test_sessions_that_ended_with_their_memory_lent_count_too() -> None:
+def test_ended_sessions_count_while_their_memory_is_lent() -> None:
     shell = Shell(limits(slots_bytes=100 * SLOT_BYTES))
     for _ in range(3):
         shell.hello(A)
@@ -284,7 +284,7 @@ def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
     assert _refusal(shell).code == "unknown-session"
 
 
-def test_nothing_is_due_without_sessions() -> None:
+def test_no_check_is_due_without_sessions() -> None:
     shell = Shell()
     shell.join()
     assert shell.table.check_at_s == float("inf")
@@ -295,7 +295,7 @@ def test_nothing_is_due_without_sessions() -> None:
     assert shell.table.check_at_s == float("inf")
 
 
-def test_dead_workers_chunks_go_to_another_one() -> None:
+def test_the_chunks_of_a_dead_worker_go_to_another() -> None:
     shell = Shell()
     first, second = shell.join(), shell.join()
     shell.hello(A)
@@ -307,11 +307,11 @@ def test_dead_workers_chunks_go_to_another_one() -> None:
     assert shell.counters.chunks_returned == 2
 
 
-def test_a_chunk_that_ends_workers_which_hold_no_other_fails_its_batch_once() -> None:
+def test_a_chunk_that_crashes_workers_alone_fails_its_batch_once() -> None:
     shell = Shell()
     shell.hello(A)
     shell.request(A, [(0, 0)], [])
-    shell.lose(shell.join())  # it held another chunk behind this one
+    shell.lose(shell.join())  # it had another chunk behind this one
     for _ in range(DEATHS_MAX):
         assert shell.counters.batches_failed == 0
         shell.join()
@@ -325,12 +325,12 @@ def test_a_chunk_that_ends_workers_which_hold_no_other_fails_its_batch_once() ->
     assert shell.table.is_idle
 
 
-def test_a_chunk_that_only_waited_at_dead_workers_is_not_blamed() -> None:
+def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
     shell = Shell()
     shell.hello(A)
     worker = shell.join()
     shell.request(A, [(0, 0)], [])
-    for _ in range(3):  # each time another chunk was in work, and the last one waited
+    for _ in range(3):  # each time another chunk was being filled, and the last one was queued
         shell.lose(worker)
         worker = shell.join()
         shell.fill(worker)
@@ -365,7 +365,7 @@ def test_a_stuck_worker_is_killed_at_its_deadline() -> None:
     assert shell.killed == [worker], "once"
 
 
-def test_drain_finishes_what_was_asked_for_and_takes_nothing_new() -> None:
+def test_drain_finishes_requested_batches_and_takes_no_new_ones() -> None:
     shell = Shell()
     worker = shell.join()
     shell.hello(A)
@@ -407,7 +407,7 @@ def _claiming_shell() -> tuple[Shell, int, int]:
     return shell, worker, session
 
 
-def test_a_batch_is_lent_whole_and_its_slot_comes_back_on_release() -> None:
+def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
     shell, worker, session = _claiming_shell()
     shell.request(A, [(0, 0), (0, 1)], [])
     while shell.fills:
@@ -424,21 +424,21 @@ def test_a_batch_is_lent_whole_and_its_slot_comes_back_on_release() -> None:
     assert (shell.counters.batches, shell.counters.batches_lent) == (2, 2)
 
 
-def test_a_holder_that_dies_loses_its_session_and_the_slots_come_back() -> None:
+def test_a_holder_that_dies_loses_its_session_and_the_memory_is_freed() -> None:
     shell, worker, session = _claiming_shell()
     shell.request(A, [(0, 0)], [])
     while shell.fills:
         shell.fill(worker)
-    shell.let_go(session)
+    shell.unmap(session)
     assert shell.counters.sessions_lost == 1
     shell.finish()
     assert shell.table.committed_bytes == 0
 
 
-def test_a_farewell_that_overtakes_bye_is_no_death() -> None:
+def test_a_farewell_that_overtakes_bye_is_not_a_lost_session() -> None:
     shell, _, session = _claiming_shell()
     shell.request(A, [(0, 0)], [])
-    shell.let_go(session, has_died=False)
+    shell.unmap(session, has_died=False)
     shell.message(A, Bye(session=session))
     assert (shell.counters.sessions_closed, shell.counters.sessions_lost) == (1, 0)
 
@@ -453,14 +453,14 @@ def test_memory_that_a_client_maps_outlives_its_session() -> None:
     assert shell.counters.sessions_expired == 1
     shell.finish()
     assert shell.table.committed_bytes == shell.table.held_bytes == held > 0
-    shell.let_go(session)
+    shell.unmap(session)
     shell.finish()
     assert shell.table.committed_bytes == shell.table.held_bytes == 0
 
 
-def test_a_holder_that_lets_go_before_it_asks_gets_copies() -> None:
+def test_a_holder_that_unmaps_before_its_first_request_gets_copies() -> None:
     shell, worker, session = _claiming_shell()
-    shell.let_go(session)
+    shell.unmap(session)
     shell.request(A, [(0, 0)], [])
     while shell.fills:
         shell.fill(worker)
@@ -468,7 +468,7 @@ def test_a_holder_that_lets_go_before_it_asks_gets_copies() -> None:
     assert (shell.counters.batches, shell.counters.batches_lent) == (1, 0)
 
 
-def test_slots_cannot_be_claimed_twice_nor_too_late_nor_of_nobody() -> None:
+def test_slots_cannot_be_claimed_twice_or_late_or_without_a_session() -> None:
     shell, _, session = _claiming_shell()
     assert not shell.claim(session)
     assert not shell.claim(session + 99)
@@ -482,7 +482,7 @@ def test_slots_cannot_be_claimed_twice_nor_too_late_nor_of_nobody() -> None:
     ]
 
 
-def test_wanting_and_releasing_without_workers_does_not_grow_the_queue() -> None:
+def test_requests_and_releases_without_workers_do_not_grow_the_queue() -> None:
     shell = Shell()
     shell.hello(A)
     for i in range(1000):

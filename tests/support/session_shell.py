@@ -1,4 +1,4 @@
-"""A stand-in for all that surrounds the session state machine; it checks every instruction."""
+"""A simulated node process around the session state machine; it checks every instruction."""
 
 from dataclasses import dataclass, field
 
@@ -62,7 +62,7 @@ SLOT_BYTES = SlotLayout(slots=1, batch_size=BATCH, image_size=8).slot_bytes
 
 
 def limits(**fields: float) -> SessionLimits:
-    """Return limits that tests run into."""
+    """Return small limits, which tests reach."""
     values: dict[str, object] = {
         "sessions_max": 3,
         "window_max": 4,
@@ -75,7 +75,7 @@ def limits(**fields: float) -> SessionLimits:
 
 @dataclass(eq=False)
 class Wanted:
-    """A batch that a client waits for, as the client sees it."""
+    """A client's view of a batch that it has requested."""
 
     sent: set[int] = field(default_factory=set)
     failed: bool = False
@@ -83,17 +83,17 @@ class Wanted:
 
 @dataclass
 class ClientView:
-    """What a client knows of its session."""
+    """A client's view of its session."""
 
     session: int
     window: int
     batches: int
     wanted: dict[Key, Wanted] = field(default_factory=dict)
-    has_asked: bool = False
+    has_requested: bool = False
 
 
 class Shell:
-    """Carries instructions out like a node process would, as late as the test wants, and checks."""
+    """Carries out instructions as a node process would, at the test's pace, and checks them."""
 
     def __init__(
         self, table_limits: SessionLimits | None = None, datasets: tuple[str, ...] = ("d",)
@@ -120,12 +120,12 @@ class Shell:
         self.available_bytes = 1 << 40
         self.next_session = 1
         self.next_worker = 1
-        self.workers: dict[int, list[int]] = {}  # tickets in hand, oldest first
+        self.workers: dict[int, list[int]] = {}  # tickets in flight, oldest first
         self.fills: dict[int, FillChunk] = {}
         self.open: dict[int, OpenSlots] = {}  # memory that exists
-        # (session, slot) to the batch that it was last filled for, until it is back
+        # By (session, slot): the batch that it was last filled for, until it is returned.
         self.holders: dict[Key, tuple[Key, Wanted | None]] = {}
-        # By session that a client maps: what it may be reading in each slot.
+        # By session whose slots a client maps: the batch lent in each slot.
         self.mapped: dict[int, dict[int, Key]] = {}
         self.claims_refused: list[str] = []
         self.rows_filled: dict[Key, set[int]] = {}  # by (session, slot), of the batch in it
@@ -137,10 +137,10 @@ class Shell:
         self.filled: FillChunk | None = None
         self.killed: list[int] = []
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> list[Instruction]:
-        """Have the table handle an event, and check and remember what it says."""
+        """Have the table handle an event; check and carry out the instructions."""
         done: list[Instruction] = []
         events = [event]
         while events:
@@ -158,14 +158,14 @@ class Shell:
         return self.apply(MessageReceived(peer, message, session, self.available_bytes))
 
     def hello(self, peer: bytes, *, window: int = 3, dataset: str = "d", **fields: object) -> None:
-        """A client says hello."""
+        """A client sends a Hello."""
         self.message(
             peer,
             Hello(dataset=dataset, recipe=recipe(**fields), seed=1, window=window, client="test"),
         )
 
     def request(self, peer: bytes, want: list[Key], release: list[Key]) -> None:
-        """A client asks and releases; what it asks for counts as wanted unless it is refused."""
+        """A client requests and releases batches; the requested ones are wanted unless refused."""
         view = self.clients[peer]
         for key in release:
             view.wanted.pop(key, None)
@@ -181,47 +181,50 @@ class Shell:
             for key in fresh:
                 assert not view.wanted.pop(key).sent, "a refused batch was sent"
         else:
-            view.has_asked |= bool(fresh)
+            view.has_requested |= bool(fresh)
+        assert len(view.wanted) <= view.window
 
     def bye(self, peer: bytes) -> None:
         """A client ends its session."""
         self.message(peer, Bye(session=self.clients.pop(peer).session))
 
     def claim(self, session: int, connection: int = 1) -> bool:
-        """Somebody asks to map a session's slots; returns whether it may."""
+        """A process claims a session's slots; return whether it gets them."""
         done = self.apply(SlotsClaimed(session, connection))
         return any(isinstance(instruction, ShareSlots) for instruction in done)
 
-    def let_go(self, session: int, *, has_died: bool = True) -> None:
-        """Who maps a session's slots dies, or needs them no more."""
+    def unmap(self, session: int, *, has_died: bool = True) -> None:
+        """The client that maps a session's slots dies, or unmaps them."""
         del self.mapped[session]
         self.apply(HolderGone(session, has_died))
-        for peer in [p for p, v in self.clients.items() if v.session == session and v.has_asked]:
+        for peer in [
+            p for p, v in self.clients.items() if v.session == session and v.has_requested
+        ]:
             del self.clients[peer]
 
     def ping(self, peer: bytes) -> None:
-        """A client shows that it lives."""
+        """A client sends a Ping."""
         self.message(peer, Ping(session=self.clients[peer].session))
 
     def join(self) -> int:
-        """Another worker is ready."""
+        """A worker joins; return its number."""
         worker, self.next_worker = self.next_worker, self.next_worker + 1
         self.workers[worker] = []
         self.apply(WorkerJoined(worker))
         return worker
 
     def lose(self, worker: int, *, was_killed: bool = False, is_held: bool = False) -> None:
-        """A worker dies, or the kernel holds it for good."""
+        """A worker dies, or is killed while blocked in a read (``is_held``)."""
         for ticket in self.workers.pop(worker):
             del self.fills[ticket]
         self.apply(WorkerLost(worker, was_killed, is_held))
 
     def release(self, worker: int) -> None:
-        """The kernel lets go of a lost worker."""
+        """A held worker ends."""
         self.apply(WorkerReleased(worker))
 
     def fill(self, worker: int) -> FillChunk:
-        """A worker finishes the oldest chunk that it has in hand."""
+        """A worker fills its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         self.filled = fill = self.fills.pop(ticket)
         rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
@@ -231,34 +234,34 @@ class Shell:
         return done
 
     def fail(self, worker: int) -> None:
-        """A worker cannot fill the oldest chunk that it has in hand."""
+        """A worker fails to fill its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         del self.fills[ticket]
         self.apply(ChunkFailed(ticket, "dataset", "sample 3 is damaged"))
 
-    def return_slot(self, place: int = 0) -> None:
-        """The socket lets go of a slot that is wanted back."""
-        key = self.returning.pop(place)
+    def return_slot(self, position: int = 0) -> None:
+        """The socket has finished with a slot that is wanted back."""
+        key = self.returning.pop(position)
         self.holders.pop(key, None)
         self.rows_filled.pop(key, None)
         self.apply(SlotReturned(*key))
 
-    def close_slots(self, place: int = 0) -> None:
-        """The socket lets go of all slots of a session that has ended."""
-        session = self.closing.pop(place)
+    def close_slots(self, position: int = 0) -> None:
+        """The socket has finished with all slots of an ended session."""
+        session = self.closing.pop(position)
         del self.open[session]
         self.holders = {key: held for key, held in self.holders.items() if key[0] != session}
         self.returning = [key for key in self.returning if key[0] != session]
         self.apply(SlotsClosed(session))
 
     def advance(self, seconds: float) -> None:
-        """Time passes; the table is asked when it wants to be."""
+        """Time passes; the table handles ClockAdvanced if due."""
         self.now_s += seconds
         if self.table.check_at_s <= self.now_s:
             self.apply(ClockAdvanced())
 
     def finish(self) -> None:
-        """Let everything come to its end: workers fill, sockets send, slots return."""
+        """Finish everything in flight: workers fill, the socket sends, slots return."""
         while self.fills or self.returning or self.closing:
             for worker in [w for w, tickets in self.workers.items() if tickets]:
                 self.fill(worker)
@@ -316,16 +319,16 @@ class Shell:
         assert fill.session in self.open, "memory exists while workers write"
         assert fill.session not in self.closing
         assert 0 <= fill.slot < self.open[fill.session].layout.slots
-        place = fill.session, fill.slot
-        assert fill.slot not in self.mapped.get(fill.session, {}), "nobody writes where it is read"
-        assert place not in self.returning, "a slot is not reused before it is back"
+        slot_key = fill.session, fill.slot
+        assert fill.slot not in self.mapped.get(fill.session, {}), "a lent slot is not written"
+        assert slot_key not in self.returning, "a slot is reused only once it is returned"
         key = fill.epoch, fill.index
         view = self._view(fill.session)
         batch = key, view.wanted[key] if view is not None else None
-        assert self.holders.setdefault(place, batch) == batch, "a slot holds one batch"
+        assert self.holders.setdefault(slot_key, batch) == batch, "a slot holds one batch"
         rows = set(range(fill.first, fill.first + fill.count))
         for other in self.fills.values():
-            if (other.session, other.slot) == place:
+            if (other.session, other.slot) == slot_key:
                 assert not rows & set(range(other.first, other.first + other.count))
         self.fills[fill.ticket] = fill
 
@@ -333,11 +336,11 @@ class Shell:
         assert self.filled is not None, "a chunk is sent when it is filled"
         assert (chunk.session, chunk.slot) == (self.filled.session, self.filled.slot)
         assert (chunk.first, chunk.count) == (self.filled.first, self.filled.count)
-        assert chunk.session not in self.mapped, "who maps the slots gets no copies"
+        assert chunk.session not in self.mapped, "a client that maps the slots gets no copies"
         view = self.clients[chunk.peer]
         assert view.session == chunk.session
         wanted = view.wanted[chunk.epoch, chunk.index]
-        assert not wanted.failed, "nothing is sent of a batch that failed"
+        assert not wanted.failed, "no chunk of a failed batch is sent"
         rows = set(range(chunk.first, chunk.first + chunk.count))
         assert not rows & wanted.sent, "each row is sent once"
         wanted.sent |= rows
@@ -349,7 +352,7 @@ class Shell:
         wanted = view.wanted[lent.epoch, lent.index]
         assert not wanted.failed
         assert not wanted.sent, "each batch is lent once"
-        assert self.rows_filled[lent.session, lent.slot] == ROWS, "all of it is there"
+        assert self.rows_filled[lent.session, lent.slot] == ROWS, "the whole batch is filled"
         assert lent.slot not in self.mapped[lent.session], "a slot is lent once at a time"
         assert lent.slot < view.window
         self.mapped[lent.session][lent.slot] = lent.epoch, lent.index
@@ -375,12 +378,10 @@ class Shell:
         assert self.table.open_sessions <= self.limits.sessions_max
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
         assert self.table.held_bytes == held
-        for view in self.clients.values():
-            assert len(view.wanted) <= max(view.window, 0) or self.refusals()
 
 
 def alone_with(shell: Shell, first: int) -> int:
-    """Return the worker that has the chunk from row ``first`` alone; others are filled before."""
+    """Return the worker that has only the chunk from row ``first``, after filling others."""
     while True:
         firsts = {w: [shell.fills[t].first for t in held] for w, held in shell.workers.items()}
         alone = [worker for worker, rows in firsts.items() if rows == [first]]

@@ -1,4 +1,4 @@
-"""Slots: their layout, their memory, and when they come back."""
+"""Slots: their layout, their memory, and their return."""
 
 import errno
 import fcntl
@@ -24,7 +24,7 @@ from tests.support.daemon import wait_until
 
 
 class Tracker:
-    """Stands in for zmq.MessageTracker."""
+    """A fake zmq.MessageTracker."""
 
     done = False
 
@@ -51,7 +51,7 @@ def test_chunks_tile_the_slots_without_overlap(
             assert arrays.pixels.shape == (count, image_size, image_size, 3)
             assert arrays.pixels.flags.c_contiguous
             for part in (arrays.pixels, arrays.labels, arrays.sample_ids):
-                assert not part.any(), "nobody else has written here"
+                assert not part.any(), "no other chunk has written here"
                 part[...] = 1
     written = slots * batch_size * (image_size * image_size * 3 + 16)
     assert layout.slot_bytes % PAGE_BYTES == 0
@@ -77,7 +77,7 @@ def test_memory_is_shared_through_its_descriptor() -> None:
     ours.close()
 
 
-def test_forgetting_pages_keeps_their_contents_and_lowers_residence() -> None:
+def test_forgetting_pages_keeps_their_contents_and_lowers_resident_size() -> None:
     memory = SlotMemory.create(SlotLayout(slots=2, batch_size=32, image_size=224))
     process = psutil.Process()
     for slot in range(2):
@@ -88,7 +88,7 @@ def test_forgetting_pages_keeps_their_contents_and_lowers_residence() -> None:
     for slot in range(2):
         assert (memory.chunk(slot, 0, 32).pixels == slot + 3).all()
     memory.close()
-    memory.forget_pages()  # nothing to forget, nothing to raise
+    memory.forget_pages()  # a no-op
 
 
 @pytest.mark.skipif(
@@ -103,10 +103,10 @@ def test_mapped_pages_are_written_without_a_fault_each() -> None:
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100  # of 735 pages
     assert (memory.chunk(1, 3, 20).pixels == 7).all()
     memory.close()
-    memory.map_pages(chunk)  # nothing to map, nothing to raise
+    memory.map_pages(chunk)  # a no-op
 
 
-def test_memory_cannot_be_shrunk_under_us() -> None:
+def test_memory_cannot_be_shrunk_or_sealed() -> None:
     memory = SlotMemory.create(small_layout())
     with pytest.raises(PermissionError):
         os.ftruncate(memory.fileno(), 0)
@@ -125,7 +125,7 @@ def test_memory_of_another_size_is_refused_and_its_descriptor_closed() -> None:
     memory.close()
 
 
-def test_closing_gives_descriptors_back_and_is_idempotent() -> None:
+def test_close_frees_descriptors_and_is_idempotent() -> None:
     before = psutil.Process().num_fds()
     memory = SlotMemory.create(small_layout())
     assert psutil.Process().num_fds() > before
@@ -136,7 +136,7 @@ def test_closing_gives_descriptors_back_and_is_idempotent() -> None:
         memory.chunk(0, 0, 1)
 
 
-def test_a_slot_is_back_when_all_its_frames_are() -> None:
+def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> None:
     loans, first, second = SlotLoans(), Tracker(), Tracker()
     assert loans.is_back(0)
     loans.lend(0, first)
@@ -149,28 +149,28 @@ def test_a_slot_is_back_when_all_its_frames_are() -> None:
     assert not loans.are_all_back()
 
 
-def test_a_slot_still_read_is_looked_at_again_ever_more_seldom() -> None:
+def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     store, tracker = SlotStore(), Tracker()
     store.open(7, small_layout())
     store.lend(7, 1, tracker)
     assert store.want_back(7, 0, 0.0) == SlotReturned(7, 0)
     assert store.recheck_at_s == float("inf")
     assert store.want_back(7, 1, 0.0) is None
-    pauses, now_s = [], 0.0
+    backoffs_s, now_s = [], 0.0
     for _ in range(12):
-        pauses.append(store.recheck_at_s - now_s)
+        backoffs_s.append(store.recheck_at_s - now_s)
         now_s = store.recheck_at_s
         assert list(store.recheck(now_s)) == []
-    assert pauses[0] == pytest.approx(0.002)
-    assert pauses[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
-    assert pauses[-1] == pytest.approx(1.0)
+    assert backoffs_s[0] == pytest.approx(0.002)
+    assert backoffs_s[:9] == pytest.approx([0.002 * 2**n for n in range(9)])
+    assert backoffs_s[-1] == pytest.approx(1.0)
     tracker.done = True
     assert list(store.recheck(now_s)) == [SlotReturned(7, 1)]
     assert store.recheck_at_s == float("inf")
     store.want_closed(7, now_s)
 
 
-def test_memory_is_freed_when_the_socket_has_let_go_of_all_of_it() -> None:
+def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     store, tracker = SlotStore(), Tracker()
     before = psutil.Process().num_fds()
     store.open(7, small_layout())
@@ -185,7 +185,7 @@ def test_memory_is_freed_when_the_socket_has_let_go_of_all_of_it() -> None:
     assert store.recheck_at_s == float("inf")
 
 
-def test_closing_what_was_never_opened_counts_as_closed() -> None:
+def test_slots_that_were_never_opened_count_as_closed() -> None:
     assert SlotStore().want_closed(9, 0.0) == SlotsClosed(9)
 
 
@@ -199,11 +199,11 @@ def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> No
         free = psutil.virtual_memory().available
         return available_bytes(tmp_path) == pytest.approx(free, rel=0.2)
 
-    wait_until(is_free, "what is free, and what others do not take meanwhile")
+    wait_until(is_free, "the free memory, unless other processes take some meanwhile")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
-def test_available_memory_is_unlimited_only_where_no_file_more_can_be_opened(
+def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -260,7 +260,5 @@ def _cgroup(root: Path, membership: str, folder: str) -> Path:
         (None, "MemoryMax="),
     ],
 )
-def test_a_limit_that_is_hit_is_named_with_the_line_that_lifts_it(
-    number: int | None, line: str
-) -> None:
+def test_the_remedy_fits_the_limit_that_was_hit(number: int | None, line: str) -> None:
     assert line in lift_limit(number, 38_535_168)

@@ -1,4 +1,4 @@
-"""A worker: what it says on its channel, what it writes into slots, and when it ends."""
+"""A worker: its messages, what it writes into slots, and when it ends."""
 
 import contextlib
 import errno
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 
@@ -73,7 +72,7 @@ class WorkerProcess:
 
 
 def source_of(packed: Path, folder: Path | None = None) -> DatasetSource:
-    """Return the source that means a dataset, which is in ``folder`` if given."""
+    """Return the source of a dataset, which is in ``folder`` if given."""
     with Dataset.open(packed) as dataset:
         return DatasetSource(folder=bytes(folder or packed), fingerprint=dataset.fingerprint)
 
@@ -87,7 +86,7 @@ def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
     return Arrived(rows.pixels.copy(), rows.labels.copy(), rows.sample_ids.copy(), 0, valid)
 
 
-def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path) -> None:
+def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path) -> None:
     recipe, memory = small_recipe(), SlotMemory.create(_layout())
     with WorkerProcess() as worker, Dataset.open(packed) as dataset:
         channel = worker.channel
@@ -121,7 +120,7 @@ def test_it_fills_the_chunks_of_a_session_and_ends_with_its_channel(packed: Path
     memory.close()
 
 
-def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
+def test_a_worker_reports_why_it_cannot_start(tmp_path: Path) -> None:
     with WorkerProcess() as worker:
         gone = DatasetSource(folder=bytes(tmp_path / "gone"), fingerprint="0" * 32)
         worker.channel.send(Configure(datasets={"d": gone}, open_shards=8, self_test=True))
@@ -132,12 +131,12 @@ def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
         assert worker.process.wait(DEADLINE_S) == DatasetError.exit_status
 
 
-def test_it_ends_at_once_when_its_parent_is_another_process() -> None:
+def test_a_worker_of_another_parent_ends_at_once() -> None:
     with WorkerProcess(parent=1) as worker:
         assert worker.process.wait(DEADLINE_S) == 0
 
 
-def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -> None:
     for file in packed.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     shard = tmp_path / "shard-00000.fds"
@@ -165,7 +164,7 @@ def test_damage_is_reported_and_the_worker_lives(packed: Path, tmp_path: Path) -
     memory.close()
 
 
-def test_want_of_memory_is_reported_and_the_worker_lives(packed: Path) -> None:
+def test_a_memory_shortage_is_reported_and_the_worker_lives(packed: Path) -> None:
     recipe, memory = small_recipe("val"), SlotMemory.create(_layout())
     with WorkerProcess() as worker:
         channel, process = worker.channel, psutil.Process(worker.process.pid)
@@ -189,7 +188,7 @@ def test_want_of_memory_is_reported_and_the_worker_lives(packed: Path) -> None:
     memory.close()
 
 
-def test_what_no_code_of_ours_expects_ends_a_worker() -> None:
+def test_an_unexpected_error_ends_a_worker() -> None:
     def fail(_: Fill) -> None:
         raise OSError(errno.EIO, "a fault")
 
@@ -198,7 +197,7 @@ def test_what_no_code_of_ours_expects_ends_a_worker() -> None:
         _fill(filler, Fill(1, 1, 0, 0, 0, 0, 1))  # type: ignore[arg-type]
 
 
-def test_a_dataset_that_is_not_the_served_one_fails_and_keeps_no_other_from_being_filled(
+def test_a_dataset_that_is_not_the_served_one_fails_and_others_are_filled(
     packed: Path, tmp_path: Path
 ) -> None:
     other, gone = pack_other(tmp_path), tmp_path / "gone"
@@ -225,7 +224,7 @@ def test_a_dataset_that_is_not_the_served_one_fails_and_keeps_no_other_from_bein
         assert str(gone) in answers[1].message
         shutil.copytree(packed, gone)
         channel.send(Fill(9, 1, 0, 0, 0, 0, 10))
-        assert isinstance(channel.receive(), Filled), "it is opened once it is there"
+        assert isinstance(channel.receive(), Filled), "it is opened once it exists"
     memory.close()
 
 
@@ -257,7 +256,7 @@ def test_rows_past_the_last_sample_are_padding(filler: ChunkFiller, packed: Path
         for first in range(0, 10, 4):
             filler.fill(Fill(0, 1, 0, 0, 0, first, min(4, 10 - first)))
         check_batch(dataset, small_recipe("val"), (0, 0), _copy(memory, 0))
-        for first in range(0, 10, 4):  # the same slot: what it held before must not show
+        for first in range(0, 10, 4):  # the same slot: its former contents must not show
             filler.fill(Fill(0, 1, 0, 0, 5, first, min(4, 10 - first)))
         check_batch(dataset, small_recipe("val"), (0, 5), _copy(memory, 0, valid=3))
     filler.close_session(1)
@@ -288,7 +287,7 @@ def test_plans_of_old_epochs_are_forgotten(filler: ChunkFiller) -> None:
     memory.close()
 
 
-def test_errors_survive_the_channel_with_class_and_odd_bytes() -> None:
+def test_errors_keep_their_class_and_odd_bytes_over_the_channel() -> None:
     error = DatasetError("sample b\udcff.jpg is damaged")
     carried = CannotStart.of(error).as_error()
     assert type(carried) is DatasetError
@@ -296,7 +295,7 @@ def test_errors_survive_the_channel_with_class_and_odd_bytes() -> None:
     assert type(CannotStart(error="KeyError", message="x").as_error()) is FeederError
 
 
-def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
+def test_a_channel_that_is_full_or_closed_and_a_message_that_is_too_long_raise() -> None:
     ours, theirs = open_pair()
     near: NodeEnd = Channel(ours, WorkerToNode)
     near.set_timeout(0)
@@ -310,7 +309,7 @@ def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
             )
         )
     with pytest.raises(ChannelFullError):
-        _send_for_ever(near)
+        _send_forever(near)
     theirs.close()
     with pytest.raises(ChannelClosedError):
         near.send(CloseSession(session=1))
@@ -319,12 +318,12 @@ def test_a_channel_says_when_it_is_full_closed_or_given_too_much() -> None:
     near.close()
 
 
-def _send_for_ever(channel: NodeEnd) -> None:
+def _send_forever(channel: NodeEnd) -> None:
     while True:
         channel.send(Fill(1, 1, 2, 3, 4, 5, 6))
 
 
 def test_self_test_decodes_every_dataset(filler: ChunkFiller) -> None:
-    before = np.random.default_rng(0).integers(9)
+    assert not filler._datasets
     filler.test_decoding()
-    assert before == np.random.default_rng(0).integers(9)
+    assert set(filler._datasets) == {"d"}
