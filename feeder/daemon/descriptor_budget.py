@@ -51,7 +51,7 @@ class DescriptorPlan:
 
     connections_max: int
     memories_max: int
-    """Sessions with slots, ended ones whose slots are still mapped included."""
+    """Sessions with slots, including ended ones that are still mapped."""
     callers_max: int
     """Connections to the claim listener that have not claimed yet."""
     open_shards: int

@@ -50,7 +50,7 @@ class SessionLimits:
     slots_bytes: int
     """Budget of slot memory over all sessions."""
     lease_s: float
-    """A session whose client sends nothing for this long ends."""
+    """A session ends after this long without a message of its client."""
     memories_max: int = sys.maxsize
     """Sessions with slots, ended ones included: MEMORIES_A_SESSION × sessions_max, or fewer if
     descriptors are short."""
@@ -68,7 +68,7 @@ class Usage:
 
     sessions: int = 0
     memories: int = 0
-    """Sessions with slots, ended ones whose slots are still lent included."""
+    """Sessions with slots, including ended ones that are still lent."""
     slots_bytes: int = 0
     """Memory of ended sessions that is still lent included."""
     recipes: frozenset[tuple[str, Recipe]] = frozenset()

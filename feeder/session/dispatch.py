@@ -257,7 +257,7 @@ class Dispatcher:
                 self._suspect(self._take_from(session))
 
     def _take_chunk(self) -> PendingChunk | None:
-        """Take the next chunk of the session whose turn it is; None if there is none.
+        """Take the next chunk of the first session in turn; None if there is none.
 
         Stalled datasets are skipped: their chunks are dispatched alone.
         """

@@ -23,8 +23,8 @@ class MessageReceived:
     available_bytes: int = 0
     """Memory that cgroup and machine have available for slots; set for a Hello."""
     account: str = ""
-    """The client whose limits a session counts against: a key's name, a user of this machine, or
-    an address; set for a Hello."""
+    """The client that a session counts towards: a key's name, a user of this machine, or an
+    address; set for a Hello."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""All sessions of a node process: open ones, and ended ones whose memory is not yet freed.
+"""All sessions of a node process: open ones, and ended ones until their memory is freed.
 
 Invariant: from its Hello until its memory is freed, a session is in exactly one of ``open`` and
 ``ended``. A peer has at most one open session.

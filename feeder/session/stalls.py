@@ -1,4 +1,4 @@
-"""Detects stalled datasets: those whose reads do not return, as on a dead NFS server.
+"""Detects stalled datasets: reads from them do not return, as from a dead NFS server.
 
 A worker without progress for CHUNK_DEADLINE_S is stuck and is killed. One without progress for
 PATIENCE_S is *silent*; it is killed before the deadline if it delays other datasets:
@@ -7,8 +7,7 @@ PATIENCE_S is *silent*; it is killed before the deadline if it delays other data
     chunks of other datasets wait for a worker, and another worker is silent in the same dataset
     (one of these workers is spared until the deadline).
 
-So while others wait, a dataset whose reads do not return blocks at most one worker for longer than
-PATIENCE_S.
+So while others wait, a stalled dataset blocks at most one worker for longer than PATIENCE_S.
 
 The dataset of a killed worker *stalls* until a chunk of it is finished (a failure counts) that was
 dispatched after the kill, or that a silent worker was reading at that time. Until then at most one

@@ -31,7 +31,7 @@ class Session:
     chunk_images: int
     """Most rows of a chunk."""
     account: str
-    """The client whose limits it counts against."""
+    """The client that it counts towards."""
     last_message_s: float
     """When the client last sent something."""
     free_slots: list[int] = field(init=False)

@@ -2,9 +2,8 @@
 
     python -m feeder.worker CHANNEL_FD PARENT_PID
 
-Started by a node process, whose CPU mask and memory policy it inherits. Its only socket is its
-channel. The decoder's libraries are imported only after a check, so a missing one is reported in
-one line.
+Started by a node process; inherits its CPU mask and memory policy. Its only socket is its channel.
+The decoder's libraries are imported only after a check, so a missing one is reported in one line.
 """
 
 import gc
