@@ -24,7 +24,7 @@ class RestartPolicy:
         self.crashes = 0
 
     def on_crash(self, now_s: float, *, has_served: bool) -> float | None:
-        """Return when to restart, or None to give up; ``has_served``: it or a predecessor."""
+        """Return the seconds until the restart, None to give up; ``has_served``: at any time."""
         self.crashes += 1
         if self._crashes_s and now_s - self._crashes_s[-1] >= WINDOW_S:
             self._backoff_s = BACKOFF_MIN_S
@@ -32,6 +32,6 @@ class RestartPolicy:
         is_often = len(self._crashes_s) > CRASHES_MAX and now_s - self._crashes_s[0] < WINDOW_S
         if is_often and not has_served:
             return None
-        at_s = now_s + self._backoff_s
-        self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
-        return at_s
+        backoff_s = self._backoff_s
+        self._backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        return backoff_s

@@ -21,23 +21,24 @@ from feeder.node.messages import (
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import start_child
 
-START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, side by side
+START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
 
 
 class NodeProcess:
-    """A node process and its successors after crashes, all with the same ``config``."""
+    """A node process and, after crashes, its successors with the same number and endpoints."""
 
     def __init__(self, config: NodeConfig, placement: NodePlacement) -> None:
         """Take what ``start`` needs; nothing is started yet."""
         self.config = config
+        self.name = f"node process {config.number}"
         self.placement = placement
         self.ready: NodeReady | None = None
         """Its report that it can serve; None before."""
         self.due_s = float("inf")
         """The deadline for its readiness or, if it is not running, the time to start it."""
-        self.policy = RestartPolicy()
+        self._policy = RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
 
@@ -62,7 +63,7 @@ class NodeProcess:
         Raises OSError if the machine has no process or descriptor left, ResourceError if the
         configuration is too long for a message.
         """
-        self.config = msgspec.structs.replace(self.config, restarts=self.policy.crashes)
+        self.config = msgspec.structs.replace(self.config, restarts=self._policy.crashes)
         self._process, ours = start_child("feeder.node")
         self._channel = Channel(ours, NodeToSupervisor)
         with contextlib.suppress(BrokenPipeError, ChannelClosedError):  # receive() reports it
@@ -71,6 +72,14 @@ class NodeProcess:
             self._channel.send(self.config)
         self.ready = None
         self.due_s = time.monotonic() + START_DEADLINE_S
+
+    def schedule_restart(self) -> float | None:
+        """Set ``due_s`` after a crash; return the backoff in seconds, None to give up."""
+        now_s = time.monotonic()
+        backoff_s = self._policy.on_crash(now_s, has_served=self.config.is_successor)
+        if backoff_s is not None:
+            self.due_s = now_s + backoff_s
+        return backoff_s
 
     def receive(self) -> NodeToSupervisor | None:
         """Return its next message, None if there is none; ChannelClosedError when it has ended."""

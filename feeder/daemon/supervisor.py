@@ -86,10 +86,8 @@ class Supervisor:
             parse_pin(serve.pin),
         )
         self._nodes = [
-            NodeProcess(node_config, placement)
-            for node_config, placement in zip(
-                plan_nodes(config, placements, files_max), placements, strict=True
-            )
+            NodeProcess(*each)
+            for each in zip(plan_nodes(config, placements, files_max), placements, strict=True)
         ]
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         if shortage:
@@ -148,15 +146,13 @@ class Supervisor:
             if not node.is_running:
                 self._start(node)
             elif node.config.is_successor:
-                name = f"node process {node.config.number}"
-                _log.warning("%s was not ready again after %.0f s", name, START_DEADLINE_S)
+                _log.warning("%s was not ready again after %.0f s", node.name, START_DEADLINE_S)
                 node.kill()
                 self._reap(node)
             else:
                 raise ResourceError(
-                    f"node process {node.config.number} was not ready after "
-                    f"{START_DEADLINE_S:.0f} s: see its messages above; is the disk of its "
-                    "datasets slow or dead?"
+                    f"{node.name} was not ready after {START_DEADLINE_S:.0f} s: see its messages "
+                    "above; is the disk of its datasets slow or dead?"
                 )
 
     def _on_signals(self) -> None:
@@ -182,15 +178,14 @@ class Supervisor:
             error = message.as_error()
             if isinstance(error, DisagreementError) or not node.config.is_successor:
                 raise error
-            _log.warning("node process %d cannot start: %s", node.config.number, error)
+            _log.warning("%s cannot start: %s", node.name, error)
         if isinstance(message, NodeReady) and self._end_by_s is None:
-            name = f"node process {node.config.number}"
-            self._agreement.check(Maker(name, message.self_test, message.libraries))
+            self._agreement.check(Maker(node.name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
             node.prepare_successor(message.endpoints)
             if self._was_ready:
                 node.send_neighbours(self._neighbours())
-                _log.warning("node process %d serves again", node.config.number)
+                _log.warning("%s serves again", node.name)
             elif all(other.ready for other in self._nodes):
                 self._was_ready = True
                 for other in self._nodes:
@@ -207,28 +202,24 @@ class Supervisor:
         ending = self._end(node)
         if self._end_by_s is not None:
             return
-        number = node.config.number
-        at_s = node.policy.on_crash(time.monotonic(), has_served=node.config.is_successor)
-        if at_s is None:
+        backoff_s = node.schedule_restart()
+        if backoff_s is None:
             raise ResourceError(
-                f"node process {number} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; "
-                f"the last one {ending}: see its messages above"
+                f"{node.name} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; the last "
+                f"one {ending}: see its messages above"
             )
-        backoff_s = at_s - time.monotonic()
-        text = "node process %d (pid %d) %s: restarted in %.1f s"
-        _log.warning(text, number, pid or 0, ending, backoff_s)
-        node.due_s = at_s
+        text = "%s (pid %d) %s: restarted in %.1f s"
+        _log.warning(text, node.name, pid or 0, ending, backoff_s)
 
     def _start(self, node: NodeProcess) -> None:
         try:
             node.start()
         except OSError as error:
-            text = explain_start(f"node process {node.config.number}", error)
-            at_s = node.policy.on_crash(time.monotonic(), has_served=node.config.is_successor)
-            if error.errno not in PASSING or not node.config.is_successor or at_s is None:
+            text = explain_start(node.name, error)
+            backoff_s = node.schedule_restart()
+            if error.errno not in PASSING or not node.config.is_successor or backoff_s is None:
                 raise ResourceError(text) from error
-            _log.warning("%s; trying again in %.1f s", text, at_s - time.monotonic())
-            node.due_s = at_s
+            _log.warning("%s; trying again in %.1f s", text, backoff_s)
         finally:
             if node.is_running:
                 self._polls.register(node.fd, select.POLLIN)
