@@ -60,7 +60,7 @@ class SessionTable:
         self._identity = identity
         self._counters = counters
         self._dispatcher = Dispatcher()
-        self._registry = SessionRegistry()
+        self.sessions = SessionRegistry()
         self._is_draining = False
         self._out: list[events.Instruction] = []
         self._now_s = 0.0
@@ -74,28 +74,13 @@ class SessionTable:
         return not (
             dispatcher.chunks_in_flight
             or dispatcher.queued_batches
-            or any(session.waiting for session in self._registry.open.values())
+            or any(session.waiting for session in self.sessions.open.values())
         )
-
-    @property
-    def committed_bytes(self) -> int:
-        """Slot memory of all sessions, that of ended ones included."""
-        return self._registry.committed_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """The part of it that clients map."""
-        return self._registry.held_bytes
 
     @property
     def stalled_datasets(self) -> int:
         """How many datasets stall."""
         return self._dispatcher.stalled_datasets
-
-    @property
-    def open_sessions(self) -> int:
-        """How many sessions are open."""
-        return len(self._registry.open)
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""
@@ -122,7 +107,7 @@ class SessionTable:
             case events.SlotsRefused():
                 self._on_slots_refused(event)
             case events.SlotsClosed():
-                self._registry.forget(event.session)
+                self.sessions.forget(event.session)
             case events.SlotsClaimed():
                 self._on_slots_claimed(event)
             case events.HolderGone():
@@ -144,7 +129,7 @@ class SessionTable:
             return
         if not isinstance(message, Request | Ping | Bye):
             return  # StatsRequest concerns no session
-        session = self._registry.open.get(message.session)
+        session = self.sessions.open.get(message.session)
         if session is None or session.peer != event.peer or not session.is_open:
             if not isinstance(message, Bye):
                 self._refuse(event.peer, _UNKNOWN_SESSION, message.session)
@@ -159,7 +144,7 @@ class SessionTable:
             self._end(session)
 
     def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
-        former = self._registry.of_peer(event.peer)
+        former = self.sessions.of_peer(event.peer)
         if former is not None:
             self._counters.sessions_closed += 1
             self._end(former)
@@ -168,10 +153,10 @@ class SessionTable:
             self._datasets,
             self._limits,
             is_draining=self._is_draining,
-            used=self._registry.usage(),
+            used=self.sessions.usage(),
             available_bytes=event.available_bytes,
             account=event.account,
-            used_by_client=self._registry.usage(event.account),
+            used_by_client=self.sessions.usage(event.account),
         )
         if isinstance(admission, Refusal):
             self._refuse(event.peer, admission)
@@ -187,7 +172,7 @@ class SessionTable:
             account=event.account,
             last_message_s=self._now_s,
         )
-        self._registry.add(session)
+        self.sessions.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
         self._out.append(
             events.OpenSlots(
@@ -222,7 +207,7 @@ class SessionTable:
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
-            self._registry.open[batch.session].in_flight += 1
+            self.sessions.open[batch.session].in_flight += 1
             self._out.append(
                 events.FillChunk(
                     chunk.worker, chunk.ticket, *batch.location, chunk.first, chunk.count
@@ -239,7 +224,7 @@ class SessionTable:
         if not batch.is_cancelled:
             self._counters.chunks += 1
             self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
-            session = self._registry.open[batch.session]
+            session = self.sessions.open[batch.session]
             self._counters.batches += batch.is_whole
             if not session.is_held:
                 self._out.append(
@@ -285,7 +270,7 @@ class SessionTable:
             return
         self._dispatcher.cancel(batch)
         self._counters.batches_failed += 1
-        session = self._registry.open[batch.session]
+        session = self.sessions.open[batch.session]
         failed = Failed(
             session=session.number,
             epoch=batch.epoch,
@@ -297,9 +282,9 @@ class SessionTable:
 
     def _settle(self, batch: PendingBatch) -> None:
         """Account for a chunk that is no longer in flight."""
-        session = self._registry.open.get(batch.session)
+        session = self.sessions.open.get(batch.session)
         if session is None:
-            session = self._registry.ended[batch.session]
+            session = self.sessions.ended[batch.session]
             session.in_flight -= 1
             self._close_if_unused(session)
             return
@@ -322,7 +307,7 @@ class SessionTable:
             batch.slot = None
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
-        session = self._registry.open.get(event.session)
+        session = self.sessions.open.get(event.session)
         if session is not None:
             session.free_slots.append(event.slot)
             self._give_slots(session)
@@ -330,7 +315,7 @@ class SessionTable:
     # --- Slots that clients map ---------------------------------------------------------------
 
     def _on_slots_claimed(self, event: events.SlotsClaimed) -> None:
-        session = self._registry.open.get(event.session)
+        session = self.sessions.open.get(event.session)
         refusal = _UNKNOWN_SESSION.message if session is None else session.refusal_for_claim()
         if session is None or refusal is not None:
             self._out.append(events.RefuseClaim(event.connection, refusal or ""))
@@ -341,9 +326,9 @@ class SessionTable:
 
     def _on_holder_gone(self, event: events.HolderGone) -> None:
         """End the session of a client that unmapped its slots; one without requests goes on."""
-        session = self._registry.open.get(event.session)
+        session = self.sessions.open.get(event.session)
         if session is None:
-            session = self._registry.ended.get(event.session)
+            session = self.sessions.ended.get(event.session)
             if session is not None and session.is_held:
                 session.is_held = False
                 self._close_if_unused(session)
@@ -357,7 +342,7 @@ class SessionTable:
     # --- Start and end of sessions ------------------------------------------------------------
 
     def _on_slots_opened(self, event: events.SlotsOpened) -> None:
-        session = self._registry.open.get(event.session)
+        session = self.sessions.open.get(event.session)
         if session is None:
             return
         session.is_open = True
@@ -374,26 +359,26 @@ class SessionTable:
         self._out.append(events.Send(session.peer, welcome))
 
     def _on_slots_refused(self, event: events.SlotsRefused) -> None:
-        session = self._registry.open.get(event.session)
+        session = self.sessions.open.get(event.session)
         if session is not None:
             self._refuse(session.peer, Refusal("memory", event.reason))
             self._end(session)
 
     def _on_peer_gone(self, event: events.PeerGone) -> None:
-        session = self._registry.of_peer(event.peer)
+        session = self.sessions.of_peer(event.peer)
         if session is not None:
             self._counters.sessions_lost += 1
             self._end(session)
 
     def _on_drain(self) -> None:
         self._is_draining = True
-        for session in self._registry.open.values():
+        for session in self.sessions.open.values():
             self._out.append(events.Send(session.peer, Draining(session=session.number)))
 
     def _on_clock(self) -> None:
         """End expired sessions, kill stuck workers, and set the next check."""
         self.check_at_s = float("inf")
-        for session in list(self._registry.open.values()):
+        for session in list(self.sessions.open.values()):
             expires_s = session.last_message_s + self._limits.lease_s
             if expires_s <= self._now_s:
                 self._counters.sessions_expired += 1
@@ -407,7 +392,7 @@ class SessionTable:
         self._check_by(self._dispatcher.check_at_s(self._now_s))
 
     def _end(self, session: Session) -> None:
-        self._registry.end(session)
+        self.sessions.end(session)
         for batch in session.wanted.values():
             self._dispatcher.cancel(batch)
         session.waiting.clear()

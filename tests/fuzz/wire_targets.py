@@ -211,11 +211,11 @@ def _check_conversation(talk: list[tuple[bytes, bytes]]) -> bool:
                 waiting += table.handle(SlotsOpened(instruction.session), now_s=float(number))
             elif hasattr(instruction, "message"):
                 encode(instruction.message)
-        assert table.committed_bytes <= limits.slots_bytes
-        assert table.open_sessions <= limits.sessions_max
+        assert table.sessions.committed_bytes <= limits.slots_bytes
+        assert len(table.sessions.open) <= limits.sessions_max
     for peer in (b"a", b"b", b"c"):
         table.handle(PeerGone(peer), now_s=float(len(talk)))
-    assert table.open_sessions == 0
+    assert len(table.sessions.open) == 0
     return accepted
 
 

@@ -160,7 +160,7 @@ class Interleavings(RuleBasedStateMachine):
         for session in list(self.shell.mapped):
             self.shell.unmap(session)
         self.shell.finish()
-        assert self.shell.table.committed_bytes == 0
+        assert self.shell.table.sessions.committed_bytes == 0
         assert not self.shell.open
 
     def _pick_peer(self, pick: int) -> bytes:
@@ -173,7 +173,7 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.inbox.clear()
             self.shell.ping(peer)
             if "unknown-session" in self.shell.refusals():
-                assert view.session not in self.shell.table._registry.open
+                assert view.session not in self.shell.table.sessions.open
                 del self.shell.clients[peer]
 
 

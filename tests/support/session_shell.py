@@ -374,10 +374,10 @@ class Shell:
 
     def _check(self) -> None:
         committed = sum(opened.layout.total_bytes for opened in self.open.values())
-        assert self.table.committed_bytes == committed <= self.limits.slots_bytes
-        assert self.table.open_sessions <= self.limits.sessions_max
+        assert self.table.sessions.committed_bytes == committed <= self.limits.slots_bytes
+        assert len(self.table.sessions.open) <= self.limits.sessions_max
         held = sum(self.open[session].layout.total_bytes for session in self.mapped)
-        assert self.table.held_bytes == held
+        assert self.table.sessions.held_bytes == held
 
 
 def alone_with(shell: Shell, first: int) -> int:
