@@ -46,13 +46,8 @@ class AcceptGate:
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, int]] = {}  # by listener: epoll set, and user data
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._is_due = False
-        self._due_s = float("-inf")
-
-    @property
-    def deadline_s(self) -> float:
-        """When ``rearm`` is due without another event."""
-        return self._due_s if self._is_due and self._due_s > 0 else float("inf")
+        self.deadline_s = float("inf")
+        """When ``rearm`` is due."""
 
     def add(self, listener: int) -> bool:
         """Add a listener that libzmq has just begun to poll, and let it accept one connection.
@@ -68,22 +63,18 @@ class AcceptGate:
 
     def accepted(self) -> None:
         """Record that a listener has accepted a connection."""
-        self._is_due = True
+        self.deadline_s = float("-inf")
 
     def failed(self, now_s: float) -> None:
         """Record that a listener has failed to accept one; it retries after _RETRY_S."""
-        self._is_due, self._due_s = True, now_s + _RETRY_S
+        self.deadline_s = now_s + _RETRY_S
 
     def rearm(self, now_s: float) -> None:
         """Let each listener accept one connection, if any has accepted one since the last call."""
-        if self._is_due and now_s >= self._due_s:
-            self._is_due, self._due_s = False, float("-inf")
+        if now_s >= self.deadline_s:
+            self.deadline_s = float("inf")
             for listener in self._entries:
                 self._rearm(listener)
-
-    def close(self) -> None:
-        """Forget the listeners, which are about to be closed."""
-        self._entries.clear()
 
     def _rearm(self, listener: int) -> None:
         epoll, data = self._entries[listener]

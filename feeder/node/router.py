@@ -285,7 +285,6 @@ class Router:
         """Close the socket; what is not sent within the linger is lost. Removes socket files."""
         if self.socket.closed:
             return
-        self._gate.close()
         if self.zap is not None:
             self.zap.close()
         # Not disable_monitor: it waits for libzmq's I/O thread, which blocks while the monitor's
