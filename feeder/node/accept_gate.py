@@ -1,10 +1,11 @@
-"""Makes libzmq's listeners accept one connection at a time, on permission.
+"""Makes libzmq's listeners accept one connection at a time, on permission and at a bounded rate.
 
 libzmq accepts connections as fast as they arrive, in its I/O thread, and aborts the process when an
 ipc listener runs out of descriptors (``ipc_listener_t::accept``, up to 4.3.5). A cap that is
 enforced after accepting comes too late for that. So a listener's entry in libzmq's epoll set is
 made one-shot: after one connection the kernel reports no other until ``rearm``, and further ones
-wait in the listener's backlog.
+wait in the listener's backlog. A token bucket bounds the rate, because a connection costs what a
+hundred messages cost.
 
 The entry is found in /proc/PID/fdinfo (``tfd``, see proc(5)). Invariant: one thread uses this
 object, and not after the listener is closed.
@@ -24,6 +25,10 @@ _FDS: Final = Path("/proc/self/fd")
 _EPOLL: Final = "anon_inode:[eventpoll]"
 _ENTRY: Final = re.compile(r"^tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)", re.M)
 _MODIFY: Final = 3  # EPOLL_CTL_MOD
+
+BURST: Final = 512
+CONNECTIONS_A_S: Final = 300
+"""2 % of a core; a cluster whose ranks all start at once takes some seconds."""
 
 _APPEAR_S: Final = 1.0
 """libzmq's I/O thread adds the entry as soon as it runs."""
@@ -46,6 +51,7 @@ class AcceptGate:
     def __init__(self) -> None:
         self._entries: dict[int, tuple[int, int]] = {}  # by listener: epoll set, and user data
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._earned_s = 0.0  # when the accepted connections are paid for, less the burst
         self.deadline_s = float("inf")
         """When ``rearm`` is due."""
 
@@ -61,16 +67,17 @@ class AcceptGate:
         self._rearm(listener)
         return True
 
-    def accepted(self) -> None:
-        """Record that a listener has accepted a connection."""
-        self.deadline_s = float("-inf")
+    def accepted(self, now_s: float) -> None:
+        """Record that a listener has accepted a connection; the next one may have to wait."""
+        self._earned_s = max(self._earned_s, now_s - BURST / CONNECTIONS_A_S) + 1 / CONNECTIONS_A_S
+        self.deadline_s = self._earned_s
 
     def failed(self, now_s: float) -> None:
         """Record that a listener has failed to accept one; it retries after _RETRY_S."""
         self.deadline_s = now_s + _RETRY_S
 
     def rearm(self, now_s: float) -> None:
-        """Let each listener accept one connection, if any has accepted one since the last call."""
+        """Let each listener accept one connection, if that is due."""
         if now_s >= self.deadline_s:
             self.deadline_s = float("inf")
             for listener in self._entries:

@@ -233,7 +233,7 @@ class Router:
         return min(self._connections.deadline_s, rearm_s)
 
     def run_due(self, now_s: float) -> None:
-        """Cut connections with too many unfinished bytes; accept again after a failure."""
+        """Cut connections with too many unfinished bytes; accept again after a failure or burst."""
         self._connections.run_due(now_s)
         self._make_room(now_s)
 
@@ -260,7 +260,7 @@ class Router:
             elif event == zmq.EVENT_ACCEPTED:
                 self.counters.connections_opened += 1
                 self._connections.opened(value, where, now_s)
-                self._gate.accepted()
+                self._gate.accepted(now_s)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._gate.failed(now_s)
             elif event == zmq.EVENT_DISCONNECTED:
