@@ -7,8 +7,7 @@
  * calls hold the GIL, so it is never used twice at a time. */
 static tjhandle decoder;
 
-PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args) {
-  (void)module;
+PyObject *feeder_decode_rgbx(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer jpeg, out;
   int width, height, stride;
   if (!PyArg_ParseTuple(args, "y*iiiw*", &jpeg, &width, &height, &stride, &out))

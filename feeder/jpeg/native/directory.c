@@ -9,8 +9,7 @@
 enum { SOURCE, SAMPLE, BYTES, PLACE, ENTRY_WORDS };
 #define PUBLISHED 1 /* lowest bit of the place, which is a multiple of 64 otherwise */
 
-PyObject *feeder_find_places(PyObject *module, PyObject *args) {
-  (void)module;
+PyObject *feeder_find_places(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer directory, hashes, samples, places;
   unsigned long long source;
   int probes;
@@ -49,8 +48,7 @@ PyObject *feeder_find_places(PyObject *module, PyObject *args) {
   return result;
 }
 
-PyObject *feeder_store_word(PyObject *module, PyObject *args) {
-  (void)module;
+PyObject *feeder_store_word(PyObject *Py_UNUSED(module), PyObject *args) {
   Py_buffer words;
   Py_ssize_t index;
   unsigned long long value;

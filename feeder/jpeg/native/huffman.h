@@ -1,43 +1,80 @@
-/* Huffman coding of DCT blocks as T.81 F.1.2 has it: counting, the best tables, and coding. */
+/* Huffman tables of JPEG (T.81 annex C) for writing and for reading codes, and the best ones (K.2).
+ *
+ * As in a DHT segment, a table is given as 16 counts, of the codes of 1 to 16 bits, and the symbols
+ * in the order of their codes. */
 #ifndef FEEDER_HUFFMAN_H
 #define FEEDER_HUFFMAN_H
 
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <jpeglib.h>
+#include "bits.h"
 
 #define DC_CATEGORIES 12 /* of a difference: 0 to 11 bits */
-#define AC_BITS_MAX 10
-#define BLOCK_BITS_MAX (DCTSIZE2 * 27) /* a code of 16 and a magnitude of 11 bits for each */
 
-/* How often each symbol is coded, by Huffman table; `bad` once a value is out of baseline's range. */
-typedef struct {
-  long dc[NUM_HUFF_TBLS][256], ac[NUM_HUFF_TBLS][256];
-  int bad;
-} symbol_counts;
-
-/* A Huffman table the way a coder wants it. */
+/* By symbol; a symbol without a code has 0 bits. */
 typedef struct {
   uint16_t code[256];
   uint8_t bits[256];
 } code_table;
 
-/* Bits, most significant first, written to memory that is known to have room for them. */
 typedef struct {
-  unsigned char *out;
-  uint64_t pending; /* the low `count` bits, under 32 between calls */
-  unsigned count;
-} bit_writer;
+  uint16_t quick[256]; /* by the next 8 bits: length << 8 | symbol; 0 where the code is longer */
+  uint16_t steps[256]; /* likewise what `step_of` returns for an AC symbol */
+  uint32_t end[17];    /* by length: codes of it, followed by any bits, are below this 16-bit value */
+  int32_t offset[17];  /* by length: what such a code is added to for its position in `symbols` */
+  const unsigned char *symbols;
+} decode_table;
 
-void count_block(const JCOEF *block, int previous_dc, symbol_counts *counts, int dc, int ac);
-void best_table(JHUFF_TBL *table, const long *counts);
-void make_code_table(code_table *codes, const JHUFF_TBL *table);
-void code_block(bit_writer *writer, const JCOEF *block, int previous_dc, const code_table *dc,
-                const code_table *ac);
-void code_empty_block(bit_writer *writer, const code_table *dc, const code_table *ac);
-/* Writes what is pending, zeros up to a whole byte after it. */
-void flush_bits(bit_writer *writer);
+/* Makes the counts and symbols of the table of least total length for how often each of 256 symbols
+ * is coded. No code has only ones. */
+void make_best_table(unsigned char *counts, unsigned char *symbols, const long *frequencies);
+
+void make_code_table(code_table *codes, const unsigned char *counts, const unsigned char *symbols);
+
+/* Keeps a pointer to `symbols`. Returns 0 where there are more codes than symbols or than bits. */
+int make_decode_table(decode_table *table, const unsigned char *counts,
+                      const unsigned char *symbols, size_t symbol_count);
+
+/* The category of a coefficient or difference (T.81 F.1.2.1). */
+static inline unsigned magnitude_bits(int value) {
+  return value == 0 ? 0 : 32 - (unsigned)__builtin_clz((unsigned)(value < 0 ? -value : value));
+}
+
+/* A symbol and, after it, the low `size` bits of the value, or of one less where it is negative. */
+static inline void put_symbol(bit_writer *w, const code_table *codes, unsigned symbol, int value,
+                              unsigned size, scan_form form) {
+  unsigned low = (unsigned)(value < 0 ? value - 1 : value) & ((1u << size) - 1);
+  put_bits(w, (uint64_t)codes->code[symbol] << size | low, codes->bits[symbol] + size, form);
+}
+
+/* The symbol at the top of `bits`; its code's length goes to `length`, 0 where there is none. */
+static inline unsigned symbol_at(const decode_table *table, uint64_t bits, unsigned *length) {
+  unsigned next = (unsigned)(bits >> 48), quick = table->quick[next >> 8];
+  if (quick != 0) {
+    *length = quick >> 8;
+    return quick & 255;
+  }
+  for (unsigned n = 9; n <= 16; n++)
+    if (next < table->end[n]) {
+      *length = n;
+      return table->symbols[(int32_t)(next >> (16 - n)) + table->offset[n]];
+    }
+  *length = 0;
+  return 0;
+}
+
+/* The bits of an AC symbol's code and magnitude, and << 8 how many coefficients it stands for. */
+static inline unsigned step_of(unsigned symbol, unsigned length) {
+  unsigned size = symbol & 15, coefficients = (symbol >> 4) + 1;
+  return (length + size) | (size == 0 && symbol != 0xF0 ? 64 : coefficients) << 8;
+}
+
+/* The step of the AC symbol at the top of `bits`; 0 where there is none. */
+static inline unsigned step_at(const decode_table *table, uint64_t bits) {
+  unsigned step = table->steps[bits >> 56];
+  if (__builtin_expect(step == 0, 0)) {
+    unsigned length, symbol = symbol_at(table, bits, &length);
+    step = length == 0 ? 0 : step_of(symbol, length);
+  }
+  return step;
+}
 
 #endif

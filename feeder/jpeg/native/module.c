@@ -31,26 +31,21 @@ static int add_address(PyObject *module, const char *name, uintptr_t address) {
   return status;
 }
 
+#define TEXT_OF(macro) #macro
+#define TEXT(macro) TEXT_OF(macro)
+
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module == NULL)
     return NULL;
   feeder_jpeg_error = PyErr_NewException("feeder.jpeg._native.JpegError", PyExc_ValueError, NULL);
-  if (feeder_jpeg_error == NULL || PyModule_AddObjectRef(module, "JpegError", feeder_jpeg_error) < 0) {
-    Py_DECREF(module);
-    return NULL;
-  }
-#define TEXT_OF(macro) #macro
-#define TEXT(macro) TEXT_OF(macro)
-  if (PyModule_AddStringConstant(module, "LIBJPEG_TURBO_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0) {
-    Py_DECREF(module);
-    return NULL;
-  }
-  /* Where the loader found them, so that feeder.jpeg.loaded_libraries can look whose they are. */
-  if (add_address(module, "LIBJPEG_ADDRESS", (uintptr_t)jpeg_CreateDecompress) < 0 ||
-      add_address(module, "TURBOJPEG_ADDRESS", (uintptr_t)tjDecompress2) < 0) {
-    Py_DECREF(module);
-    return NULL;
-  }
+  /* The addresses are those that the loader found: feeder.jpeg.loaded_libraries looks there for the
+   * libraries' versions. */
+  if (feeder_jpeg_error == NULL ||
+      PyModule_AddObjectRef(module, "JpegError", feeder_jpeg_error) < 0 ||
+      PyModule_AddStringConstant(module, "LIBJPEG_TURBO_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0 ||
+      add_address(module, "LIBJPEG_ADDRESS", (uintptr_t)jpeg_CreateDecompress) < 0 ||
+      add_address(module, "TURBOJPEG_ADDRESS", (uintptr_t)tjDecompress2) < 0)
+    Py_CLEAR(module);
   return module;
 }

@@ -7,12 +7,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* Zero bytes that end a blob, so that its scan can be read in words. */
-#define SCAN_SLACK_BYTES 8
-/* Zero bytes after a joined JPEG: libjpeg-turbo takes its fast Huffman decoder only while 512 bytes
- * for each block of an MCU, at most ten, are left (jdhuff.c). */
-#define DECODER_SLACK_BYTES 5120
-
 extern PyObject *feeder_jpeg_error; /* feeder.jpeg._native.JpegError; args: (kind, reason) */
 
 PyObject *feeder_tile_jpeg(PyObject *module, PyObject *args);

@@ -43,9 +43,7 @@ static int count_versions(void) {
 #endif
 }
 
-PyObject *feeder_resize_versions(PyObject *module, PyObject *args) {
-  (void)module;
-  (void)args;
+PyObject *feeder_resize_versions(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args)) {
   int count = count_versions();
   PyObject *names = PyTuple_New(count);
   for (int v = 0; names != NULL && v < count; v++) {
@@ -127,9 +125,8 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
   return 1;
 }
 
-PyObject *feeder_resize_pack(PyObject *module, PyObject *args) {
+PyObject *feeder_resize_pack(PyObject *Py_UNUSED(module), PyObject *args) {
   static scratch across, down;
-  (void)module;
   Py_buffer picture, out;
   Py_ssize_t stride, width, height;
   float left, top, right, bottom;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define BATCH_PAIRS 4 /* pairs of rows that are resampled across together */
 
 /* Memory that is kept from call to call, behind the GIL; only its owner names it. */

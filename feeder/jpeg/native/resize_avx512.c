@@ -9,7 +9,6 @@
 #include <immintrin.h>
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vbmi,avx512vnni")))
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define VALUES 0x5555555555555555 /* the low byte of each int16: the high one is 0 */
 #define SECOND_BYTES 0x2222222222222222
 #define THIRD_BYTES 0x4444444444444444

@@ -65,7 +65,6 @@ void down_portable(const resize_job *job, const int32_t *const *rows, const int3
 
 #if defined(__x86_64__)
 #define AVX2 __attribute__((target("avx2")))
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 /* The low 16 bytes from one row, the high 16 from another. */
 AVX2 static ALWAYS_INLINE __m256i load_rows(const unsigned char *low, const unsigned char *high) {

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define MAX_WEIGHT_BITS 15 /* of an int16 without its sign */
 #define MAX_PRECISION 22
 #define KEEP_BYTES (4u << 20) /* more than this is given back when less is asked for */
