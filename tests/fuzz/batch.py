@@ -137,7 +137,7 @@ def _limit_memory(room_bytes: int) -> None:
 
 
 def _load_extension(path: str) -> None:
-    import feeder
+    import feeder.jpeg
 
     spec = importlib.util.spec_from_file_location("feeder.jpeg._native", path)
     assert spec is not None
