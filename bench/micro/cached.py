@@ -19,7 +19,7 @@ from feeder.sample.cache_plan import (
     CachePlan,
     DecodedSize,
     FillAllowance,
-    place_bytes,
+    aligned_bytes,
     plan_cache,
 )
 from feeder.sample.reader import SampleReader
@@ -43,7 +43,7 @@ class CachedReaders:
         self._dataset, self._recipe = dataset, recipe
         records = dataset.read_records(samples)
         pictures_bytes = [
-            place_bytes(4 * width * height)
+            aligned_bytes(4 * width * height)
             for width, height in records[["width", "height"]].tolist()
         ]
         self._size = DecodedSize(samples=len(samples), picture_bytes=float(np.mean(pictures_bytes)))

@@ -1,4 +1,4 @@
-"""From the bytes of a JPEG to pixels, and back: re-coding, decoding, resizing; the part in C.
+"""JPEG bytes to pixels: lossless re-coding, decoding, resizing; the C extension.
 
 May import: errors, remedies, plan.
 """

@@ -63,13 +63,13 @@ def resize_pack(
     /,
 ) -> None: ...
 def resize_versions() -> tuple[str, ...]: ...
-def find_places(
+def find_offsets(
     directory: Buffer,
     source: int,
     hashes: Buffer,
     samples: Buffer,
     probes: int,
-    places: Buffer,
+    offsets: Buffer,
     /,
 ) -> None: ...
 def store_word(words: Buffer, index: int, value: int, /) -> None: ...

@@ -1,17 +1,17 @@
-"""Which tiles, and MCUs of them, a crop needs, and how they become one small valid JPEG.
+"""The tiles and MCUs that a crop needs, joined into one small valid JPEG.
 
-The invariant: decoding the joined JPEG gives, inside the box that was asked for, exactly the pixels
-that decoding the whole image gives. What it takes:
+Invariant: inside the requested box, decoding the joined JPEG gives exactly the pixels that decoding
+the whole image gives. This takes:
 
-* every MCU that the box touches and, where chroma is subsampled and upsampling therefore looks at
-  neighbours, those that one more decoded pixel on each side touches;
+* every MCU that the box touches, and with subsampled chroma also those that one more decoded pixel
+  on each side touches, because upsampling reads neighbours;
 * at the image's right and bottom edge, the true size in the header, because the decoder replicates
-  the last true chroma sample there;
+  the last chroma sample there;
 * a joined width of more than four decoded pixels wherever the image itself is wider, because
-  libjpeg upsamples chroma of one or two samples across in another way.
+  libjpeg upsamples chroma that is one or two samples wide differently.
 
-The geometry of a whole chunk is computed at once, in numpy; what is left for each sample is the
-joining, in ``native/join.c``: one run of bits a row, its first DC differences coded anew.
+The geometry of a whole chunk is computed at once, in numpy. Each sample is then joined in
+``native/join.c``: one run of bits for each row, whose first DC differences are coded again.
 """
 
 from dataclasses import dataclass
@@ -24,20 +24,20 @@ from feeder.jpeg import _native
 from feeder.jpeg.recode import SegmentLayout, Subsampling
 
 DECODER_SLACK_BYTES: Final = 5120
-"""Zero bytes that follow a joined JPEG, and that the decoder should be shown: libjpeg-turbo takes
-its fast Huffman decoder only while 512 bytes for each block of an MCU are left (jdhuff.c)."""
+"""Zero bytes after a joined JPEG, to be passed to the decoder with it: libjpeg-turbo uses its fast
+Huffman decoder only while 512 bytes for each block of an MCU remain (jdhuff.c)."""
 
 _ROW_ROOM_BYTES: Final = 64
 
 _MIN_DECODED_PX: Final = 5
 _CHROMA_REACH_PX: Final = np.zeros(len(Subsampling), np.int64)
 _CHROMA_REACH_PX[[Subsampling.S422, Subsampling.S420, Subsampling.S440]] = 1
-"""How far libjpeg's upsampling looks, by subsampling; that of 4:1:1 only replicates."""
+"""How far libjpeg's chroma upsampling reads, by subsampling; for 4:1:1 it only replicates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileGrids:
-    """The tile geometry of n samples; every field is int64 (n,), sizes are in source pixels."""
+    """The tile geometry of n samples; all int64 (n,), widths and heights in source pixels."""
 
     width: NDArray[np.int64]
     height: NDArray[np.int64]
@@ -77,7 +77,7 @@ _RECORD_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileWindows:
-    """Rectangles of MCUs of n samples, and the pixels that decoding them gives; int64 (n,) all."""
+    """A rectangle of MCUs for each of n samples, and the pixels that it covers; all int64 (n,)."""
 
     first_mcu: NDArray[np.int64]
     end_mcu: NDArray[np.int64]
@@ -88,7 +88,7 @@ class TileWindows:
     """Left edge in source pixels; a multiple of an MCU's width."""
     y: NDArray[np.int64]
     width: NDArray[np.int64]
-    """Of the joined JPEG, in source pixels, cut to the image's edge; so is the height."""
+    """Of the joined JPEG, in source pixels, clipped to the image; likewise the height."""
     height: NDArray[np.int64]
 
 
@@ -102,8 +102,8 @@ def cover_boxes(
 ) -> TileWindows:
     """Return the MCUs that decode to the exact pixels of [first_x, end_x) × [first_y, end_y).
 
-    All are (n,) and in source pixels; a box may reach past its image and is cut to it. ``scales``
-    are the DCT denominators, 1, 2, 4 or 8.
+    All are (n,) and in source pixels; a box may reach past its image and is clipped to it.
+    ``scales`` are the DCT denominators, 1, 2, 4 or 8.
     """
     reach = grids.chroma_reach_px * scales
     mcu_w, mcu_h, tile_mcus = grids.mcu_width_px, grids.mcu_height_px, grids.tile_mcus
@@ -119,7 +119,7 @@ def cover_boxes(
     more_right = np.maximum(-(-(missing - more_left * mcu_w) // mcu_w), 0)
     first_mcu -= more_left
     end_mcu = np.minimum(end_mcu + more_right, mcus)
-    # Up to a cut within a tile its codes are read one more time.
+    # A tile that is cut has its codes read twice up to the cut.
     is_whole = (2 * (end_mcu % tile_mcus) > tile_mcus) | (end_mcu == mcus)
     end_mcu = np.where(is_whole, -(-end_mcu // tile_mcus) * tile_mcus, end_mcu)
 
@@ -137,7 +137,7 @@ def cover_boxes(
 
 
 def joined_room_bytes(blob_bytes: int, tile_rows: int) -> int:
-    """Return a size of ``out`` that ``join_segments`` needs at most."""
+    """Return an upper bound for the size of ``join_segments``'s output."""
     return 2 * blob_bytes + _ROW_ROOM_BYTES * tile_rows + DECODER_SLACK_BYTES
 
 
@@ -145,9 +145,9 @@ join_segments = _native.join_segments
 """Write a window's tiles as one valid baseline JPEG into ``out``; return its length in bytes.
 
 Takes the sample's blob, the fields of its SegmentLayout, the window (first_mcu, end_mcu, first_row,
-end_row, width, height; the size of the JPEG in pixels) and ``out``, of which
-``joined_room_bytes`` are enough. DECODER_SLACK_BYTES zero bytes follow the JPEG. Raises ValueError
-where the blob does not hold what its layout says; nothing outside of either buffer is touched.
+end_row, and the width and height of the JPEG in pixels) and ``out`` of ``joined_room_bytes``.
+DECODER_SLACK_BYTES zero bytes follow the JPEG. Raises ValueError where the blob does not match its
+layout; never reads or writes outside of either buffer.
 """
 
 
@@ -156,7 +156,7 @@ def whole_jpeg(
 ) -> bytes:
     """Return all tiles as an ordinary JPEG: the source's coefficients, no restart markers.
 
-    Raises ValueError where the blob does not hold what its layout says.
+    Raises ValueError where the blob does not match its layout.
     """
     mcus, rows = layout.tile_columns * layout.tile_mcus, layout.tile_rows
     out = np.empty(joined_room_bytes(len(blob), rows), np.uint8)
@@ -165,13 +165,13 @@ def whole_jpeg(
 
 
 check_segments = _native.check_segments
-"""Read every code of a blob's scan and compare what the tables say of each segment.
+"""Read every code of a blob's scan and compare each segment with the tables.
 
-Takes the blob, the fields of its SegmentLayout and the MCUs of a row. Raises ValueError
-that names the first segment that is not as its tables say.
+Takes the blob, the fields of its SegmentLayout and the number of MCUs in a row. Raises ValueError
+naming the first segment that differs from its tables.
 """
 
 
 def layout_of(record: np.void) -> SegmentLayout:
-    """Return the layout that a record of dtype ``feeder.dataset.format.RECORD`` gives."""
+    """Return the layout in a record of dtype ``feeder.dataset.format.RECORD``."""
     return SegmentLayout(*(int(record[name]) for name in SegmentLayout._fields))

@@ -1,8 +1,8 @@
-"""From a JPEG to RGBX pixels in a buffer of ours: TurboJPEG, through one decoder that is kept.
+"""JPEG to RGBX pixels in a given buffer, with one TurboJPEG decoder for the life of the process.
 
-PyTurboJPEG makes and destroys a decoder for every image, reads the header twice and crosses into C
-a dozen times; ``decode_rgbx`` makes the one call that matters, which takes half of the time where
-little else is left (32 × 16 pixels: 19 µs against 40). ``decode_rgbx_reference`` is PyTurboJPEG.
+PyTurboJPEG creates and destroys a decoder for every image, reads the header twice and makes a dozen
+calls into C. ``decode_rgbx`` makes one, which halves the time of a small image (32 × 16 pixels:
+19 µs against 40). ``decode_rgbx_reference`` is PyTurboJPEG.
 """
 
 import warnings
@@ -26,11 +26,11 @@ def decode_rgbx(
     """Decode a JPEG of ``width`` × ``height`` pixels at 1/``scale`` size into ``out``.
 
     ``scale`` is 1, 2, 4 or 8 (the scaled IDCT); ``out`` then has ceil(height/scale) rows, one every
-    ``stride_bytes``, of 4 * ceil(width/scale) bytes. The IDCT is the accurate one, chroma is
-    interpolated as libjpeg does by default. Raises ValueError with TurboJPEG's sentence where the
-    JPEG is damaged or as little as questionable, or ``out`` is too small.
+    ``stride_bytes``, of 4 * ceil(width/scale) bytes. The IDCT is the accurate one; chroma is
+    interpolated as libjpeg does by default. Raises ValueError with TurboJPEG's message for any
+    error or warning about the JPEG, and where ``out`` is too small.
 
-    ``feeder.jpeg.scratch.Scratch.take_picture`` gives the room in which this is fastest.
+    Decoding into ``feeder.jpeg.scratch.Scratch.take_picture`` is fastest.
     """
     _native.decode_rgbx(jpeg, -(-width // scale), -(-height // scale), stride_bytes, out)
 
@@ -49,7 +49,7 @@ def decode_rgbx_reference(
     stride_bytes: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Do what ``decode_rgbx`` does through PyTurboJPEG."""
+    """Do what ``decode_rgbx`` does, through PyTurboJPEG."""
     width, height = -(-width // scale), -(-height // scale)
     try:
         with warnings.catch_warnings():

@@ -1,11 +1,11 @@
-"""Which Pillow this environment has, and which source formats it lacks.
+"""Which Pillow is installed, and which source formats it cannot read.
 
 Pillow-SIMD and plain Pillow both own the package ``PIL``, and pip lets one overwrite the files of
-the other: installing anything that needs Pillow (matplotlib, torchvision) does that to Pillow-SIMD.
-Both are then listed as installed. The checksum that pip recorded for the extension module decides
-whose files are there.
+the other: installing anything that needs Pillow (matplotlib, torchvision) overwrites Pillow-SIMD.
+pip then lists both. The checksum that it recorded for the extension module shows which one's files
+are there.
 
-Nothing here imports more of PIL than its extension module, so it costs a node process little.
+Only PIL's extension module is imported, so that a node process can afford the check.
 """
 
 import base64
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 _FORMATS: Final = {"libtiff": "compressed TIFFs", "libwebp": "WebP images"}
-"""Libraries that Pillow can be built without: the source files that need each."""
+"""By optional library of Pillow: the source files that need it."""
 
 _HEADER_PACKAGES: Final = {"libtiff": "libtiff-dev", "libwebp": "libwebp-dev"}
-"""The same libraries: the system package that has each one's headers."""
+"""By the same libraries: the system package with the headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class InstalledPillow:
     version: str
     is_simd: bool
     overwritten: str
-    """Version of the Pillow-SIMD that a plain Pillow lies over; empty where there is none."""
+    """Version of the Pillow-SIMD that plain Pillow has overwritten; empty if none."""
     missing: tuple[str, ...]
-    """Libraries of source formats that it was built without."""
+    """Optional libraries that it was built without."""
 
     def warnings(self) -> tuple[str, ...]:
-        """Return problems to fix, a line each."""
+        """Return one line for each problem, with its remedy."""
         lines: list[str] = []
         if not self.is_simd:
             found = f"plain Pillow {self.version} is installed in place of Pillow-SIMD"
@@ -46,7 +46,7 @@ class InstalledPillow:
                     "as installing a package that needs Pillow does"
                 )
             lines.append(
-                f"{found}: augmenting and packing are slower with it and can make other bytes; run "
+                f"{found}: augmenting and packing are slower and can give different bytes; run "
                 "`make setup`, which puts Pillow-SIMD back, and keep what needs Pillow in another "
                 "environment"
             )
@@ -60,13 +60,13 @@ class InstalledPillow:
 
 
 def remedy_for(*missing: str) -> str:
-    """Return how to get a Pillow that has the libraries ``missing``."""
+    """Return how to get a Pillow with the libraries ``missing``."""
     headers = " and ".join(_HEADER_PACKAGES[name] for name in missing)
     return f"install {headers} and build pillow-simd again (`make setup` does both)"
 
 
 def find_pillow() -> InstalledPillow:
-    """Look at the Pillow of this process; ImportError where there is none."""
+    """Inspect the Pillow of this process; ImportError if there is none."""
     import PIL
     from PIL import _imaging
 
@@ -87,7 +87,7 @@ def find_pillow() -> InstalledPillow:
 
 
 def missing_libraries() -> tuple[str, ...]:
-    """Return the libraries of source formats that Pillow was built without."""
+    """Return the optional libraries that Pillow was built without."""
     from PIL import _imaging
 
     has = {
@@ -105,7 +105,7 @@ def _find_distribution(name: str) -> Distribution | None:
 
 
 def _has_installed(distribution: Distribution, file: Path) -> bool:
-    """Return whether ``file`` is what pip put there for a distribution, by path and checksum."""
+    """Whether pip installed ``file`` for a distribution, by path and checksum."""
     for entry in distribution.files or ():
         if entry.name == file.name and entry.hash is not None:
             digest = hashlib.new(entry.hash.mode, file.read_bytes()).digest()

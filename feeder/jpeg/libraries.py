@@ -1,4 +1,4 @@
-"""What a worker sets up before its first sample: the allocator, and a look at its libraries."""
+"""Start-up of a worker: allocator settings, and checks of the libraries."""
 
 import ctypes
 import importlib.metadata
@@ -16,15 +16,15 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _MIB = 1 << 20
 
 _YMM_LOADS = (b"\xc5\xfe\x6f", b"\xc5\xfd\x6f")
-"""vmovdqu and vmovdqa to a 256-bit register: common in an AVX2 build, absent from an SSE4 one."""
+"""vmovdqu and vmovdqa to a 256-bit register: frequent in an AVX2 build, absent from an SSE4 one."""
 
 
 def tune_allocator() -> bool:
-    """Keep freed picture buffers in the process instead of giving them back after every image.
+    """Have malloc keep freed picture buffers instead of returning them to the system.
 
-    glibc serves blocks above 128 KiB with a fresh mmap each, so each resize pays for faulting its
-    buffers in: 313 µs against 177 for 300² → 224² where this was measured. Returns False where the
-    C library has no mallopt (musl); then everything works, slower.
+    glibc maps blocks above 128 KiB afresh, so each resize would pay the page faults of its buffers:
+    313 µs against 177 for 300² → 224², measured. Returns False where the C library has no mallopt
+    (musl), and images are then slower.
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
@@ -40,7 +40,7 @@ def tune_allocator() -> bool:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of everything that shapes a batch's bytes or speed, by name."""
+    """Return the versions of everything that affects a batch's bytes or speed, by name."""
     import numpy as np
 
     return {
@@ -54,7 +54,7 @@ def library_versions() -> dict[str, str]:
 
 
 def check_libraries() -> None:
-    """Raise ResourceError where a library is missing or was built for another CPU."""
+    """Raise ResourceError if a library is missing, does not load or was built for another CPU."""
     if importlib.util.find_spec("feeder.jpeg._native") is None:
         raise ResourceError(NO_C_PART)
     try:
@@ -70,11 +70,11 @@ def check_libraries() -> None:
         reason = " ".join(str(error).split())
         raise ResourceError(
             f"the daemon's libraries do not load ({reason}): install Pillow-SIMD again "
-            "(`make setup` does where a plain Pillow lies over it)"
+            "(`make setup` does where plain Pillow has overwritten it)"
         ) from None
     if not hasattr(Image.Image, "__arrow_c_array__"):
         raise ResourceError(
-            f"Pillow {pillow_version} is too old to lend its pixels: "
+            f"Pillow {pillow_version} is too old to share its pixels (no Arrow interface): "
             "install pillow-simd 11.2 or later (`make setup` does)"
         )
     try:
@@ -92,7 +92,7 @@ def check_libraries() -> None:
 
 
 def pillow_has_avx2() -> bool:
-    """Tell whether the installed Pillow's machine code uses AVX2; it has no flag that says so."""
+    """Whether the installed Pillow's machine code uses AVX2, which no flag of it shows."""
     from PIL import _imaging
 
     code = Path(_imaging.__file__).read_bytes()
@@ -100,7 +100,7 @@ def pillow_has_avx2() -> bool:
 
 
 def cpu_has_avx2(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Tell whether this machine's CPU has AVX2 (x86 only; False elsewhere)."""
+    """Whether this machine's CPU has AVX2 (x86 only; False elsewhere)."""
     try:
         return " avx2" in cpuinfo.read_text("utf-8", "replace")
     except OSError:
@@ -108,9 +108,9 @@ def cpu_has_avx2(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def library_warnings() -> tuple[str, ...]:
-    """Return what is wrong with the installed libraries though they work, a line each.
+    """Return one line for each problem of libraries that work nevertheless.
 
-    Libraries that are missing altogether are ``check_libraries``'s.
+    ``check_libraries`` reports missing ones.
     """
     try:
         return find_pillow().warnings()

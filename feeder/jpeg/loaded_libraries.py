@@ -1,9 +1,9 @@
-"""Which libjpeg-turbo this process runs: that of its memory, not of headers or other packages.
+"""Which version of libjpeg-turbo this process has loaded.
 
-libjpeg has no function that returns its version. The headers give the one that was compiled with,
-and Pillow the one that Pillow was compiled with, which may be a copy of its own. But each build of
-libjpeg-turbo contains a text such as "libjpeg-turbo version 2.1.5 (build 20230203)", so the mapping
-of the shared object that a function lies in gives the version of the code that runs.
+libjpeg has no function that returns its version. The headers have the version compiled with, and
+Pillow reports the one that Pillow was compiled with, possibly a bundled copy. But each build of
+libjpeg-turbo contains a text such as "libjpeg-turbo version 2.1.5 (build 20230203)", which is found
+by searching the memory of the shared object that one of its functions is in.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _MAPS: Final = Path("/proc/self/maps")
 
 @functools.cache
 def jpeg_turbo_version() -> str:
-    """Return the version that decodes and packs here: both where TurboJPEG has one of its own."""
+    """Return the version that decodes and packs, or both where TurboJPEG contains another one."""
     from feeder.jpeg import _native
 
     by_headers = f"{_native.LIBJPEG_TURBO_VERSION} by its headers"
@@ -29,18 +29,18 @@ def jpeg_turbo_version() -> str:
 
 @functools.cache
 def pillow_jpeg_turbo_version() -> str | None:
-    """Return the version that Pillow runs; None where it does not name one."""
+    """Return the version that Pillow runs; None if unknown."""
     from PIL import _imaging
 
     try:
         function = ctypes.CDLL(_imaging.__file__).jpeg_CreateDecompress
-    except (OSError, AttributeError):  # linked into Pillow without its names
+    except (OSError, AttributeError):  # linked into Pillow without symbols
         return None
     return version_at(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def version_at(address: int, maps: Path = _MAPS) -> str | None:
-    """Return the version of the libjpeg-turbo whose code is at ``address``; None if it has none."""
+    """Return the version of the libjpeg-turbo with code at ``address``; None if it is none."""
     try:
         mappings = [_Mapping(line) for line in maps.read_text("utf-8", "replace").splitlines()]
     except OSError:
@@ -57,7 +57,7 @@ def version_at(address: int, maps: Path = _MAPS) -> str | None:
 
 
 class _Mapping:
-    """A line of /proc/self/maps; ``file`` is its device, inode and path."""
+    """A line of /proc/self/maps; ``file`` is device, inode and path."""
 
     __slots__ = ("end", "file", "is_readable", "start")
 

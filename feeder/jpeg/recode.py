@@ -1,11 +1,11 @@
 """Lossless re-coding of JPEGs into tiled ones.
 
-A tiled JPEG is a baseline JPEG whose *segments*, the codes of a few MCUs of one MCU row each, can
-be found, and so a rectangle of tiles cut out, without decoding anything: beside it stand the length
-of each segment and the DC coefficients that prediction has reached after it (``crop_decode``).
-Only the entropy coding changes: coefficients and quantisation tables stay as they are, Huffman
-tables are made anew for the image. The work is done in ``native/recode.c`` with
-libjpeg-turbo's transcoding calls; ``jpegtran`` does the like and is what the tests compare it to.
+A *segment* has the codes of a few MCUs of one MCU row. A tiled JPEG is a baseline JPEG with a table
+of its segments: the length of each, and the DC coefficients that prediction has reached after it.
+So a rectangle of tiles can be cut out without decoding (``crop_decode``). Only the entropy coding
+changes: coefficients and quantisation tables stay as they are, Huffman tables are optimised for the
+image. ``native/recode.c`` does the work with libjpeg-turbo's transcoding calls; tests compare it
+with ``jpegtran``.
 
 Reference: ITU-T T.81 (JPEG), annex F.
 """
@@ -18,7 +18,7 @@ from feeder.errors import DatasetError
 from feeder.jpeg import _native
 
 TILE_WIDTHS_PX = (16, 32, 64, 128)
-PIXELS_MAX: Final = 100_000_000  # of a sample; 300 MB as RGB, the bound of a bomb
+PIXELS_MAX: Final = 100_000_000  # of a sample, 300 MB as RGB: bounds decompression bombs
 
 
 class Subsampling(enum.IntEnum):
@@ -36,8 +36,8 @@ class Subsampling(enum.IntEnum):
 class RecodeError(DatasetError):
     """Raised when a JPEG cannot be re-coded without loss.
 
-    ``kind`` is one of "truncated", "corrupt", "unsupported" (TurboJPEG or baseline JPEG has no such
-    thing), "cmyk" (four components) and "too-large"; ``reason`` is libjpeg's or our own sentence.
+    ``kind`` is one of "truncated", "corrupt", "unsupported" (by TurboJPEG or baseline JPEG), "cmyk"
+    (four components) and "too-large"; ``reason`` is libjpeg's or Feeder's message.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -47,7 +47,7 @@ class RecodeError(DatasetError):
 
 
 class SegmentLayout(NamedTuple):
-    """What finding a sample's segments takes; the first arguments of ``join_segments``."""
+    """Where a sample's segments are; the first arguments of ``join_segments``."""
 
     tile_columns: int
     tile_rows: int
@@ -63,7 +63,7 @@ class SegmentLayout(NamedTuple):
 
     @property
     def tables_bytes(self) -> int:
-        """Where the JPEG's header begins in the blob."""
+        """Offset of the JPEG's header in the blob."""
         length, *predictions = self.table_bits.to_bytes(4, "little")
         segments = self.tile_columns * self.tile_rows
         return -(-segments * length // 8) - (-segments * sum(predictions) // 8)
@@ -71,10 +71,10 @@ class SegmentLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledJpeg:
-    """A tiled JPEG as a shard holds it, and its geometry."""
+    """A tiled JPEG as stored in a shard, and its geometry."""
 
     blob: bytes
-    """Segment lengths, DC predictions, header, scan: README.md beside this module has the bytes."""
+    """Segment lengths, DC predictions, header, scan: see "Blob" in feeder/README.md."""
     layout: SegmentLayout
     width: int
     height: int
@@ -115,8 +115,8 @@ def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
 
 
 def transform_jpeg(source: bytes, orientation: int) -> bytes | None:
-    """Apply an EXIF orientation (1..8) to a JPEG's coefficients; None where that would lose any.
+    """Apply an EXIF orientation (1..8) to a JPEG's coefficients; None where that would lose some.
 
-    It loses something when a side that moves is no multiple of the MCU size.
+    It would where a side that moves is no multiple of the MCU size.
     """
     return _native.transform_jpeg(source, orientation)

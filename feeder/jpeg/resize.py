@@ -1,12 +1,12 @@
-"""From a decoded picture to the bytes that travel: resize, mirror, pack in the recipe's layout.
+"""Resize, mirror and pack a decoded picture in the recipe's layout.
 
 The usual layout is int8, HWC, RGB, value − 128: a symmetric range is what the accelerators' first
-layer takes, and a byte a value is a quarter of float32 on the wire; the client's normalisation adds
+layer takes, and a byte a value is a quarter of float32 on the wire. The client's normalisation adds
 the 128 back.
 
-``resize_pack`` is the product's, in C: one pass over rows instead of four over pictures. It follows
-Pillow-SIMD's arithmetic to the bit, whichever of its VERSIONS this CPU runs, so its result depends
-neither on the CPU nor on which Pillow is installed; ``resize_pack_reference`` is Pillow itself.
+``resize_pack`` is in C: one pass over rows instead of four over pictures. It follows Pillow-SIMD's
+arithmetic to the bit in each of its VERSIONS, so its result depends neither on the CPU nor on which
+Pillow is installed. ``resize_pack_reference`` is Pillow itself.
 """
 
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from feeder.jpeg import _native
 from feeder.plan.packing import Pixels
 
 SLACK_BYTES = 12
-"""What must be readable after a picture's last pixel: vector loads reach past it."""
+"""Bytes that must be readable after a picture's last pixel: vector loads reach past it."""
 
 VERSIONS: Final = _native.resize_versions()
 """The versions of ``resize_pack`` that this CPU runs, the fastest last."""
@@ -55,17 +55,16 @@ def resize_pack(
     """Resize ``box`` of an RGBX picture into ``out``, antialiased.
 
     ``picture`` is flat: rows of ``stride_bytes``, of which ``width`` pixels count, and SLACK_BYTES
-    after the last. ``box`` is (left, top, right, bottom) in pixels, kept as float32 as Pillow does;
-    the filter may look at pixels around it, but at none outside of the picture.
+    after the last. ``box`` is (left, top, right, bottom) in pixels, kept as float32 as in Pillow;
+    the filter also reads pixels around it, within the picture.
 
     Where the picture is a window of a larger one, its first pixel is ``origin`` (x, y) there, and
     ``box`` is in pixels of the larger one. The result is that of resizing the larger one, to the
-    bit, as long as the window has every pixel that the filter looks at.
+    bit, provided that the window has every pixel that the filter reads.
 
     ``out`` is C-contiguous, (size, size, channels), or (channels, size, size) where ``planar``. It
-    holds values − 128 as int8, or values as uint8; of four channels the last is all 0. ``version``
-    is one of VERSIONS, by default the last. Raises ValueError where the box, a size or an option
-    does not fit.
+    holds values − 128 as int8, or values as uint8; a fourth channel is all 0. ``version`` is one of
+    VERSIONS, by default the last. Raises ValueError where the box, a size or an option is invalid.
     """
     _native.resize_pack(
         picture,

@@ -28,7 +28,7 @@ from feeder.process.log_lines import start_logging
 from feeder.process.path_text import path_from_bytes
 from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
-from feeder.sample.cache_plan import DecodedSize, place_bytes, plan_cache
+from feeder.sample.cache_plan import DecodedSize, aligned_bytes, plan_cache
 from feeder.security.keys import read_secret_key
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
@@ -145,6 +145,6 @@ def measure_pictures(dataset: Dataset) -> DecodedSize:
     with contextlib.suppress(DatasetError):
         for sample_id in range(min(_MEASURED_RECORDS, dataset.layout.samples)):
             record = dataset.read_records(np.array([sample_id]))[0]
-            sizes_bytes.append(place_bytes(4 * int(record["width"]) * int(record["height"])))
+            sizes_bytes.append(aligned_bytes(4 * int(record["width"]) * int(record["height"])))
     mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
     return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)

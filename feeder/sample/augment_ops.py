@@ -1,9 +1,9 @@
-"""The operations on a picture that augmentations are made of, on Pillow images of mode RGB.
+"""The operations of augmentations, on Pillow images of mode RGB.
 
-They are what torchvision does to Pillow images, to the bit of ``PIL.ImageEnhance`` and
-``PIL.ImageOps`` as Pillow-SIMD has them. Brightness and contrast blend with a picture of one level,
-which a table does in half of the time. What moves pixels takes the nearest one and fills with
-black, as torchvision's RandAugment does unless told otherwise.
+They equal torchvision's on Pillow images, to the bit of Pillow-SIMD's ``ImageEnhance`` and
+``ImageOps``. Brightness and contrast blend with a picture of one level, which a table does in half
+of the time. Geometric operations take the nearest pixel and fill with black, as torchvision's
+RandAugment does by default.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,16 +20,16 @@ _BLACK: Final = (0, 0, 0)
 
 
 def apply_steps(image: Image.Image, steps: Iterable[Step]) -> Image.Image:
-    """Return the image after all steps, in their order."""
+    """Return the image after all steps, in order."""
     for operation, amount in steps:
         image = _OPERATIONS[operation](image, amount)
     return image
 
 
 def _blend_level(image: Image.Image, level: int, factor: float) -> Image.Image:
-    """Do Image.blend with a picture of one grey level: ``level + factor * (value - level)``.
+    """Image.blend with a picture of one grey level: ``level + factor * (value - level)``.
 
-    As there it is computed in float32, clipped to 0 .. 255, and loses its fraction.
+    As there it is computed in float32, clipped to 0 .. 255 and truncated.
     """
     grey = np.float32(level)
     mixed = grey + np.float32(factor) * (_LEVELS - grey)
@@ -54,8 +54,8 @@ def _sharpen(image: Image.Image, factor: float) -> Image.Image:
     return ImageEnhance.Sharpness(image).enhance(factor)
 
 
-def _turn_hue(image: Image.Image, turns: float) -> Image.Image:
-    """Turn the hue, which has 256 steps; torchvision scales by 255 and drops the fraction."""
+def _shift_hue(image: Image.Image, turns: float) -> Image.Image:
+    """Shift the hue, which has 256 steps; torchvision scales by 255 and truncates."""
     shift = int(turns * 255)
     table = [(level + shift) & 255 for level in _SAME]
     return image.convert("HSV").point(table + _SAME + _SAME).convert("RGB")
@@ -70,7 +70,7 @@ def _posterise(image: Image.Image, bits: float) -> Image.Image:
 
 
 def _solarise(image: Image.Image, threshold: float) -> Image.Image:
-    # Pillow's signature wants a whole number, its code compares; torchvision hands on the float.
+    # ImageOps.solarize is annotated with int but only compares; torchvision passes a float.
     return image.point([level if level < threshold else 255 - level for level in _SAME] * 3)
 
 
@@ -87,23 +87,23 @@ def _rotate(image: Image.Image, degrees: float) -> Image.Image:
 
 
 def _shear_x(image: Image.Image, amount: float) -> Image.Image:
-    return _move(image, (1.0, amount, 0.0, 0.0, 1.0, 0.0))
+    return _transform(image, (1.0, amount, 0.0, 0.0, 1.0, 0.0))
 
 
 def _shear_y(image: Image.Image, amount: float) -> Image.Image:
-    return _move(image, (1.0, 0.0, 0.0, amount, 1.0, 0.0))
+    return _transform(image, (1.0, 0.0, 0.0, amount, 1.0, 0.0))
 
 
 def _translate_x(image: Image.Image, pixels: float) -> Image.Image:
-    return _move(image, (1.0, 0.0, -pixels, 0.0, 1.0, 0.0))
+    return _transform(image, (1.0, 0.0, -pixels, 0.0, 1.0, 0.0))
 
 
 def _translate_y(image: Image.Image, pixels: float) -> Image.Image:
-    return _move(image, (1.0, 0.0, 0.0, 0.0, 1.0, -pixels))
+    return _transform(image, (1.0, 0.0, 0.0, 0.0, 1.0, -pixels))
 
 
-def _move(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
-    """Show at (x, y) the source's (m0 x + m1 y + m2, m3 x + m4 y + m5)."""
+def _transform(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
+    """Return an image with the source's pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) at (x, y)."""
     return image.transform(
         image.size,
         Image.Transform.AFFINE,
@@ -127,6 +127,6 @@ _OPERATIONS: Final[dict[Operation, Callable[[Image.Image, float], Image.Image]]]
     "solarise": _solarise,
     "autocontrast": _autocontrast,
     "equalise": _equalise,
-    "hue": _turn_hue,
+    "hue": _shift_hue,
     "greyscale": _grey,
 }

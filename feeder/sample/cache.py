@@ -1,15 +1,15 @@
-"""What the decoded cache is to one dataset and recipe: whole pictures, or rows that never change.
+"""What the decoded cache holds for a dataset and recipe: whole pictures, or finished rows.
 
-    a recipe that draws       DecodedPictures: RGBX pixels of whole images, any crop of which is
+    a random recipe           DecodedPictures: RGBX pixels of whole images, from which any crop is
                               resized as if it had just been decoded
-    one that does not         PackedRows: the finished rows of a batch, copied as they are
+    a deterministic one       PackedRows: the finished rows of a batch, copied as they are
 
-Both are found by (what they are made from, sample id) alone, so sessions that agree on that share
-them, and a dataset under two names has them once. Invariant: a row that comes out of the cache has
-the bytes that making it anew would give.
+The key is (source, sample id), where the source is the dataset's fingerprint and, for rows, the
+recipe. So sessions share entries, and a dataset served under two names is cached once. Invariant: a
+row from the cache has the bytes that making it again would give.
 
-Pictures are kept as RGBX, as they are decoded and resized. RGB would take a quarter less, and cost
-either a pass over all of the crop for each row or a second version of each of the resizing passes.
+Pictures are kept as RGBX, as they are decoded and resized. RGB would save a quarter of the memory,
+and need either another pass over each crop or a second version of each of the resizing passes.
 """
 
 import hashlib
@@ -39,13 +39,13 @@ NON_RANDOM_FIELDS: Final = frozenset(
         *("dct_scaling", "interpolation", "packing"),
     }
 )
-"""Fields of a recipe that draw nothing once the crop is central and the flip certain."""
+"""Fields of a recipe without random effect if the crop is central and the flip certain."""
 
 COUNTS: Final = ("hits", "misses", "fills")
 
 
 class _Part:
-    """The entries of one source in the cache, and what was done with them."""
+    """The entries of one source in the cache, and counts of their use."""
 
     def __init__(self, cache: DecodedCache, source: str, share: float) -> None:
         self._cache = cache
@@ -55,10 +55,10 @@ class _Part:
         self.hits = self.misses = self.fills = 0
 
     def _find(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return places (n,), -1 where there is nothing, and which samples are let in (n,)."""
+        """Return offsets (n,), -1 where there is nothing, and which samples are admitted (n,)."""
         hashes = self._hash(sample_ids)
-        places = self._cache.find(self._source, hashes, np.ascontiguousarray(sample_ids))
-        return places, hashes <= self._last_hash
+        offsets = self._cache.find(self._source, hashes, np.ascontiguousarray(sample_ids))
+        return offsets, hashes <= self._last_hash
 
     def _claim(self, sample_id: int, size_bytes: int) -> int | None:
         hash_word = int(self._hash(np.array([sample_id]))[0])
@@ -76,30 +76,30 @@ class _Part:
 
 
 class WholeImage(NamedTuple):
-    """An image that is to be decoded whole: its size in pixels, and where its crop's window is."""
+    """An image to be decoded whole: its size in pixels, and where its crop's window is."""
 
     width: int
     height: int
     x: int
     y: int
     size_bytes: int
-    """Of its rows, with what resizing may read after them."""
+    """Of its rows and the slack after them that resizing may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoundPictures:
-    """What there is of n samples, by their positions 0 .. n - 1."""
+    """Which of n samples are in the cache, by position 0 .. n - 1."""
 
     hits: list[tuple[int, NDArray[np.uint8], int]]
     """Position, the crop's window in the cache, and the stride of its rows in bytes."""
-    left: NDArray[np.int64]
+    missing: NDArray[np.int64]
     """Positions of the others."""
-    wholes: list[WholeImage | None]
-    """For each of these, what to decode for the cache too; None where that is its window alone."""
+    fills: list[WholeImage | None]
+    """For each missing one, the whole image if it is to fill the cache; None: only its window."""
 
 
 class DecodedPictures(_Part):
-    """Whole images of a dataset as RGBX rows; ``share`` of them are let in."""
+    """Whole images of a dataset as RGBX rows; ``share`` of them are admitted."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class DecodedPictures(_Part):
         share: float,
         allowance: FillAllowance | None = None,
     ) -> None:
-        """``allowance`` bounds what filling takes; by default as ``FillAllowance`` has it."""
+        """``allowance`` bounds the time spent on filling."""
         super().__init__(cache, f"pictures of {dataset_fingerprint}", share)
         self._allowance = allowance or FillAllowance(share)
 
@@ -119,31 +119,31 @@ class DecodedPictures(_Part):
         windows: TileWindows,
         scales: NDArray[np.int64],
     ) -> FoundPictures:
-        """Return what is here of n samples, and which of the others are to be decoded whole.
+        """Return which of n samples are cached, and which of the others to decode whole.
 
-        A crop at another scale than 1 comes from its tiles whether its image is here or not: the
-        scaled IDCT has other pixels.
+        A crop at another scale than 1 is a miss even if its image is cached: the scaled IDCT gives
+        different pixels.
         """
-        places, let_in = self._find(sample_ids)
-        is_hit = (places >= 0) & (scales == 1)
+        offsets, is_admitted = self._find(sample_ids)
+        is_hit = (offsets >= 0) & (scales == 1)
         strides = -(-4 * grids.width // ROW_BYTES) * ROW_BYTES
-        starts = places + windows.y * strides + 4 * windows.x
+        starts = offsets + windows.y * strides + 4 * windows.x
         ends = starts + strides * (windows.height - 1) + 4 * windows.width + SLACK_BYTES
-        hits, left = np.flatnonzero(is_hit), np.flatnonzero(~is_hit)
+        hits, missing = np.flatnonzero(is_hit), np.flatnonzero(~is_hit)
         self.hits += len(hits)
-        self.misses += len(left)
+        self.misses += len(missing)
         needed_px = windows.width * windows.height
         saved_px = float(needed_px[hits].sum())
         self._allowance.earn(float(needed_px.sum()) - saved_px, saved_px)
-        wholes: list[WholeImage | None] = [None] * len(left)
-        may_fill = (let_in & (places < 0) & (scales == 1))[left]
+        fills: list[WholeImage | None] = [None] * len(missing)
+        may_fill = (is_admitted & (offsets < 0) & (scales == 1))[missing]
         for at in np.flatnonzero(may_fill).tolist():
-            row = left[at]
+            row = missing[at]
             width, height = int(grids.width[row]), int(grids.height[row])
             if self._allowance.spend(width * height, int(needed_px[row])):
                 size_bytes = int(strides[row]) * height + SLACK_BYTES
                 x, y = int(windows.x[row]), int(windows.y[row])
-                wholes[at] = WholeImage(width, height, x, y, size_bytes)
+                fills[at] = WholeImage(width, height, x, y, size_bytes)
         pixels = self._cache.pixels(int((ends - starts)[hits].sum()))
         return FoundPictures(
             hits=[
@@ -156,16 +156,16 @@ class DecodedPictures(_Part):
                     strict=True,
                 )
             ],
-            left=left,
-            wholes=wholes,
+            missing=missing,
+            fills=fills,
         )
 
     def claim(self, sample_id: int, whole: WholeImage) -> int | None:
-        """Claim the entry of a picture, to be given to ``keep`` or ``abandon``; None: leave it."""
+        """Claim the entry of a picture, for ``keep`` or ``abandon``; None if that is impossible."""
         return self._claim(sample_id, whole.size_bytes)
 
     def keep(self, entry: int, picture: NDArray[np.uint8]) -> None:
-        """Put the picture of a claimed entry there for everybody."""
+        """Publish the picture of a claimed entry."""
         self._keep(entry, picture)
 
     def abandon(self, entry: int) -> None:
@@ -174,12 +174,12 @@ class DecodedPictures(_Part):
 
 
 class PackedRows(_Part):
-    """Finished rows of a recipe that makes the same of a sample in every epoch."""
+    """Finished rows of a recipe that gives a sample the same row in every epoch."""
 
     def __init__(
         self, cache: DecodedCache, dataset_fingerprint: str, recipe: Recipe, share: float
     ) -> None:
-        # How rows make batches does not shape a row.
+        # How rows are put into batches does not affect their bytes.
         rows = msgspec.structs.replace(
             recipe,
             split="val",
@@ -191,31 +191,31 @@ class PackedRows(_Part):
         super().__init__(cache, f"rows of {dataset_fingerprint} by {rows.fingerprint()}", share)
 
     def copy_found(self, sample_ids: NDArray[np.int64], pixels: Pixels) -> NDArray[np.int64]:
-        """Copy what is here into ``pixels``, n rows; return the positions of the others."""
-        places, _ = self._find(sample_ids)
-        left = np.flatnonzero(places < 0)
+        """Copy cached rows into ``pixels``, n rows; return the positions of the others."""
+        offsets, _ = self._find(sample_ids)
+        missing = np.flatnonzero(offsets < 0)
         row_bytes = pixels[0].nbytes
-        kept = self._cache.pixels((len(places) - len(left)) * row_bytes)
-        for row, place in zip(pixels, places.tolist(), strict=True):
-            if place >= 0:
-                row.reshape(-1).view(np.uint8)[:] = kept[place : place + row_bytes]
-        self.hits += len(places) - len(left)
-        self.misses += len(left)
-        return left
+        cached = self._cache.pixels((len(offsets) - len(missing)) * row_bytes)
+        for row, offset in zip(pixels, offsets.tolist(), strict=True):
+            if offset >= 0:
+                row.reshape(-1).view(np.uint8)[:] = cached[offset : offset + row_bytes]
+        self.hits += len(offsets) - len(missing)
+        self.misses += len(missing)
+        return missing
 
     def keep(self, sample_ids: NDArray[np.int64], rows: Sequence[Pixels]) -> None:
-        """Put rows that were just made there for everybody, as far as they are let in."""
-        let_in = self._hash(sample_ids) <= self._last_hash
-        for at in np.flatnonzero(let_in).tolist():
+        """Publish rows that were just made, if they are admitted."""
+        is_admitted = self._hash(sample_ids) <= self._last_hash
+        for at in np.flatnonzero(is_admitted).tolist():
             entry = self._claim(int(sample_ids[at]), rows[at].nbytes)
             if entry is not None:
                 self._keep(entry, rows[at].reshape(-1).view(np.uint8))
 
 
 def repeats_every_epoch(recipe: Recipe) -> bool:
-    """Whether a recipe makes the same of a sample whatever seed and epoch.
+    """Whether a recipe gives a sample the same row whatever the seed and epoch.
 
-    What a recipe can do beyond those fields may draw, and its default is not to do it.
+    Fields other than NON_RANDOM_FIELDS may be random, but not at their defaults.
     """
     return (
         recipe.crop == "centre"

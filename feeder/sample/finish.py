@@ -1,11 +1,10 @@
-"""From a decoded picture to a row of the batch, where ``resize_pack`` alone does not make it.
+"""From a decoded picture to a row of the batch, where ``resize_pack`` alone is not enough.
 
     resize      the crop's box, mirrored, as levels: uint8 RGB
     augment     the sample's steps on a Pillow image, then its erasure
-    pack        levels into the row, as the recipe's packing has it
+    pack        levels into the row, in the recipe's packing
 
-Recipes without augmentation have none of this, unless they resize without antialiasing or pack
-floats.
+Used by recipes that augment, resize without antialiasing or pack floats.
 """
 
 from time import perf_counter
@@ -40,7 +39,7 @@ class Finisher:
         return None
 
     def plan(self, *, seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> list[Augmentation]:
-        """Return what is done to each of n samples."""
+        """Return the augmentation of each of n samples."""
         return plan_augmentations(self._recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
 
     def finish(
@@ -58,7 +57,7 @@ class Finisher:
     ) -> float:
         """Write the row ``out``; return the seconds spent on augmenting.
 
-        The picture, its box and its origin are what ``resize_pack`` takes.
+        Picture, box and origin are as ``resize_pack`` takes them.
         """
         shown = (picture, stride_bytes, width, height, box)
         levels, interpolation = self._levels, self._recipe.interpolation

@@ -1,18 +1,18 @@
-"""The sample path, from its shard to its place in a batch's slot: the hot path.
+"""The sample path, from its shard to its row in a batch's slot: the hot path.
 
     read      one pread of the sample's blob into a reused buffer
     join      the tiles that the crop touches, as one small JPEG, into a second one
     decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
-    augment   only where the recipe says so; ``feeder.sample.finish`` then resizes and packs too
+    augment   only if the recipe augments; ``feeder.sample.finish`` then also resizes and packs
 
-The first three are left out for an image that the decoded cache has whole: the crop is resized from
-there. A row that is the same in every epoch may be copied from it as it is.
+An image that the decoded cache holds whole skips the first three: its crop is resized from there. A
+row that is the same in every epoch may be copied from the cache.
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
 libjpeg-turbo at the crop's scale and calling Pillow-SIMD's ``Image.resize(size, BILINEAR,
-box=box)`` on it, bit for bit; BICUBIC and BOX likewise. Plain bilinear, which Pillow does not
-have, makes the same of a window as of the whole image.
+box=box)`` on it, bit for bit; BICUBIC and BOX likewise. Bilinear without antialiasing, which Pillow
+does not have, gives the same for a window as for the whole image.
 Nothing is allocated per image; errors are caught once, around a sample.
 """
 
@@ -55,18 +55,18 @@ _Origin = tuple[int, int]
 _Finish = tuple[_Box, _Origin, bool, Augmentation | None, Pixels]
 
 _BOX_ROUNDING_PX = 1 / 64
-"""Pillow keeps boxes as float32: coordinates below 65536 are off by less than this."""
+"""Pillow keeps boxes as float32, which moves coordinates below 65536 by less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodePlan:
-    """What to decode of n samples, and the boxes that become the pictures."""
+    """What to decode of n samples, and the boxes to resize."""
 
     windows: TileWindows
     boxes: NDArray[np.float64]
     """(n, 4): left, top, right, bottom in pixels of the whole image, decoded at its scale."""
     origins: NDArray[np.int64]
-    """(n, 2): x and y of the decoded window's first pixel there."""
+    """(n, 2): x and y of the window's first pixel in the same."""
 
 
 def plan_decode(
@@ -78,13 +78,13 @@ def plan_decode(
     *,
     whole: bool = False,
 ) -> DecodePlan:
-    """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) will look at.
+    """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) reads.
 
     Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
     ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
-    ``support_steps`` is another filter's support. All of each image's tiles where ``whole``: the
-    same pixels, for more work.
+    ``support_steps`` is the filter's support. ``whole`` takes all of each image's tiles, for the
+    same pixels.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
@@ -95,8 +95,8 @@ def plan_decode(
     if whole:
         first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
     windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
-    # In the whole picture's pixels, and rounded as Pillow rounds them, so that every weight is
-    # what it is there: counted from the window's edge, they would round in other places.
+    # In the whole picture's pixels and rounded as in Pillow, so that every weight is Pillow's:
+    # positions from the window's edge would round differently.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
     return DecodePlan(
         windows=windows,
@@ -109,8 +109,8 @@ class SampleReader:
     """Turns samples of one dataset into rows of a batch of one recipe; not thread-safe.
 
     One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
-    ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` what it took to decode
-    whole images for the cache and to put them there.
+    ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` that of decoding whole
+    images for the cache and writing them there.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SampleReader:
         self._filter: Filter = "bilinear"
         if recipe.interpolation != "bilinear-no-antialias":  # which the finisher does
             self._filter = recipe.interpolation
-        # At least 1: all of the box must be in the decoded picture, also what box leaves unread.
+        # At least 1: all of the box must be in the picture, even where the filter box skips pixels.
         self._support_steps = max(1.0, FILTER_SUPPORT[self._filter])
         self._blob, self._joined, self._rgbx = Scratch(), Scratch(), Scratch()
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -138,7 +138,7 @@ class SampleReader:
 
     @property
     def cache_counts(self) -> tuple[int, ...]:
-        """What the decoded cache did so far: ``feeder.sample.cache.COUNTS``."""
+        """Counts of the decoded cache's use: ``feeder.sample.cache.COUNTS``."""
         cached = self._pictures or self._rows
         return (0, 0, 0) if cached is None else (cached.hits, cached.misses, cached.fills)
 
@@ -161,12 +161,12 @@ class SampleReader:
         if self._rows is None:
             self._make(sample_ids, records, seed, epoch, pixels)
             return
-        left = self._rows.copy_found(sample_ids, pixels)
-        self.images += len(sample_ids) - len(left)
-        if left.size:
-            rows = [pixels[row] for row in left.tolist()]
-            self._make(sample_ids[left], records[left], seed, epoch, rows)
-            self._rows.keep(sample_ids[left], rows)
+        missing = self._rows.copy_found(sample_ids, pixels)
+        self.images += len(sample_ids) - len(missing)
+        if missing.size:
+            rows = [pixels[row] for row in missing.tolist()]
+            self._make(sample_ids[missing], records[missing], seed, epoch, rows)
+            self._rows.keep(sample_ids[missing], rows)
 
     def _make(
         self,
@@ -208,18 +208,18 @@ class SampleReader:
                 strict=True,
             )
         )
-        left: NDArray[np.int64] = np.arange(len(sample_ids))
-        wholes: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
+        missing: NDArray[np.int64] = np.arange(len(sample_ids))
+        fills: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
         if self._pictures is not None:
             found = self._pictures.find(sample_ids, grids, plan.windows, crops.scales)
-            left, wholes = found.left, found.wholes
-        blobs = self._dataset.find_blobs(sample_ids[left], records[left])
+            missing, fills = found.missing, found.fills
+        blobs = self._dataset.find_blobs(sample_ids[missing], records[missing])
         if self._pictures is not None:
-            for row, kept, stride_bytes in found.hits:
+            for row, cached, stride_bytes in found.hits:
                 *_, width, height = windows[row]
-                self._finish(kept, stride_bytes, width, height, *finishes[row])
-        layouts = records[_LAYOUT_FIELDS][left].tolist()
-        for row, place, layout, whole in zip(left.tolist(), blobs, layouts, wholes, strict=True):
+                self._finish(cached, stride_bytes, width, height, *finishes[row])
+        layouts = records[_LAYOUT_FIELDS][missing].tolist()
+        for row, place, layout, whole in zip(missing.tolist(), blobs, layouts, fills, strict=True):
             try:
                 self._make_one(place, layout, windows[row], scales[row], whole, finishes[row])
             except ValueError as error:
@@ -302,11 +302,11 @@ class SampleReader:
     def _fill_cache(
         self, sample_id: int, blob: memoryview, layout: _Layout, whole: WholeImage
     ) -> tuple[NDArray[np.uint8], int] | None:
-        """Decode all of an image, for the cache too; return the window in it, and its stride.
+        """Decode all of an image and cache it; return the window in it, and its stride.
 
-        None where the cache has no use for it.
+        None if its entry cannot be claimed.
         """
-        assert self._pictures is not None, "who fills has a cache"
+        assert self._pictures is not None, "only a cache has images to fill"
         entry = self._pictures.claim(sample_id, whole)
         if entry is None:
             return None
@@ -319,12 +319,12 @@ class SampleReader:
         except BaseException:  # else the entry stays locked for as long as this process lives
             self._pictures.abandon(entry)
             raise
-        self.seconds.update(before)  # it is filling, and no stage of the sample's way
+        self.seconds.update(before)  # counted as filling, not as stages of the sample path
         self.fill_seconds += perf_counter() - started
         return picture[whole.y * stride_bytes + 4 * whole.x :], stride_bytes
 
 
 def _window_fields(windows: TileWindows) -> list[_Window]:
-    """Return for each sample what ``join_segments`` takes of its window, as plain integers."""
+    """Return each sample's window as ``join_segments`` takes it, in plain integers."""
     fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
     return list(zip(*(getattr(windows, field).tolist() for field in fields), strict=True))

@@ -1,12 +1,12 @@
-"""The self-test: a hash of what this feeder and its libraries make of a few built-in images.
+"""The self-test: a hash of the batches that this feeder makes of a few built-in images.
 
-A batch is the same whoever makes it as long as all feeders run the same code on libraries that give
-the same bytes. Version numbers do not tell: distributions patch, and two versions mostly agree. So
-every worker makes the same small batches when it starts, in memory and by the way that all samples
-go, and hashes them with the order of a small epoch. Whoever mixes feeders compares the hashes.
+Feeders give the same batches if they run the same code on libraries that give the same bytes.
+Version numbers do not show that: distributions patch libraries, and most versions agree. So every
+worker makes the same small batches when it starts, in memory and along the sample path, and hashes
+them with the order of a small epoch. Feeders that serve together must have the same hash.
 
-Invariant: the hash depends on nothing but Feeder's code and the libraries; not on the CPU, the
-host, the time, the locale or any dataset. It may be another one in each version of Feeder.
+Invariant: the hash depends only on Feeder's code and the libraries; not on the CPU, the host, the
+time, the locale or any dataset. It may differ between versions of Feeder.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ from feeder.sample.reader import SampleReader
 
 IMAGE_FOLDER: Final = Path(__file__).with_name("self_test_images")
 IMAGES: Final = ("444", "422", "420-large", "440", "411", "grey", "progressive", "tiny")
-"""Their chroma and what else is odd: no side is a multiple of an MCU's, and the large one is large
-enough to be decoded at an eighth of its size."""
+"""Named for their chroma or coding. No side is a multiple of an MCU's, and the large one is large
+enough to be decoded at 1/8 size."""
 
 KEYS: Final = ((0, 0), (2**64 - 1, 7))
 """Seed and epoch of each batch."""
@@ -49,7 +49,7 @@ RECIPES: Final = (
     _recipe("train", 40, interpolation="bicubic"),
     _recipe("train", 40, interpolation="box"),
     _recipe("train", 40, interpolation="bilinear-no-antialias"),
-    # Nearly all of each image: the large one is decoded at an eighth of its size.
+    # Crops of nearly the whole image: the large one is decoded at 1/8 size.
     _recipe("train", 32, scale=(0.8, 1.0), ratio=(1.0, 1.3), packing="uint8-chw-rgbx"),
     _recipe(
         "train",
@@ -65,13 +65,13 @@ RECIPES: Final = (
         erasing_value="noise",
     ),
 )
-"""Every way to resize, every scale of decoding, every operation of the augmentations."""
+"""They cover every interpolation, every scale of decoding and every operation of augmentation."""
 
 
 def compute_self_test() -> str:
-    """Return 32 hexadecimal digits; takes some 40 ms.
+    """Return 32 hexadecimal digits; takes about 40 ms.
 
-    Raises ResourceError where a built-in image cannot be read or does not decode.
+    Raises ResourceError if a built-in image cannot be read or decoded.
     """
     digest = hashlib.blake2b(digest_size=16)
     try:
@@ -113,7 +113,7 @@ def _make_all() -> Iterator[NDArray[Any]]:
 
 
 class PackedImages:
-    """Images packed in memory: ``feeder.dataset.opened.Samples``, by their position."""
+    """Images packed in memory, as ``feeder.dataset.opened.Samples``; ids are their positions."""
 
     path: Final = IMAGE_FOLDER
 
@@ -128,7 +128,7 @@ class PackedImages:
 
     @classmethod
     def built_in(cls) -> Self:
-        """Return the built-in images, re-coded as packing does; ResourceError without one."""
+        """Return the built-in images, re-coded as in packing; ResourceError if one is missing."""
         images: list[TiledJpeg] = []
         for name in IMAGES:
             path = IMAGE_FOLDER / f"{name}.jpg"
@@ -149,7 +149,7 @@ class PackedImages:
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
     ) -> list[BlobPlace]:
-        """Return the places of samples' blobs, of which only the id and the size matter here."""
+        """Return the locations of samples' blobs, with only the id and the size in use."""
         extents = records[["blob_bytes", "checksum"]].tolist()
         return [
             BlobPlace(sample_id, 0, 0, blob_bytes, expected)
@@ -157,7 +157,7 @@ class PackedImages:
         ]
 
     def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
-        """Copy a blob to the front of ``into``; return that part."""
+        """Copy a blob to the start of ``into``; return that part."""
         blob = into.data[: place.blob_bytes]
         blob[:] = self._blobs[place.sample_id]
         return blob

@@ -23,7 +23,7 @@ from feeder.plan.packing import Packing, Pixels, pixel_layout_of
 from feeder.plan.recipe import Interpolation, Recipe
 from feeder.sample.cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
 from feeder.sample.cache_file import DecodedCache
-from feeder.sample.cache_plan import DecodedSize, FillAllowance, place_bytes, plan_cache
+from feeder.sample.cache_plan import DecodedSize, FillAllowance, aligned_bytes, plan_cache
 from feeder.sample.reader import SampleReader
 from tests.support.jpegs import SAMPLINGS, encode, picture
 
@@ -330,7 +330,7 @@ def test_an_image_that_does_not_decode_gives_its_claim_back(
 def test_a_datasets_decoded_size_is_that_of_its_records(dataset: Dataset, tmp_path: Path) -> None:
     ids = np.arange(dataset.layout.samples)
     records = dataset.read_records(ids)
-    sizes = [place_bytes(4 * int(record["width"]) * int(record["height"])) for record in records]
+    sizes = [aligned_bytes(4 * int(record["width"]) * int(record["height"])) for record in records]
     assert measure_pictures(dataset) == DecodedSize(
         samples=len(ids), picture_bytes=sum(sizes) / len(ids)
     )

@@ -18,7 +18,7 @@ from feeder.sample.cache_plan import (
     CachePlan,
     DecodedSize,
     FillAllowance,
-    place_bytes,
+    aligned_bytes,
     plan_cache,
 )
 from tests.support.cache_process import (
@@ -172,13 +172,13 @@ def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], roo
                 assert (find(cache, key)[0] >= 0) == (key in published)
                 continue
             left = plan.pixel_bytes - sum(reserved.values())
-            has_room = key in reserved or place_bytes(size_of(key)) <= left
+            has_room = key in reserved or aligned_bytes(size_of(key)) <= left
             entry = cache.claim(SOURCE, hash_of(key), key, size_of(key))
             # A size that was once refused is refused for good: room only ever shrinks.
             assert entry is None or (has_room and key not in published)
             if entry is None:
                 continue
-            reserved[key] = place_bytes(size_of(key))
+            reserved[key] = aligned_bytes(size_of(key))
             assert cache.claim(SOURCE, hash_of(key), key, size_of(key)) == entry, "still ours"
             if what == "abandon":
                 cache.abandon(entry)
@@ -199,7 +199,7 @@ def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], roo
 
 
 def test_it_fills_to_the_last_place_and_not_further() -> None:
-    sizes = [place_bytes(size_of(key)) for key in range(20)]
+    sizes = [aligned_bytes(size_of(key)) for key in range(20)]
     directory_bytes = PAGE_BYTES + 64 * ENTRY_BYTES  # 2 KB, so its page has room after it
     total_bytes = -(-directory_bytes // PAGE_BYTES) * PAGE_BYTES + sum(sizes)
     cache = DecodedCache.create(plan_of(total_bytes, entries=64))
@@ -243,7 +243,7 @@ def test_processes_that_race_fill_every_key_once(cache: DecodedCache) -> None:
     assert not missing
     assert fills == keys == cache.entries
     assert cache.used_bytes - cache.plan.pixels_at == sum(
-        place_bytes(size_of(key)) for key in range(keys)
+        aligned_bytes(size_of(key)) for key in range(keys)
     )
     check(cache, *range(keys))
 
@@ -278,7 +278,7 @@ def test_whichever_store_a_process_dies_at_nothing_is_lost(cache: DecodedCache, 
     assert fill(cache, 2) != was_published
     check(cache, 1, 2, 3)
     assert cache.used_bytes - cache.plan.pixels_at == sum(
-        place_bytes(size_of(key)) for key in (1, 2, 3)
+        aligned_bytes(size_of(key)) for key in (1, 2, 3)
     )
 
 
@@ -301,7 +301,7 @@ def test_no_memory_is_no_entry_and_the_end_of_filling(
 def test_more_than_was_claimed_is_not_written(cache: DecodedCache) -> None:
     entry = cache.claim(SOURCE, 0, 5, 1000)
     assert entry is not None
-    with pytest.raises(ValueError, match="smaller place"):
+    with pytest.raises(ValueError, match="do not fit"):
         cache.write(entry, np.zeros(1025, np.uint8))
 
 
@@ -351,9 +351,9 @@ def test_a_directory_that_is_none_is_refused(cache: DecodedCache) -> None:
     one = np.zeros(1, np.int64)
     for directory in (np.zeros(96, np.uint8), np.zeros(0, np.uint8), np.zeros(65, np.uint8)[1:]):
         with pytest.raises(ValueError, match="aligned entries"):
-            _native.find_places(directory, 1, one, one, 4, places)
+            _native.find_offsets(directory, 1, one, one, 4, places)
     with pytest.raises(ValueError, match="one word a sample"):
-        _native.find_places(np.zeros(64, np.uint8), 1, words, one, 4, places)
+        _native.find_offsets(np.zeros(64, np.uint8), 1, words, one, 4, places)
     for index in (-1, 5):
         with pytest.raises(ValueError, match="no such word"):
             _native.store_word(words, index, 1)

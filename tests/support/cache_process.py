@@ -95,7 +95,7 @@ def _die(cache: DecodedCache, key: int, store: int) -> None:
     cache._words = dying  # type: ignore[assignment]
 
     class Native:
-        find_places = cache_file._native.find_places
+        find_offsets = cache_file._native.find_offsets
 
         @staticmethod
         def store_word(words: _Dying, index: int, value: int) -> None:

@@ -10,7 +10,7 @@
 
 #define BLOCK_BITS_MAX (DCTSIZE2 * 27) /* a code of 16 and a magnitude of 11 bits for each */
 
-/* How often each symbol is coded, by Huffman table; `bad` once a value is out of baseline's range. */
+/* How often each symbol is coded, by Huffman table; `bad`: a value is out of baseline's range. */
 typedef struct {
   long dc[NUM_HUFF_TBLS][256], ac[NUM_HUFF_TBLS][256];
   int bad;

@@ -3,8 +3,8 @@
 
 #include <turbojpeg.h>
 
-/* One decoder for the life of the process: making and destroying one costs more than a header. All
- * calls hold the GIL, so it is never used twice at a time. */
+/* One decoder for the life of the process: creating and destroying one takes longer than reading a
+ * header. All calls hold the GIL, so it is never used by two threads at once. */
 static tjhandle decoder;
 
 PyObject *feeder_decode_rgbx(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -21,7 +21,7 @@ PyObject *feeder_decode_rgbx(PyObject *Py_UNUSED(module), PyObject *args) {
            stride < 4 * width || out.len < (Py_ssize_t)stride * (height - 1) + 4 * width)
     PyErr_SetString(PyExc_ValueError, "the output must hold height rows of the stride");
   else if (tjDecompress2(decoder, jpeg.buf, (unsigned long)jpeg.len, out.buf, width, stride,
-                         height, TJPF_RGBX, 0) != 0) /* so it is for warnings, too */
+                         height, TJPF_RGBX, 0) != 0) /* as it is for warnings */
     PyErr_SetString(PyExc_ValueError, tjGetErrorStr2(decoder));
   else
     result = Py_NewRef(Py_None);

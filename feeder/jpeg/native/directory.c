@@ -1,40 +1,41 @@
-/* find_places and store_word: the directory of the decoded cache, read without a lock.
+/* find_offsets and store_word: the directory of the decoded cache, read without a lock.
  *
- * Its entries are four words of 64 bits: source, sample id + 1, bytes, place. The last is written
- * last, with release, so whoever loads it with acquire and sees PUBLISHED sees the pixels too. */
+ * Its entries are four words of 64 bits: source, sample id + 1, bytes, offset. The last is written
+ * last, with release, so a reader that loads it with acquire and sees PUBLISHED sees the pixels. */
 #include "native.h"
 
 #include <stdint.h>
 
-enum { SOURCE, SAMPLE, BYTES, PLACE, ENTRY_WORDS };
-#define PUBLISHED 1 /* lowest bit of the place, which is a multiple of 64 otherwise */
+enum { SOURCE, SAMPLE, BYTES, OFFSET, ENTRY_WORDS };
+#define PUBLISHED 1 /* lowest bit of the offset, which is a multiple of 64 otherwise */
 
-PyObject *feeder_find_places(PyObject *Py_UNUSED(module), PyObject *args) {
-  Py_buffer directory, hashes, samples, places;
+PyObject *feeder_find_offsets(PyObject *Py_UNUSED(module), PyObject *args) {
+  Py_buffer directory, hashes, samples, offsets;
   unsigned long long source;
   int probes;
-  if (!PyArg_ParseTuple(args, "y*Ky*y*iw*", &directory, &source, &hashes, &samples, &probes, &places))
+  if (!PyArg_ParseTuple(args, "y*Ky*y*iw*", &directory, &source, &hashes, &samples, &probes,
+                        &offsets))
     return NULL;
   PyObject *result = NULL;
   size_t entries = (size_t)directory.len / (ENTRY_WORDS * 8), count = (size_t)samples.len / 8;
   if (entries == 0 || (entries & (entries - 1)) != 0 || (uintptr_t)directory.buf % 8 != 0 ||
-      hashes.len != samples.len || places.len != samples.len) {
+      hashes.len != samples.len || offsets.len != samples.len) {
     PyErr_SetString(PyExc_ValueError,
                     "the directory must have 2**k aligned entries, the others one word a sample");
   } else {
     const uint64_t *words = directory.buf, *hash = hashes.buf, *sample = samples.buf;
-    int64_t *place = places.buf;
+    int64_t *offset = offsets.buf;
     for (size_t i = 0; i < count; i++) {
-      place[i] = -1;
+      offset[i] = -1;
       for (size_t probe = 0; probe < (size_t)probes; probe++) {
         const uint64_t *entry = words + ENTRY_WORDS * ((hash[i] + probe) & (entries - 1));
         uint64_t key = __atomic_load_n(entry + SAMPLE, __ATOMIC_ACQUIRE);
         if (key == 0)
           break;
         if (key == sample[i] + 1 && entry[SOURCE] == source) {
-          uint64_t found = __atomic_load_n(entry + PLACE, __ATOMIC_ACQUIRE);
+          uint64_t found = __atomic_load_n(entry + OFFSET, __ATOMIC_ACQUIRE);
           if (found & PUBLISHED)
-            place[i] = (int64_t)(found - PUBLISHED);
+            offset[i] = (int64_t)(found - PUBLISHED);
           break;
         }
       }
@@ -44,7 +45,7 @@ PyObject *feeder_find_places(PyObject *Py_UNUSED(module), PyObject *args) {
   PyBuffer_Release(&directory);
   PyBuffer_Release(&hashes);
   PyBuffer_Release(&samples);
-  PyBuffer_Release(&places);
+  PyBuffer_Release(&offsets);
   return result;
 }
 

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
   uint16_t quick[256]; /* by the next 8 bits: length << 8 | symbol; 0 where the code is longer */
   uint16_t steps[256]; /* likewise what `step_of` returns for an AC symbol */
-  uint32_t end[17];    /* by length: codes of it, followed by any bits, are below this 16-bit value */
+  uint32_t end[17];    /* by length: its codes, followed by any bits, are below this 16-bit value */
   int32_t offset[17];  /* by length: what such a code is added to for its position in `symbols` */
   const unsigned char *symbols;
 } decode_table;
@@ -29,7 +29,7 @@ void make_best_table(unsigned char *counts, unsigned char *symbols, const long *
 
 void make_code_table(code_table *codes, const unsigned char *counts, const unsigned char *symbols);
 
-/* Keeps a pointer to `symbols`. Returns 0 where there are more codes than symbols or than bits. */
+/* Keeps a pointer to `symbols`. Returns 0 if the counts have too many codes. */
 int make_decode_table(decode_table *table, const unsigned char *counts,
                       const unsigned char *symbols, size_t symbol_count);
 

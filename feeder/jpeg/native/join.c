@@ -16,7 +16,7 @@
 /* Zero bytes after a joined JPEG: libjpeg-turbo takes its fast Huffman decoder only while at least
  * 512 bytes for each block of an MCU, at most ten, remain (jdhuff.c). */
 #define DECODER_SLACK_BYTES 5120
-/* What one row adds to its own bits at most: longer codes, the bits before it, byte stuffing, EOI. */
+/* Most bytes that a row takes beyond its own bits: longer codes, pending bits, stuffing, EOI. */
 #define ROW_ROOM_BYTES 64
 
 static inline void copy_few(bit_writer *w, const unsigned char *data, size_t at, size_t end) {
@@ -46,7 +46,8 @@ static void copy_bits(bit_writer *w, const unsigned char *data, size_t at, size_
     unsigned char *out = w->out;
     unsigned up = at % 8, down = 8 - up;
     const bytes16 none = {0}, stuffed = none - 1;
-    const bytes16 keep_up = none + (uint8_t)(0xFFu << up), keep_down = none + (uint8_t)(0xFFu >> down);
+    const bytes16 keep_up = none + (uint8_t)(0xFFu << up);
+    const bytes16 keep_down = none + (uint8_t)(0xFFu >> down);
     while (from < stop) { /* so the byte after the 16 is within the data */
       bytes16 v = ((bytes16)((pairs16)load16(from) << up) & keep_up) |
                   ((bytes16)((pairs16)load16(from + 1) >> down) & keep_down);
@@ -110,7 +111,7 @@ typedef struct {
 } row_run;
 
 /* Finds the run of the MCUs [first_mcu, end_mcu) in a row whose first segment has the number
- * `segment` and begins at `at`. The tables lead to a tile's edge, its own codes further. */
+ * `segment` and begins at `at`. The tables lead to a tile's edge; from there codes are read. */
 static int find_run(const segmented *s, const tile_window *window, size_t segment, size_t at,
                     row_run *run) {
   size_t first = window->first_mcu / s->tile_mcus, last = (window->end_mcu - 1) / s->tile_mcus;
@@ -137,7 +138,7 @@ static int find_run(const segmented *s, const tile_window *window, size_t segmen
   return 1;
 }
 
-/* Returns the bytes written, or 0 where the blob does not hold what its record says. */
+/* Returns the bytes written, or 0 if the blob does not match its record. */
 static size_t join(const segmented *s, const tile_window *window, unsigned char *out, size_t room) {
   if (window->first_mcu >= window->end_mcu || window->end_mcu > s->columns * s->tile_mcus ||
       window->first_row >= window->end_row || window->end_row > s->rows ||

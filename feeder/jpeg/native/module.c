@@ -16,7 +16,7 @@ static PyMethodDef methods[] = {
     {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.jpeg.decode.decode_rgbx."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.jpeg.resize.resize_pack."},
     {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.jpeg.resize.VERSIONS."},
-    {"find_places", feeder_find_places, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
+    {"find_offsets", feeder_find_offsets, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
     {"store_word", feeder_store_word, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
     {NULL, NULL, 0, NULL},
 };
@@ -39,8 +39,7 @@ PyMODINIT_FUNC PyInit__native(void) {
   if (module == NULL)
     return NULL;
   feeder_jpeg_error = PyErr_NewException("feeder.jpeg._native.JpegError", PyExc_ValueError, NULL);
-  /* The addresses are those that the loader found: feeder.jpeg.loaded_libraries looks there for the
-   * libraries' versions. */
+  /* feeder.jpeg.loaded_libraries finds the versions of the loaded libraries by the addresses. */
   if (feeder_jpeg_error == NULL ||
       PyModule_AddObjectRef(module, "JpegError", feeder_jpeg_error) < 0 ||
       PyModule_AddStringConstant(module, "LIBJPEG_TURBO_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0 ||

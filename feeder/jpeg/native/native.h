@@ -1,6 +1,6 @@
-/* What the parts of feeder.jpeg._native share. Each file's first comment says what it does. The faces
- * with types, documentation and the reference versions that tests compare these to are recode.py,
- * crop_decode.py, decode.py and resize.py of feeder/jpeg, and feeder/sample/cache_file.py. */
+/* The functions of feeder.jpeg._native. Their types, documentation and the reference versions that
+ * tests compare them with are in recode.py, crop_decode.py, decode.py and resize.py of feeder/jpeg,
+ * and in feeder/sample/cache_file.py. */
 #ifndef FEEDER_NATIVE_H
 #define FEEDER_NATIVE_H
 
@@ -16,7 +16,7 @@ PyObject *feeder_check_segments(PyObject *module, PyObject *args);
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
 PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
 PyObject *feeder_resize_versions(PyObject *module, PyObject *args);
-PyObject *feeder_find_places(PyObject *module, PyObject *args);
+PyObject *feeder_find_offsets(PyObject *module, PyObject *args);
 PyObject *feeder_store_word(PyObject *module, PyObject *args);
 
 #endif

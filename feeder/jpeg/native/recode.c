@@ -1,14 +1,14 @@
-/* tile_jpeg: a JPEG re-coded into segments that can be found, without loss.
+/* tile_jpeg: a JPEG re-coded without loss into segments that can be found.
  *
- * The blocks are coded here, segment by segment; the rest is libjpeg-turbo's (transcode.h). Nothing
- * is ever re-quantised. */
+ * The blocks are coded here, segment by segment; libjpeg-turbo does the rest (transcode.h). Nothing
+ * is re-quantised. */
 #include "native.h"
 
 #include "blocks.h"
 #include "segments.h"
 #include "transcode.h"
 
-/* Everything that must be freed after a longjmp. */
+/* Everything that is freed after a longjmp. */
 typedef struct {
   transcoder jpeg;
   symbol_counts counts;
@@ -116,7 +116,7 @@ static void set_tables(recoder *r, jvirt_barray_ptr *coefficients, const tile_gr
   j_compress_ptr target = &r->jpeg.target;
   for (int c = 0; c < g->components; c++) {
     int dc = target->comp_info[c].dc_tbl_no, ac = target->comp_info[c].ac_tbl_no;
-    /* Joining tiles makes differences that the image has not, and empty blocks must have a code. */
+    /* Joining needs codes for differences that the image does not have, and so do empty blocks. */
     for (int category = 0; category < DC_CATEGORIES; category++)
       r->counts.dc[dc][category] += r->counts.dc[dc][category] == 0;
     r->counts.ac[ac][0] += r->counts.ac[ac][0] == 0;
@@ -125,7 +125,7 @@ static void set_tables(recoder *r, jvirt_barray_ptr *coefficients, const tile_gr
   }
 }
 
-/* Codes all blocks and notes where the segments are; 0 where memory is short. */
+/* Codes all blocks and records where the segments are; 0 if out of memory. */
 static int code_segments(recoder *r, jvirt_barray_ptr *coefficients, const tile_grid *g,
                          size_t source_bytes) {
   size_t segments = (size_t)g->columns * g->mcu_rows, segment = 0, mcu_blocks = 0;
@@ -212,7 +212,8 @@ static PyObject *make_blob(const recoder *r, const tile_grid *g, size_t header_b
 static PyObject *warnings_tuple(const jpeg_errors *errors) {
   PyObject *all = PyTuple_New(errors->warnings);
   for (int i = 0; all != NULL && i < errors->warnings; i++) {
-    PyObject *text = PyUnicode_DecodeLatin1(errors->warning[i], (Py_ssize_t)strlen(errors->warning[i]), NULL);
+    const char *warning = errors->warning[i];
+    PyObject *text = PyUnicode_DecodeLatin1(warning, (Py_ssize_t)strlen(warning), NULL);
     if (text == NULL)
       Py_CLEAR(all);
     else
@@ -221,7 +222,7 @@ static PyObject *warnings_tuple(const jpeg_errors *errors) {
   return all;
 }
 
-/* Ends with a longjmp where the file is one that is not re-coded. */
+/* Ends with a longjmp if the file cannot be re-coded. */
 static PyObject *tile(recoder *r, const Py_buffer *data, unsigned tile_width_px) {
   transcoder *jpeg = &r->jpeg;
   jvirt_barray_ptr *coefficients =

@@ -1,10 +1,10 @@
 /* resize_pack: a box of an RGBX picture to size x size bytes or int8 (value - 128), mirrored or not.
- * The picture may be a window of the one in which the box is; it begins at (x, y) there.
+ * The picture may be a window, from (x, y) on, of the one that the box refers to.
  *
- * Pillow's antialiased resize, to the bit of Pillow-SIMD's arithmetic (resize_plan.c has the weights),
- * each pass rounded to a byte. Only the order of the work is ours: source rows are resampled across
- * into a small ring of rows and combined down as soon as an output row has all it needs, which leaves
- * the pictures in between, a megabyte a sample, out of the caches. */
+ * Pillow's antialiased resize, to the bit of Pillow-SIMD's arithmetic (weights: resize_plan.c), each
+ * pass rounded to a byte. Only the order of the work differs: source rows are resampled across into
+ * a small ring of rows and combined down as soon as an output row has all that it needs, so that no
+ * intermediate picture, a megabyte a sample, goes through the CPU's caches. */
 #include "native.h"
 
 #include "resize.h"
@@ -29,7 +29,7 @@ static const resize_version versions[] = {
 #endif
 };
 
-/* How many of them this CPU has. */
+/* How many of them this CPU can run. */
 static int count_versions(void) {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2"))
@@ -56,7 +56,7 @@ PyObject *feeder_resize_versions(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
   return names;
 }
 
-/* The weights of output row y as pairs for rows from an even one on; returns how many pairs. */
+/* The weights of output row y in pairs, for rows from an even one on; returns how many pairs. */
 static int down_weights(const filter_plan *f, int y, int32_t *to) {
   const int32_t *w = f->weights + y;
   int odd = f->first[y] & 1, pairs = (odd + f->count[y] + 1) / 2;
@@ -68,7 +68,7 @@ static int down_weights(const filter_plan *f, int y, int32_t *to) {
   return pairs;
 }
 
-/* Returns 0 where memory is short. `sign`: what turns a byte into what is written. */
+/* Returns 0 if out of memory. The bits `sign` of every four output bytes are flipped. */
 static int run_resize(resize_job *job, const resize_version *version, int32_t sign,
                       unsigned char *out) {
   static scratch ring_memory;
@@ -84,7 +84,7 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
   }
 #endif
   /* The ring holds every row that one output row reads and the batch that is being made; after it
-   * come a row that nobody looks at, and the pointers and weights of one output row. */
+   * come a row to discard, and the pointers and weights of one output row. */
   const filter_plan *f = &job->down;
   int planes = job->planar ? job->channels : 1, size = f->outputs;
   size_t cells = (size_t)planes * job->plane_room, most = (size_t)f->pairs + 1;
@@ -95,8 +95,8 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
       &ring_memory, (ring + 1) * cells * sizeof *memory + most * (sizeof memory + sizeof *memory));
   if (memory == NULL)
     return 0;
-  int32_t *nobody = memory + ring * cells;
-  const int32_t **rows = (const int32_t **)(void *)(nobody + cells);
+  int32_t *discarded = memory + ring * cells;
+  const int32_t **rows = (const int32_t **)(void *)(discarded + cells);
   int32_t *weights = (int32_t *)(void *)(rows + most);
 
   int made = f->first[0] / 2, end = (f->first[size - 1] + f->count[size - 1] + 1) / 2;
@@ -106,7 +106,7 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
       int batch = end - made < BATCH_PAIRS ? end - made : BATCH_PAIRS;
       int32_t *to[BATCH_PAIRS];
       for (int r = 0; r < BATCH_PAIRS; r++)
-        to[r] = r < batch ? memory + ((size_t)(made + r) & (ring - 1)) * cells : nobody;
+        to[r] = r < batch ? memory + ((size_t)(made + r) & (ring - 1)) * cells : discarded;
       across(job, 2 * made, batch, to);
       made += batch;
     }

@@ -1,8 +1,8 @@
-/* What the parts of resize_pack share: the plan of a filter, the job, and the versions of its passes.
+/* The plan of a filter, the job, and the versions of the two passes of resize_pack.
  *
  * Between the passes rows lie in pairs: a cell holds one value (0..255) of an even source row in its
  * low 16 bits and that of the odd row below it in its high ones, which is what the second pass
- * multiplies. Which value is where among a row's cells is the output's layout. */
+ * multiplies. The order of a row's cells is that of the output's layout. */
 #ifndef FEEDER_RESIZE_H
 #define FEEDER_RESIZE_H
 
@@ -12,13 +12,13 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define BATCH_PAIRS 4 /* pairs of rows that are resampled across together */
 
-/* Memory that is kept from call to call, behind the GIL; only its owner names it. */
+/* Memory that is kept from call to call, protected by the GIL. */
 typedef struct {
   void *memory;
   size_t size;
 } scratch;
 
-/* Returns `bytes` bytes with any content, aligned to 64; NULL where memory is short. */
+/* Returns `bytes` bytes with any content, aligned to 64; NULL if out of memory. */
 void *take_scratch(scratch *from, size_t bytes);
 
 /* Numbered as PIL.Image.Resampling. */
@@ -35,9 +35,9 @@ typedef struct {
   int32_t *weights;
 } filter_plan;
 
-/* Plans the resampling of `start`..`end` to plan->outputs outputs; mirrored, the first output is the
- * last one. `start` and `end` count from the whole picture's edge, whose inputs `origin` to `origin +
- * inputs` are there; what is planned counts from `origin`. Returns 0 where memory is short. */
+/* Plans the resampling of `start`..`end` to plan->outputs outputs, in reverse order if mirrored.
+ * `start` and `end` count from the edge of the whole picture, of which the inputs `origin` to
+ * `origin + inputs` are present; the planned ones count from `origin`. Returns 0 if out of memory. */
 int plan_filter(filter_plan *plan, scratch *memory, int origin, int inputs, float start, float end,
                 int mirrored, int has_avx2);
 
@@ -46,24 +46,24 @@ typedef struct {
   size_t stride;
   int width, height; /* of the picture */
   filter_plan across, down;
-  /* Whether sums can leave a byte. Where no weight is negative they cannot: those of an output add up
-   * to 1 but for their rounding, which is under 0.5 / 255. */
+  /* Whether sums can exceed a byte. Where no weight is negative they cannot: those of an output add
+   * up to 1 but for their rounding, which is under 0.5 / 255. */
   int clip;
-  int channels, planar; /* 3 or 4, the fourth all zero; in planes (CHW) or together (HWC) */
-  int plane_cells;      /* that count, of each plane; together there is one plane */
-  size_t plane_room;    /* cells from plane to plane: whole steps of 64 and room for a spill */
-  /* Of across_avx512. */
+  int channels, planar; /* 3 or 4, the fourth all zero; CHW or HWC */
+  int plane_cells;      /* of each plane, without its padding; HWC is one plane */
+  size_t plane_room;    /* cells from plane to plane: a multiple of 64, with room for a spill */
+  /* Used by across_avx512. */
   const void *table;
   size_t groups;
   int window; /* pixels that a group of cells comes from */
 } resize_job;
 
 /* Resamples `pairs` (1 to BATCH_PAIRS) pairs of source rows, from the even `row` on, across into
- * `out`, which has BATCH_PAIRS rows: what comes into those past `pairs` nobody looks at. A last row
- * that the picture does not have repeats the one above it. */
+ * `out`, which has BATCH_PAIRS rows; those past `pairs` get undefined content. A last row that the
+ * picture does not have repeats the one above it. */
 typedef void across_pass(const resize_job *job, int row, int pairs, int32_t *const *out);
 
-/* Combines `pairs` such rows down into `job->plane_cells` bytes and turns the bits `turn` of every
+/* Combines `pairs` such rows down into `job->plane_cells` bytes, and flips the bits `turn` in every
  * four of them. */
 typedef void down_pass(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
                        int pairs, int32_t turn, unsigned char *restrict out);
@@ -71,8 +71,8 @@ typedef void down_pass(const resize_job *job, const int32_t *const *rows, const 
 across_pass across_portable, across_avx2, across_avx512;
 down_pass down_portable, down_avx2, down_avx512;
 
-/* Lays out the table of across_avx512. Returns 1; 0 where the job is not for it (a picture that is
- * narrow, an output that is much smaller); -1 where memory is short. */
+/* Makes the table of across_avx512. Returns 1; 0 where across_avx512 cannot do the job (a narrow
+ * picture, or a much smaller output); -1 if out of memory. */
 int prepare_across_avx512(resize_job *job, scratch *memory);
 
 #endif

@@ -1,8 +1,8 @@
 /* The passes of resize_pack for CPUs with AVX-512 VBMI and VNNI (Ice Lake, Zen 4 and later).
  *
- * Across: 16 cells at a time come from one window of 16 or 32 neighbouring pixels, out of which a
- * byte permutation takes the two values of each cell that a pair of weights multiplies. Which bytes
- * and which weights is the same in every row, so it is worked out once a picture, into a table. */
+ * Across: 16 cells at a time come from one window of 16 or 32 neighbouring pixels, from which a byte
+ * permutation takes the two values of each cell that a pair of weights multiplies. The bytes and
+ * weights are the same in every row, so a table of them is made once a picture. */
 #include "resize.h"
 
 #if defined(__x86_64__)
@@ -15,7 +15,7 @@
 #define FOURTH_BYTES 0x8888888888888888
 
 typedef struct {
-  __m512i bytes, weights; /* of each cell: two pixels' places in the window, two weights */
+  __m512i bytes, weights; /* of each cell: two positions in the window, two weights */
 } cell_pairs;
 
 typedef struct {
@@ -101,8 +101,8 @@ int prepare_across_avx512(resize_job *job, scratch *memory) {
   return 1;
 }
 
-/* For multishift: in all bytes of an int32 its byte above the `precision` bits of fraction, which is
- * what is left of a sum. */
+/* For multishift: puts into all bytes of an int32 its byte above the `precision` bits of fraction,
+ * which is the sum's whole part. */
 static ALWAYS_INLINE int64_t whole_parts(int precision) {
   return precision * 0x0101010101010101 + 0x2020202000000000;
 }
@@ -113,7 +113,7 @@ AVX512 static ALWAYS_INLINE __m512i clip_sum(__m512i sum, int precision) {
   return _mm512_min_epi32(sum, _mm512_set1_epi32((256 << precision) - 1));
 }
 
-/* Adds to `sum` what one pair of weights makes of a row's window. */
+/* Adds the products of one pair of weights with a row's window. */
 AVX512 static ALWAYS_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i high, int wide,
                                              cell_pairs of) {
   __m512i values = wide ? _mm512_maskz_permutex2var_epi8(VALUES, low, of.bytes, high)
@@ -121,7 +121,7 @@ AVX512 static ALWAYS_INLINE __m512i add_pair(__m512i sum, __m512i low, __m512i h
   return _mm512_dpwssd_epi32(sum, values, of.weights);
 }
 
-/* The first two pairs of weights stay in registers from row to row; more are unusual. */
+/* The first two pairs of weights stay in registers from row to row; more are rare. */
 AVX512 static ALWAYS_INLINE __m512i resample(const unsigned char *pixels, cell_pairs one,
                                              cell_pairs two, const cell_pairs *table, int pairs,
                                              int wide, __m512i half) {

@@ -11,7 +11,7 @@ static const unsigned char *row_at(const resize_job *job, int row) {
   return job->pixels + (size_t)(row < job->height ? row : job->height - 1) * job->stride;
 }
 
-/* What is left of a sum without its fraction: a byte. */
+/* A sum without its fraction: a byte. */
 static inline int32_t whole_part(int32_t sum, int precision) {
   sum >>= precision;
   return sum < 0 ? 0 : sum > 255 ? 255 : sum;
@@ -44,7 +44,7 @@ void across_portable(const resize_job *job, int row, int pairs, int32_t *const *
 
 void down_portable(const resize_job *job, const int32_t *const *rows, const int32_t *weights,
                    int pairs, int32_t turn, unsigned char *restrict out) {
-  enum { CELLS = 64 }; /* a compiler that can keeps their sums in vectors */
+  enum { CELLS = 64 }; /* few enough for their sums to stay in vector registers */
   unsigned char turns[4];
   memcpy(turns, &turn, sizeof turns);
   for (int cell = 0; cell < job->plane_cells; cell += CELLS) {
@@ -82,8 +82,8 @@ AVX2 static ALWAYS_INLINE void store_planar(const resize_job *job, int32_t *cell
     cell[3 * job->plane_room] = 0;
 }
 
-/* Two pairs of rows. `weight_pairs`: how many of them each output has, none negative, and its cells
- * together, which is the usual; 0: anything. */
+/* Two pairs of rows. `weight_pairs` is the number of pairs of weights of each output, with none
+ * negative and an HWC layout, as is usual; 0 handles every case. */
 AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_t *restrict upper,
                                           int32_t *restrict lower, int weight_pairs) {
   const int outputs = job->across.outputs, precision = job->across.precision;
@@ -127,7 +127,7 @@ AVX2 static ALWAYS_INLINE void across_two(const resize_job *job, int row, int32_
     if (!usual && job->planar) {
       store_planar(job, upper, first_pair);
       store_planar(job, lower, second);
-    } else { /* of three, the fourth spills into the next pixel, which is written next */
+    } else { /* with 3 channels the fourth cell spills into the next pixel, written next */
       _mm_storeu_si128((__m128i *)(void *)upper, first_pair);
       _mm_storeu_si128((__m128i *)(void *)lower, second);
     }

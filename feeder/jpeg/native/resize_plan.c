@@ -1,12 +1,12 @@
-/* Filter weights, to the bit those of Pillow-SIMD's precompute_coeffs: made in double, summed from
- * the first input to the last, divided, then rounded to 16 bits with as many fractional bits as the
- * largest allows.
+/* Filter weights, to the bit those of Pillow-SIMD's precompute_coeffs: computed in double, summed
+ * from the first input to the last, divided, then rounded to 16 bits with as many fractional bits as
+ * the largest allows.
  *
- * Outputs are the inner loops, so that the compiler can take several at a time; within one, nothing
- * is added up in another order than Pillow's.
+ * The inner loops are over outputs, so that the compiler can vectorise them; the sum of each output
+ * is in Pillow's order.
  *
- * Positions stay those in the whole picture until the weights are made: counted from a window's edge
- * they would round in other places, and a pixel on the edge of a box filter would come or go. */
+ * Positions count from the whole picture's edge until the weights are made: from a window's edge
+ * they would round differently, and a pixel on the edge of a box filter could come or go. */
 #include "resize.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 #define MAX_WEIGHT_BITS 15 /* of an int16 without its sign */
 #define MAX_PRECISION 22
-#define KEEP_BYTES (4u << 20) /* more than this is given back when less is asked for */
+#define KEEP_BYTES (4u << 20) /* more than this is freed when less is needed */
 
 void *take_scratch(scratch *from, size_t bytes) {
   bytes = (bytes + 63) & ~(size_t)63;
@@ -27,12 +27,12 @@ void *take_scratch(scratch *from, size_t bytes) {
   return from->memory;
 }
 
-/* Positive doubles are in the order of their bits, which compilers compare in vectors. */
+/* Positive doubles order as their bits do, and compilers vectorise comparing those. */
 typedef int64_t __attribute__((may_alias)) double_bits;
 
 typedef struct {
   filter_plan plan;
-  int first_input, end_input; /* those that are there */
+  int first_input, end_input; /* those that are present */
   int mirrored;
   int taps; /* the most that an output has */
   double start, scale, stretch, support; /* stretch: of the filter, to reach `support` inputs */

@@ -18,7 +18,7 @@ typedef struct {
   decode_table dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
 } jpeg_header;
 
-/* Reads a baseline JPEG's header from SOI up to and including SOS. Returns 0 where it is none. */
+/* Reads a baseline JPEG's header from SOI up to and including SOS. Returns 0 if it is invalid. */
 int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes);
 
 /* SegmentLayout of recode.py. */
@@ -35,11 +35,11 @@ typedef struct {
   jpeg_header header; /* of `jpeg` */
 } segmented;
 
-/* Returns 0 where the blob does not hold what the layout says. */
+/* Returns 0 if the blob does not match the layout. */
 int open_blob(segmented *s, const unsigned char *blob, size_t bytes, const segment_layout *layout);
 
-/* Reads whole MCUs, from bit `*at`, and adds up their DC differences; 0 where there are none or they
- * go past `end`. */
+/* Reads whole MCUs, from bit `*at` on, and adds their DC differences to `dc`; 0 if they are invalid
+ * or go past `end`. */
 int pass_mcus(const segmented *s, unsigned count, size_t *at, size_t end, int *dc);
 
 /* The bits of a segment. */
@@ -70,7 +70,7 @@ static inline int read_difference(const segmented *s, int c, size_t *at, size_t 
   return *at <= end;
 }
 
-/* Passes the 63 AC coefficients of a block; 0 where they are no such thing or go past `end`. */
+/* Passes the 63 AC coefficients of a block; 0 if they are invalid or go past `end`. */
 static inline int skip_ac(const segmented *s, int c, size_t *at, size_t end) {
   const decode_table *table = &s->header.ac[c];
   size_t position = *at;

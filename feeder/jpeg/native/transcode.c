@@ -6,7 +6,7 @@
 
 #include "segments.h"
 
-/* Coefficients take 6 bytes a pixel at 4:4:4; a header must not be able to ask for all memory. */
+/* Coefficients take 6 bytes a pixel at 4:4:4; this bounds the memory that a header can ask for. */
 #define MAX_PIXELS (100u * 1000u * 1000u)
 /* A progressive file needs about 10 scans; each further one costs a pass over the coefficients. */
 #define MAX_SCANS 500
@@ -53,7 +53,7 @@ static void on_message(j_common_ptr codec, int level) {
     return; /* trace output */
   errors->base.num_warnings++;
   const char *kind = damage_of(errors->base.msg_code);
-  if (kind != NULL) /* nothing can come of it, and reading on may take hundreds of scans */
+  if (kind != NULL) /* the image is lost, and reading on may take hundreds of scans */
     fail(codec, kind);
   if (errors->warnings < MAX_WARNINGS)
     (*codec->err->format_message)(codec, errors->warning[errors->warnings++]);
@@ -102,7 +102,7 @@ jvirt_barray_ptr *read_coefficients(transcoder *t, const unsigned char *data, un
   jvirt_barray_ptr *coefficients = jpeg_read_coefficients(source);
   if (source->progressive_mode)
     for (int c = 0; c < source->num_components; c++)
-      for (int k = 0; k < 10; k++) /* those that libjpeg's smoothing would make up */
+      for (int k = 0; k < 10; k++) /* those that libjpeg's smoothing would estimate */
         if (source->coef_bits[c][k] != 0)
           refuse(t, "truncated", "progressive scans are missing");
   return coefficients;

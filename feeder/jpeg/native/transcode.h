@@ -1,6 +1,6 @@
 /* libjpeg-turbo's part of re-coding: it reads a JPEG's coefficients and writes the new header.
  *
- * What does not return a status ends with `refuse` where it fails: a longjmp to errors.escape. */
+ * Functions that fail end with a longjmp to errors.escape, with a kind and a reason. */
 #ifndef FEEDER_TRANSCODE_H
 #define FEEDER_TRANSCODE_H
 

@@ -26,7 +26,8 @@ PyObject *feeder_transform_jpeg(PyObject *Py_UNUSED(module), PyObject *args) {
     transform.options = TJXOPT_PERFECT | TJXOPT_COPYNONE;
     unsigned char *output = NULL;
     unsigned long bytes = 0;
-    if (tjTransform(handle, data.buf, (unsigned long)data.len, 1, &output, &bytes, &transform, 0) == 0)
+    if (tjTransform(handle, data.buf, (unsigned long)data.len, 1, &output, &bytes, &transform, 0) ==
+        0)
       result = PyBytes_FromStringAndSize((const char *)output, (Py_ssize_t)bytes);
     else
       result = Py_NewRef(Py_None); /* not possible without loss, or damaged: the caller decides */
