@@ -57,7 +57,7 @@ def check_crop(
 ) -> None:
     """``whole`` is the full decode at 1/scale; ``box`` is x, y, w, h in source pixels.
 
-    ``compare`` asks for the reference's bytes, too, which takes its time.
+    ``compare`` also compares the JPEG with the reference's, which is slow.
     """
     x, y, w, h = box
     grid = grids(
@@ -173,7 +173,7 @@ def test_window_covers_the_box_and_stays_inside() -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
-def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> None:
+def test_damaged_blob_never_reads_or_writes_outside_its_buffers(data: st.DataObject) -> None:
     tiled = data.draw(st.sampled_from(_TILED))
     blob = bytearray(tiled.blob)
     for _ in range(data.draw(st.integers(1, 5))):
@@ -204,7 +204,7 @@ def test_a_mangled_blob_never_reads_or_writes_outside(data: st.DataObject) -> No
         assert len(cut) == len(tiled.blob)
 
 
-def test_a_size_is_written_into_the_frame_header_and_nowhere_else() -> None:
+def test_wrong_offset_of_the_frame_header_is_refused() -> None:
     tiled = _TILED[0]
     out = np.empty(joined_room_bytes(len(tiled.blob), tiled.layout.tile_rows), np.uint8)
     window = (0, tiled.layout.tile_columns * tiled.layout.tile_mcus, 0, 1, 200, 8)
@@ -215,7 +215,7 @@ def test_a_size_is_written_into_the_frame_header_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_check_finds_a_wrong_length_and_a_wrong_prediction(kind: str) -> None:
+def test_check_finds_wrong_lengths_and_predictions(kind: str) -> None:
     tiled = tile_jpeg(encode(picture(200, 60), kind), 32)
     mcus = -(-tiled.width // tiled.mcu_width_px)
     check_segments(tiled.blob, *tiled.layout, mcus)

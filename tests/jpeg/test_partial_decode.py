@@ -38,7 +38,7 @@ PLAIN = "bilinear-no-antialias"
 
 
 class Images:
-    """A packed folder, and Pillow's view of its images, decoded whole at any scale."""
+    """A packed folder, and its images decoded whole at any scale, for Pillow to resize."""
 
     def __init__(self, folder: Path, packed: Path) -> None:
         assert cli.main(["pack", str(folder), str(packed), "--jobs", "1"]) == 0
@@ -169,7 +169,7 @@ def test_any_recipe_equals_pillow_on_the_whole_image(
         resize_size=max(image_size, resize_size),
         scale=(0.08, largest),
         dct_scaling=scaling and interpolation != PLAIN,
-        # So seldom that rows go the way of augmented ones and stay comparable.
+        # So rare that rows take the path of augmented ones but stay comparable.
         **({"erasing_probability": 1e-9} if augmented else {}),
     )
     images.check(recipe, seed=seed, epoch=epoch)
@@ -199,10 +199,10 @@ def boxes_within(draw: st.DrawFn, side: int, steps: int) -> tuple[float, float]:
     mirrored=st.booleans(),
     data=st.data(),
 )
-def test_a_window_gives_what_the_whole_picture_gives(
+def test_window_gives_the_same_pixels_as_the_whole_picture(
     interpolation: Interpolation, width: int, height: int, size: int, mirrored: bool, data: Any
 ) -> None:
-    """The window is the planned one, and nothing around it is there."""
+    """The window is the planned one; the pixels around it are absent."""
     steps = data.draw(st.sampled_from([1, 3, 7, size, 256]), "parts of a pixel")
     left, box_width = data.draw(boxes_within(width, steps), "across")
     top, box_height = data.draw(boxes_within(height, steps), "down")

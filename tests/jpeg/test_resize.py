@@ -1,4 +1,4 @@
-"""Resizing, mirroring and packing give Pillow's own result, to the bit."""
+"""Resizing, mirroring and packing equal Pillow, to the bit."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from feeder.jpeg.resize import SLACK_BYTES, VERSIONS, Filter, resize_pack, resiz
 from tests.support.jpegs import picture
 
 Layout = tuple[int, bool]
-"""How many channels, and whether they come in planes."""
+"""Number of channels, and whether they are in planes."""
 
 LAYOUTS: list[Layout] = [(3, False), (3, False), (4, False), (3, True), (4, True)]
 
@@ -96,8 +96,8 @@ def test_every_version_equals_pillow(
         assert (guard[-64:] == 77).all(), version
 
 
-def test_scratch_of_a_giant_picture_leaves_no_trace() -> None:
-    """The memory kept between calls grows, is given back, and is never assumed to be clean."""
+def test_scratch_memory_of_a_giant_picture_does_not_affect_later_ones() -> None:
+    """The memory kept between calls grows, is freed, and is never assumed to be zero."""
     small, giant = rgbx(30, 20, 120, 1), rgbx(9000, 600, 36000, 2)
     first, again, large = (np.empty((n, n, 3), np.int8) for n in (224, 224, 2048))
     for version in VERSIONS:

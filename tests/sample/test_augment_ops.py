@@ -1,4 +1,4 @@
-"""Each operation against its definition, written anew in numpy, and against Pillow's own classes.
+"""Each operation against its definition, in numpy, and against Pillow's own classes.
 
 The definitions are those of torchvision's ``_functional_pil.py`` and ``autoaugment.py`` and of the
 Pillow operations that they call.
@@ -24,7 +24,7 @@ def noise(seed: int = 0, side: int = SIDE) -> np.ndarray:
 
 
 def muted(seed: int = 0, side: int = SIDE) -> np.ndarray:
-    """Levels of a narrow range, unevenly filled: what autocontrast and equalise have work with."""
+    """Levels of a narrow range, unevenly filled, which autocontrast and equalise change."""
     levels = np.random.default_rng(seed).normal([90, 120, 60], [5, 20, 9], (side, side, 3))
     return levels.clip(0, 255).astype(np.uint8)
 
@@ -37,7 +37,7 @@ def apply(levels: np.ndarray, operation: Operation, amount: float) -> np.ndarray
 
 
 def mix(degenerate: np.ndarray, levels: np.ndarray, factor: float) -> np.ndarray:
-    """degenerate + factor × (levels − degenerate), clipped, fraction dropped; in float32."""
+    """degenerate + factor × (levels − degenerate), clipped and truncated; in float32."""
     low = degenerate.astype(np.float32)
     mixed = low + np.float32(factor) * (levels.astype(np.float32) - low)
     return mixed.clip(0, 255).astype(np.uint8)
@@ -61,7 +61,7 @@ pictures = st.builds(
 
 @settings(max_examples=40)
 @given(levels=pictures, factor=factors)
-def test_enhancements_are_blends_and_those_of_pillow(levels: np.ndarray, factor: float) -> None:
+def test_enhancements_are_blends_and_equal_pillows(levels: np.ndarray, factor: float) -> None:
     image = Image.fromarray(levels)
     grey = luma(levels)
     mean = int(grey.mean() + 0.5)
@@ -129,8 +129,8 @@ def test_greyscale_is_the_luma_in_all_channels() -> None:
     assert np.array_equal(grey[..., 0], luma(levels))
 
 
-def _turn(pixel: tuple[int, ...], turns: float) -> tuple[int, ...]:
-    """torchvision's adjust_hue of one pixel: to HSV in bytes, add with wrap-around, and back."""
+def _shift_hue(pixel: tuple[int, ...], turns: float) -> tuple[int, ...]:
+    """torchvision's adjust_hue of one pixel: to HSV in bytes, add modulo 256, and back."""
     hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in pixel))
     turned = (int(hue * 255) + int(turns * 255)) % 256
     back = colorsys.hsv_to_rgb(turned / 255, int(saturation * 255) / 255, value)
@@ -139,10 +139,10 @@ def _turn(pixel: tuple[int, ...], turns: float) -> tuple[int, ...]:
 
 @given(turns=st.floats(-0.5, 0.5), seed=st.integers(0, 99))
 @settings(max_examples=20)
-def test_hue_turns_the_colour_circle(turns: float, seed: int) -> None:
+def test_hue_shifts_around_the_circle(turns: float, seed: int) -> None:
     levels = noise(seed, 9)
-    expected = [[_turn(tuple(pixel), turns) for pixel in row] for row in levels.tolist()]
-    # Bytes in between: a step more or less of hue or saturation is up to 6 levels.
+    expected = [[_shift_hue(tuple(pixel), turns) for pixel in row] for row in levels.tolist()]
+    # HSV is rounded to bytes: one step of hue or saturation is up to 6 levels.
     difference = np.abs(apply(levels, "hue", turns).astype(int) - np.array(expected))
     assert difference.max() <= 6
     assert (difference > 1).mean() < 0.02
@@ -172,7 +172,7 @@ def inverse_matrix(
 def check_moved(levels: np.ndarray, moved: np.ndarray, inverse: np.ndarray) -> None:
     """Compare with the nearest source pixel, black outside, except close to a border of pixels.
 
-    Pillow computes places in 16.16 fixed point, which may fall to the other side of a border.
+    Pillow computes positions in 16.16 fixed point, which may round across a border.
     """
     side = len(levels)
     ys, xs = np.mgrid[:side, :side] + 0.5
@@ -202,10 +202,10 @@ def test_translations_leave_black_behind(pixels: int) -> None:
         expected = np.zeros_like(levels)
         kept = SIDE - min(abs(pixels), SIDE)
         source, target = (0, SIDE - kept) if pixels >= 0 else (SIDE - kept, 0)
-        index: list[slice] = [slice(None)] * 2
-        place: list[slice] = [slice(None)] * 2
-        index[axis], place[axis] = slice(source, source + kept), slice(target, target + kept)
-        expected[tuple(place)] = levels[tuple(index)]
+        read: list[slice] = [slice(None)] * 2
+        written: list[slice] = [slice(None)] * 2
+        read[axis], written[axis] = slice(source, source + kept), slice(target, target + kept)
+        expected[tuple(written)] = levels[tuple(read)]
         assert np.array_equal(moved, expected), (operation, pixels)
 
 
@@ -222,7 +222,7 @@ def test_a_quarter_turn_moves_the_right_edge_to_the_top() -> None:
     assert np.array_equal(apply(levels, "rotate", 90.0), np.rot90(levels))
 
 
-def test_steps_are_done_in_their_order() -> None:
+def test_steps_are_applied_in_order() -> None:
     levels = noise()
     steps: list[Step] = [("posterise", 2.0), ("brightness", 0.5), ("rotate", 20.0)]
     one_by_one = levels

@@ -1,4 +1,4 @@
-"""A batch's bytes are the same whether a sample was in the decoded cache, filled it, or neither."""
+"""A batch's bytes are the same whether a sample hit the decoded cache, filled it, or neither."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ SIZES = [(224, 224), (31, 40), (150, 97), (97, 150), (300, 61), (1, 1), (5, 3), 
 
 
 class AtOnce(FillAllowance):
-    """Fills the cache with every image that it meets."""
+    """Fills the cache with every image at first sight."""
 
     def spend(self, whole_px: int, needed_px: int) -> bool:
         return True
@@ -102,7 +102,7 @@ def assert_equal(
 
 @pytest.mark.parametrize("image_size", [16, 64])
 @pytest.mark.parametrize("dct_scaling", [False, True])
-def test_every_kind_has_the_same_bytes_before_while_and_after_it_is_kept(
+def test_every_kind_has_the_same_bytes_before_during_and_after_filling(
     dataset: Dataset, image_size: int, dct_scaling: bool
 ) -> None:
     recipe = Recipe.for_split("train", batch_size=8, image_size=image_size, dct_scaling=dct_scaling)
@@ -117,7 +117,7 @@ def test_every_kind_has_the_same_bytes_before_while_and_after_it_is_kept(
     assert fills == cache.entries
     assert cached.fill_seconds > 0
     assert fills > 0.9 * len(ids) or dct_scaling
-    assert hits > 5 * len(ids) or dct_scaling, "large images are shown at other scales"
+    assert hits > 5 * len(ids) or dct_scaling, "large images are decoded at other scales"
     assert hits > 0
     cache.close()
 
@@ -141,9 +141,7 @@ def test_every_filter_has_the_same_bytes_from_the_cache(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_history_of_any_cache_leaves_the_bytes_as_they_are(
-    packed: Path, data: st.DataObject
-) -> None:
+def test_any_history_of_any_cache_gives_the_same_bytes(packed: Path, data: st.DataObject) -> None:
     with Dataset.open(packed) as dataset:
         total_bytes = int(measure_pictures(dataset).total_bytes)
         cache = create(dataset, data.draw(st.integers(16_384, 2 * total_bytes), "budget"))
@@ -205,13 +203,13 @@ def _fill_all(cache: DecodedCache, dataset: Dataset) -> None:
 
 
 def _eager_reader(cache: DecodedCache, dataset: Dataset) -> SampleReader:
-    """A reader that puts every image into the cache that it meets, to images of 8 pixels."""
+    """A reader that caches every image at first sight; its rows have 8 × 8 pixels."""
     recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
     pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
     return SampleReader(dataset, recipe, pictures)
 
 
-def test_the_same_share_is_let_in_whatever_the_order_and_never_thrown_out(
+def test_same_share_is_admitted_in_any_order_and_never_evicted(
     dataset: Dataset,
 ) -> None:
     recipe = Recipe.for_split("train", batch_size=8, image_size=16, dct_scaling=False)
@@ -221,7 +219,7 @@ def test_the_same_share_is_let_in_whatever_the_order_and_never_thrown_out(
     for order in (ids, ids[::-1].copy(), np.roll(ids, 17)):
         plan = plan_cache(1 << 23, {"d": measure_pictures(dataset)})
         assert plan is not None
-        cache = DecodedCache.create(plan)  # room for all; but only a third is let in
+        cache = DecodedCache.create(plan)  # room for all, but only a third is admitted
         pictures = DecodedPictures(cache, dataset.fingerprint, 1 / 3, AtOnce(1.0))
         reader = SampleReader(dataset, recipe, pictures)
         for epoch in range(2):
@@ -236,7 +234,7 @@ def test_the_same_share_is_let_in_whatever_the_order_and_never_thrown_out(
     assert 5 < len(kept[0]) < 30  # of 48, a third
 
 
-def test_two_names_for_a_dataset_and_batch_sizes_share_entries(dataset: Dataset) -> None:
+def test_names_of_a_dataset_and_batch_sizes_share_entries(dataset: Dataset) -> None:
     cache = create(dataset)
     ids = np.arange(dataset.layout.samples)
     for batch_size, expected_fills in ((8, len(ids)), (16, 0)):
@@ -247,11 +245,11 @@ def test_two_names_for_a_dataset_and_batch_sizes_share_entries(dataset: Dataset)
     other = Recipe.for_split("val", batch_size=8, image_size=16, resize_size=21)
     reader = SampleReader(dataset, other, part_of(cache, "d", dataset, other))
     assert_equal(SampleReader(dataset, other), reader, ids, 16)
-    assert reader.cache_counts[0] == 0, "another recipe's rows are not its own"
+    assert reader.cache_counts[0] == 0, "rows of another recipe do not match"
     cache.close()
 
 
-def test_rows_are_kept_only_of_recipes_that_repeat() -> None:
+def test_only_rows_of_deterministic_recipes_are_cached() -> None:
     for fields, repeats in (
         ({"split": "val"}, True),
         ({"split": "val", "flip_probability": 1.0}, True),
@@ -268,7 +266,7 @@ def test_rows_are_kept_only_of_recipes_that_repeat() -> None:
         assert repeats_every_epoch(recipe) == repeats
 
 
-def test_what_is_not_known_to_draw_nothing_makes_rows_that_are_not_kept() -> None:
+def test_unknown_recipe_fields_count_as_random() -> None:
     class Newer(Recipe, frozen=True, kw_only=True):
         mixing_probability: float = 0.0
 
@@ -276,7 +274,7 @@ def test_what_is_not_known_to_draw_nothing_makes_rows_that_are_not_kept() -> Non
     assert not repeats_every_epoch(Newer.for_split("val", batch_size=8, mixing_probability=0.1))
 
 
-def test_a_damaged_image_leaves_nothing_behind_in_the_cache(packed: Path, tmp_path: Path) -> None:
+def test_damaged_image_leaves_nothing_in_the_cache(packed: Path, tmp_path: Path) -> None:
     for path in packed.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with Dataset.open(tmp_path) as copy:
@@ -304,7 +302,7 @@ def test_a_damaged_image_leaves_nothing_behind_in_the_cache(packed: Path, tmp_pa
         (OSError(errno.ENOMEM, "memory"), OSError),
     ],
 )
-def test_an_image_that_does_not_decode_gives_its_claim_back(
+def test_failed_decoding_releases_the_claim(
     dataset: Dataset,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
@@ -321,7 +319,7 @@ def test_an_image_that_does_not_decode_gives_its_claim_back(
             fill(reader, np.array([0]), 8)
     assert count_locks(cache) == 0
     assert cache.entries == 0
-    assert cache.used_bytes > cache.plan.pixels_at, "its place stays reserved"
+    assert cache.used_bytes > cache.plan.pixels_at, "its range stays reserved"
     fill(reader, np.array([0]), 8)
     assert cache.entries == 1
     cache.close()
@@ -336,7 +334,7 @@ def test_a_datasets_decoded_size_is_that_of_its_records(dataset: Dataset, tmp_pa
     )
 
 
-def test_a_damaged_shard_is_looked_at_once_for_the_decoded_size(
+def test_damaged_shard_is_opened_once_for_the_decoded_size(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in packed.iterdir():
@@ -369,7 +367,7 @@ def test_packed_rows_are_copied_and_not_decoded(dataset: Dataset) -> None:
     decoded = dict(reader.seconds)
     assert_equal(plain, reader, ids[::2].copy(), 16, epoch=1)
     assert reader.seconds == decoded
-    assert_equal(plain, reader, ids, 16, epoch=2)  # every other one is there
+    assert_equal(plain, reader, ids, 16, epoch=2)  # every other one is cached
     assert reader.cache_counts == (len(ids[::2]) + len(ids[::2]), len(ids), len(ids))
     assert reader.images == 2 * len(ids[::2]) + len(ids)
     cache.close()

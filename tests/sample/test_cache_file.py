@@ -1,8 +1,9 @@
-"""The decoded cache's memory: one place for each key, whoever fills it and whoever dies."""
+"""The decoded cache's file: one range for each key, whichever process fills it or dies."""
 
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import psutil
@@ -50,9 +51,20 @@ def cache() -> Iterator[DecodedCache]:
 
 def check(cache: DecodedCache, *keys: int) -> None:
     """Each key is published with its content."""
-    for key, place in zip(keys, find(cache, *keys), strict=True):
-        assert place >= 0, f"key {key} is not there"
-        assert np.array_equal(read(cache, place, size_of(key)), content_of(key))
+    for key, offset in zip(keys, find(cache, *keys), strict=True):
+        assert offset >= 0, f"key {key} is missing"
+        assert np.array_equal(read(cache, offset, size_of(key)), content_of(key))
+
+
+def mappings() -> list[Any]:
+    """Return this process's mappings of decoded caches."""
+    maps = psutil.Process().memory_maps(grouped=False)
+    return [each for each in maps if "feeder-decoded" in each.path]
+
+
+def resident_bytes() -> int:
+    """Return how many bytes of decoded caches' pixels are resident in this process."""
+    return sum(each.rss for each in mappings() if "w" not in each.perms)
 
 
 def decoded_bytes(sizes: list[DecodedSize]) -> float:
@@ -71,7 +83,7 @@ def decoded_bytes(sizes: list[DecodedSize]) -> float:
         max_size=4,
     ),
 )
-def test_a_plan_takes_no_byte_more_than_its_budget(budget: int, sizes: list[DecodedSize]) -> None:
+def test_plan_never_exceeds_its_budget(budget: int, sizes: list[DecodedSize]) -> None:
     named = {str(number): size for number, size in enumerate(sizes)}
     plan, of_two = plan_cache(budget, named), plan_cache(budget, named, nodes=2)
     if plan is None:
@@ -106,10 +118,10 @@ def test_imagenet_is_planned_as_expected() -> None:
     share=st.floats(0.01, 1.0),
     images=st.integers(50, 150),
 )
-def test_filling_costs_an_epoch_little_and_comes_to_its_end(
+def test_filling_costs_each_epoch_little_and_completes(
     shown: list[float], share: float, images: int
 ) -> None:
-    """Whatever crops show of their images, none of which may ever be all of one."""
+    """Whatever part of its image a crop needs, even if none ever needs all."""
     allowance, whole_px, filled, let_in = (
         FillAllowance(1.0),
         1000,
@@ -163,7 +175,7 @@ def test_crops_that_need_most_of_an_image_fill_first() -> None:
     ),
     room=st.integers(1, 60_000),
 )
-def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], room: int) -> None:
+def test_cache_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], room: int) -> None:
     plan = plan_of(2 * PAGE_BYTES + 64 * ENTRY_BYTES // PAGE_BYTES * PAGE_BYTES + room, entries=64)
     cache, published, reserved = DecodedCache.create(plan), set(), {}
     try:
@@ -171,10 +183,10 @@ def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], roo
             if what == "find":
                 assert (find(cache, key)[0] >= 0) == (key in published)
                 continue
-            left = plan.pixel_bytes - sum(reserved.values())
-            has_room = key in reserved or aligned_bytes(size_of(key)) <= left
+            remaining = plan.pixel_bytes - sum(reserved.values())
+            has_room = key in reserved or aligned_bytes(size_of(key)) <= remaining
             entry = cache.claim(SOURCE, hash_of(key), key, size_of(key))
-            # A size that was once refused is refused for good: room only ever shrinks.
+            # A size that was refused stays refused, as the room only shrinks.
             assert entry is None or (has_room and key not in published)
             if entry is None:
                 continue
@@ -198,9 +210,9 @@ def test_it_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], roo
         cache.close()
 
 
-def test_it_fills_to_the_last_place_and_not_further() -> None:
+def test_cache_fills_to_the_last_byte_and_no_further() -> None:
     sizes = [aligned_bytes(size_of(key)) for key in range(20)]
-    directory_bytes = PAGE_BYTES + 64 * ENTRY_BYTES  # 2 KB, so its page has room after it
+    directory_bytes = PAGE_BYTES + 64 * ENTRY_BYTES  # 2 KB, padded to a page
     total_bytes = -(-directory_bytes // PAGE_BYTES) * PAGE_BYTES + sum(sizes)
     cache = DecodedCache.create(plan_of(total_bytes, entries=64))
     assert all(fill(cache, key) for key in range(20))
@@ -238,8 +250,8 @@ def test_processes_that_race_fill_every_key_once(cache: DecodedCache) -> None:
             assert child.stdout is not None
             fills += int(child.stdout.readline())
             assert child.wait(30) == 0
-    # One that saw another filling went on to the next key; nobody came back to that one then.
-    missing = [key for key, place in enumerate(find(cache, *range(keys))) if place < 0]
+    # A process skips a key that another one is filling.
+    missing = [key for key, offset in enumerate(find(cache, *range(keys))) if offset < 0]
     assert not missing
     assert fills == keys == cache.entries
     assert cache.used_bytes - cache.plan.pixels_at == sum(
@@ -248,7 +260,7 @@ def test_processes_that_race_fill_every_key_once(cache: DecodedCache) -> None:
     check(cache, *range(keys))
 
 
-def test_an_entry_whose_filler_was_killed_is_filled_by_the_next(cache: DecodedCache) -> None:
+def test_next_filler_completes_the_entry_of_a_killed_one(cache: DecodedCache) -> None:
     with process(cache, "hold", 7) as holder:
         assert holder.stdout is not None
         entry = int(holder.stdout.readline())
@@ -258,21 +270,21 @@ def test_an_entry_whose_filler_was_killed_is_filled_by_the_next(cache: DecodedCa
         used_bytes = cache.used_bytes
         holder.send_signal(signal.SIGKILL)
         assert holder.wait(30) == -signal.SIGKILL
-        assert find(cache, 7) == [-1], "half of it is there"
+        assert find(cache, 7) == [-1], "only half of it is written"
         assert cache.claim(SOURCE, hash_of(7), 7, size_of(7)) == entry
         cache.abandon(entry)
         assert fill(cache, 7)
-        assert cache.used_bytes == used_bytes, "in the same place"
+        assert cache.used_bytes == used_bytes, "in the same range"
     check(cache, 7, 8)
 
 
 @pytest.mark.parametrize("store", range(10))
-def test_whichever_store_a_process_dies_at_nothing_is_lost(cache: DecodedCache, store: int) -> None:
+def test_process_killed_at_any_store_loses_nothing(cache: DecodedCache, store: int) -> None:
     assert fill(cache, 1)
     with process(cache, "die", 2, store) as child:
         output, _ = child.communicate(timeout=30)
     assert (child.returncode == -signal.SIGKILL) == (store < 9), output
-    assert fill(cache, 3), "the directory's lock went with the process"
+    assert fill(cache, 3), "the kernel released the directory's lock"
     was_published = find(cache, 2)[0] >= 0
     assert was_published == (store >= 8)
     assert fill(cache, 2) != was_published
@@ -282,9 +294,7 @@ def test_whichever_store_a_process_dies_at_nothing_is_lost(cache: DecodedCache, 
     )
 
 
-def test_no_memory_is_no_entry_and_the_end_of_filling(
-    cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_ends_filling(cache: DecodedCache, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -305,7 +315,7 @@ def test_more_than_was_claimed_is_not_written(cache: DecodedCache) -> None:
         cache.write(entry, np.zeros(1025, np.uint8))
 
 
-def test_readers_cannot_write_and_nobody_can_resize(cache: DecodedCache) -> None:
+def test_pixels_are_read_only_and_the_size_is_sealed(cache: DecodedCache) -> None:
     assert fill(cache, 1)
     view = read(cache, find(cache, 1)[0], 10)
     assert not view.flags.writeable
@@ -313,30 +323,34 @@ def test_readers_cannot_write_and_nobody_can_resize(cache: DecodedCache) -> None
         os.ftruncate(cache.fileno(), 0)
 
 
-def test_what_was_read_is_forgotten_now_and_then_and_still_there(
+def test_pages_are_unmapped_after_much_reading_and_mapped_again(
     cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.sample.cache_file._MAPPED_BYTES_MAX", 10_000)
     assert all(fill(cache, key) for key in range(20))
-    for _ in range(3):
-        check(cache, *range(20))
+    check(cache, *range(20))
+    before = resident_bytes()
+    monkeypatch.setattr("feeder.sample.cache_file._MAPPED_BYTES_MAX", 10_000)
+    cache.pixels(10_001)
+    assert resident_bytes() <= before - 10_000
+    check(cache, *range(20))
 
 
-def test_closing_gives_everything_back_and_is_idempotent() -> None:
+def test_close_releases_descriptor_and_mappings_and_is_idempotent() -> None:
     before = psutil.Process().num_fds()
-    maps = len(psutil.Process().memory_maps(grouped=False))
+    maps = len(mappings())
     cache = DecodedCache.create(plan_of())
     assert fill(cache, 1)
+    assert len(mappings()) == maps + 2
     cache.close()
     cache.close()
     assert cache.fileno() == -1
     assert psutil.Process().num_fds() == before
-    assert len(psutil.Process().memory_maps(grouped=False)) <= maps + 1  # an arena of malloc's
+    assert len(mappings()) == maps
     with pytest.raises(ValueError, match="closed"):
         cache.pixels(1)
 
 
-def test_memory_of_another_size_is_refused_and_its_descriptor_closed(cache: DecodedCache) -> None:
+def test_file_of_another_size_is_refused_and_closed(cache: DecodedCache) -> None:
     fd = os.dup(cache.fileno())
     with pytest.raises(ResourceError, match="announced"):
         DecodedCache(fd, plan_of(ROOM + PAGE_BYTES))
@@ -344,16 +358,16 @@ def test_memory_of_another_size_is_refused_and_its_descriptor_closed(cache: Deco
         os.fstat(fd)
 
 
-def test_a_directory_that_is_none_is_refused(cache: DecodedCache) -> None:
+def test_malformed_directory_is_refused(cache: DecodedCache) -> None:
     from feeder.jpeg import _native
 
-    words, places = np.zeros(5, np.uint64), np.zeros(1, np.int64)
+    words, offsets = np.zeros(5, np.uint64), np.zeros(1, np.int64)
     one = np.zeros(1, np.int64)
     for directory in (np.zeros(96, np.uint8), np.zeros(0, np.uint8), np.zeros(65, np.uint8)[1:]):
         with pytest.raises(ValueError, match="aligned entries"):
-            _native.find_offsets(directory, 1, one, one, 4, places)
+            _native.find_offsets(directory, 1, one, one, 4, offsets)
     with pytest.raises(ValueError, match="one word a sample"):
-        _native.find_offsets(np.zeros(64, np.uint8), 1, words, one, 4, places)
+        _native.find_offsets(np.zeros(64, np.uint8), 1, words, one, 4, offsets)
     for index in (-1, 5):
         with pytest.raises(ValueError, match="no such word"):
             _native.store_word(words, index, 1)

@@ -1,4 +1,4 @@
-"""Rows of recipes with augmentations and other packings: the default's row, changed as planned."""
+"""Rows of augmenting recipes and other packings are the default's rows, changed as planned."""
 
 import itertools
 from typing import Any, get_args
@@ -124,7 +124,7 @@ def test_rows_are_the_same_however_they_are_cut_into_chunks(
             )
 
 
-def test_the_default_goes_straight_into_the_slot(
+def test_default_recipe_writes_directly_into_the_slot(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Finisher.for_recipe(recipe_of()) is None

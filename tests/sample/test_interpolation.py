@@ -31,11 +31,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def nearest_two(levels: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """Plain bilinear of a box (left, top, right, bottom) in float64, unrounded."""
+    """Bilinear without antialiasing of a box (left, top, right, bottom), in float64, unrounded."""
     axes = []
     for start, end, pixels in ((box[0], box[2], levels.shape[1]), (box[1], box[3], len(levels))):
-        places = start + (np.arange(SIZE) + 0.5) * (end - start) / SIZE - 0.5
-        weights = 1 - np.abs(np.clip(places, 0, pixels - 1)[:, None] - np.arange(pixels))
+        positions = start + (np.arange(SIZE) + 0.5) * (end - start) / SIZE - 0.5
+        weights = 1 - np.abs(np.clip(positions, 0, pixels - 1)[:, None] - np.arange(pixels))
         axes.append(np.maximum(weights, 0))
     across, down = axes
     rows = np.stack([across @ row for row in levels.astype(float)])  # (height, SIZE, 3)
@@ -47,7 +47,7 @@ def nearest_two(levels: np.ndarray, box: tuple[float, float, float, float]) -> n
 def test_a_crop_equals_that_of_the_whole_image(
     dataset: Dataset, interpolation: Interpolation, split: str
 ) -> None:
-    """The tiles that are decoded reach as far as the filter looks."""
+    """The decoded tiles reach as far as the filter reads."""
     ids = np.arange(len(SIZES))
     recipe = Recipe.for_split(
         split,  # type: ignore[arg-type]
@@ -113,11 +113,11 @@ def test_plain_bilinear_is_torchs_without_antialiasing(
     assert np.abs(shown - expected.numpy()).max() < 0.5 + 1e-2
 
 
-@pytest.mark.parametrize(("place", "brightest"), [(35, 0), (37, 255)])
-def test_a_small_thing_stays_whole_or_vanishes(place: int, brightest: int) -> None:
-    """Steps of 5 look at 2, 7, …, 37, … and nowhere else."""
+@pytest.mark.parametrize(("position", "brightest"), [(35, 0), (37, 255)])
+def test_small_details_stay_or_vanish(position: int, brightest: int) -> None:
+    """Steps of 5 read only 2, 7, …, 37, …"""
     rgbx = np.zeros((80, 80, 4), np.uint8)
-    rgbx[place, place] = 255
+    rgbx[position, position] = 255
     levels = np.empty((16, 16, 3), np.uint8)
     resize_plainly(rgbx.reshape(-1), 320, 80, 80, (0, 0, 80, 80), mirrored=False, out=levels)
     assert levels.max() == brightest

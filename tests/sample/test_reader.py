@@ -1,4 +1,4 @@
-"""A sample's bytes are those of decoding the whole image and letting Pillow resize the crop."""
+"""A sample's bytes are those of decoding the whole image and resizing the crop with Pillow."""
 
 import os
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_every_kind_equals_full_decode_and_pillow(
 
 
 def test_decoding_whole_images_gives_the_same_bytes(dataset: Dataset) -> None:
-    """What partial decoding saves can be measured, because it changes nothing else."""
+    """So the time that partial decoding saves can be measured: it changes nothing else."""
     recipe = Recipe.for_split("train", batch_size=8, image_size=96)
     ids = np.arange(dataset.layout.samples)
     whole, labels = fill(
@@ -161,7 +161,7 @@ def test_centre_crop_equals_resizing_the_whole_image_first(dataset: Dataset) -> 
         assert difference.mean() < 0.05
 
 
-def test_bytes_do_not_depend_on_company_order_or_history(dataset: Dataset) -> None:
+def test_bytes_do_not_depend_on_other_samples_order_or_history(dataset: Dataset) -> None:
     recipe = Recipe.for_split("train", batch_size=8, image_size=64)
     ids = np.arange(dataset.layout.samples)
     together, labels = fill(dataset, recipe, ids, seed=3, epoch=9)
@@ -203,7 +203,7 @@ def test_stage_times_add_up_and_count(dataset: Dataset, brightness: float) -> No
     assert (reader.seconds["augment"] > 0) == (brightness > 0)
 
 
-def test_scratch_is_reused_and_giants_are_given_back() -> None:
+def test_scratch_is_reused_and_giant_buffers_are_freed() -> None:
     scratch = Scratch()
     first = scratch.take(1000)
     assert np.shares_memory(first, scratch.take(900_000))

@@ -1,4 +1,4 @@
-"""The self-test hash: of Feeder's code and its libraries, and of nothing else."""
+"""The self-test's hash depends on Feeder's code and its libraries, and on nothing else."""
 
 import os
 import shutil
@@ -37,22 +37,22 @@ from feeder.sample.self_test import (
 from tests.support.daemon import DEADLINE_S
 from tests.support.sources import REPOSITORY
 
-HERE = compute_self_test()
+HASH = compute_self_test()
 
 PLAIN_CPU = {
     "JSIMD_FORCENONE": "1",
     "NPY_DISABLE_CPU_FEATURES": " ".join(x for x in __cpu_dispatch__ if __cpu_features__[x]),
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F",
 }
-"""Has libjpeg-turbo, numpy and the C library take the code that they have for any CPU."""
+"""Makes libjpeg-turbo, numpy and the C library use their code for any CPU."""
 
 
-def test_it_is_32_hexadecimal_digits() -> None:
-    assert len(HERE) == 32
-    assert set(HERE) <= set("0123456789abcdef")
+def test_hash_is_32_hexadecimal_digits() -> None:
+    assert len(HASH) == 32
+    assert set(HASH) <= set("0123456789abcdef")
 
 
-def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Path) -> None:
+def test_hash_is_the_same_in_another_locale_and_without_vector_code(tmp_path: Path) -> None:
     program = (
         "import functools, feeder.sample.finish, feeder.sample.reader\n"
         "from feeder.jpeg.resize import resize_pack\n"
@@ -61,8 +61,8 @@ def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Pa
         "from feeder.sample.self_test import compute_self_test\n"
         "print(compute_self_test())\n"
     )
-    elsewhere = {"LC_ALL": "C", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "77"}
-    environ = os.environ | PLAIN_CPU | elsewhere | {"PYTHONPATH": str(REPOSITORY)}
+    environment = {"LC_ALL": "C", "TZ": "Pacific/Auckland", "PYTHONHASHSEED": "77"}
+    environ = os.environ | PLAIN_CPU | environment | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path,
@@ -72,16 +72,16 @@ def test_it_is_the_same_in_another_process_on_another_cpu_elsewhere(tmp_path: Pa
         check=True,
         timeout=DEADLINE_S,
     )
-    assert done.stdout.strip() == HERE
+    assert done.stdout.strip() == HASH
 
 
 @pytest.mark.parametrize("version", VERSIONS[:-1])
-def test_it_is_the_same_with_each_version_of_resizing(
+def test_hash_is_the_same_with_each_version_of_resizing(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (feeder.sample.reader, feeder.sample.finish):
         monkeypatch.setattr(module, "resize_pack", partial(resize_pack, version=version))
-    assert compute_self_test() == HERE
+    assert compute_self_test() == HASH
 
 
 def decode_with(flags: int) -> Callable[..., None]:
@@ -103,11 +103,11 @@ def decode_with(flags: int) -> Callable[..., None]:
     return decode
 
 
-def test_it_is_the_same_with_another_decoder_of_the_same_bytes(
+def test_hash_is_the_same_with_another_decoder_of_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode_with(0))
-    assert compute_self_test() == HERE
+    assert compute_self_test() == HASH
 
 
 def _change_a_level(original: Callable[..., None]) -> Callable[..., None]:
@@ -154,13 +154,13 @@ CHANGES: dict[str, tuple[object, str, Callable[..., object]]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_it_is_another_one_where_a_change_shows(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, name, change = CHANGES[what]
-    monkeypatch.setattr(place, name, change(getattr(place, name)))
-    assert compute_self_test() != HERE
+def test_hash_changes_with_any_visible_change(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, change = CHANGES[what]
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    assert compute_self_test() != HASH
 
 
-def test_it_covers_every_scale_of_decoding_and_every_operation() -> None:
+def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
     ids = np.arange(len(IMAGES))
     records = PackedImages.built_in().read_records(ids)
     assert set(records["subsampling"].tolist()) == {0, 1, 2, 3, 4, 5}
@@ -187,7 +187,7 @@ def test_it_covers_every_scale_of_decoding_and_every_operation() -> None:
     }
 
 
-def test_its_images_are_small_and_installed_with_the_package() -> None:
+def test_images_are_small_and_installed_with_the_package() -> None:
     files = sorted(IMAGE_FOLDER.iterdir())
     assert {file.stem for file in files} == set(IMAGES)
     assert sum(file.stat().st_size for file in files) < 60_000
@@ -212,7 +212,7 @@ def test_images_that_are_missing_or_damaged_are_named(
         compute_self_test()
 
 
-def test_a_decoder_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_decoder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("Huffman is out")
 
