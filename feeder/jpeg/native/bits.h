@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Bits are loaded and stored in words, and resize.c turns bytes of an int32 by their position. */
+/* Bits are loaded and stored in words, and resize.c flips bits in words of four output bytes. */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "feeder.jpeg._native is written for little-endian machines"
 #endif
