@@ -1,4 +1,4 @@
-"""Draws pictures with their captions into one PNG: what a batch looks like, for people.
+"""Draws pictures with captions into one PNG, for looking at a batch.
 
 The sheet's size follows from the number and the size of the pictures alone.
 """
@@ -18,12 +18,12 @@ from PIL import Image, ImageDraw, ImageFont, features
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.stop_signals import stop_signals_held_back
 
-_SMALLEST_PX: Final = 128  # below it a caption has no room and a picture is hard to judge
+_SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
 _LARGEST_PX: Final = 256
 _GAP_PX: Final = 8
 _CAPTION_PX: Final = 20
 _TITLE_PX: Final = 28
-_ASPECT: Final = 1.5  # of the sheet: most screens are about as wide
+_ASPECT: Final = 1.5  # of the sheet, like most screens
 _PAPER: Final = (250, 249, 246)
 _INK: Final = (45, 45, 45)
 
@@ -35,8 +35,8 @@ def draw_contact_sheet(
 ) -> None:
     """Write ``images`` (n, height, width, 3) with a caption under each as a PNG to ``path``.
 
-    Captions that are too long are shortened in the middle. The file appears whole or not at all.
-    Raises ConfigError when there is nothing to draw, ResourceError when ``path`` cannot be written.
+    Captions that are too long are shortened in the middle. The file is written atomically. Raises
+    ConfigError when there is nothing to draw, ResourceError when ``path`` cannot be written.
     """
     if len(images) == 0:
         raise ConfigError(f"there are no images to draw in {path}")
@@ -54,8 +54,8 @@ def draw_contact_sheet(
         shown = shorten(title, sheet.width - 2 * _GAP_PX, font)
         draw.text((_GAP_PX, _GAP_PX), shown, fill=_INK, font=font)
     font = _load_font(13)
-    for place, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
-        row, column = divmod(place, columns)
+    for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
+        row, column = divmod(number, columns)
         x, y = _GAP_PX + column * step_x, top + row * step_y
         picture = Image.fromarray(pixels)
         if picture.size != (width, height):
@@ -65,20 +65,20 @@ def draw_contact_sheet(
         sheet.paste(picture, (x, y))
         shown = shorten(caption, width, font)
         draw.text((x, y + height + 2), shown, fill=_INK, font=font)
-    with stop_signals_held_back():  # no part of a file stays behind
+    with stop_signals_held_back():  # leaves no partial file
         _save(sheet, path)
 
 
 def choose_columns(images: int, width: int, height: int) -> int:
-    """Return the number of columns that brings the sheet nearest to a screen's shape."""
+    """Return the number of columns that brings the sheet closest to ``_ASPECT``."""
     columns = math.sqrt(images * _ASPECT * (height + _CAPTION_PX + _GAP_PX) / (width + _GAP_PX))
     return max(1, min(images, round(columns)))
 
 
 def shorten(text: str, width_px: int, font: _Font) -> str:
-    """Return ``text`` on one line, with its middle left out where it is wider than ``width_px``."""
+    """Return ``text`` on one line, its middle left out if it is wider than ``width_px``."""
     line = " ".join(text.split())
-    if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow's bitmap font knows Latin-1 only
+    if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow's bitmap font has Latin-1 only
         line = line.encode("latin-1", "replace").decode("latin-1")
     dots = "…" if isinstance(font, ImageFont.FreeTypeFont) else "..."
     kept, shown = len(line), line
@@ -89,7 +89,7 @@ def shorten(text: str, width_px: int, font: _Font) -> str:
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """Return the size at which a picture is shown: tiny ones are enlarged, giants shrunk."""
+    """Return the size at which a picture is shown: small ones enlarged, large ones shrunk."""
     longest = max(width, height)
     if longest > _LARGEST_PX:
         scale = _LARGEST_PX / longest
@@ -99,7 +99,7 @@ def _shown_size(width: int, height: int) -> tuple[int, int]:
 
 
 def _load_font(size_px: int) -> _Font:
-    """Return Pillow's own font; its bitmap font where Pillow was built without FreeType."""
+    """Return Pillow's own font: the bitmap font where Pillow was built without FreeType."""
     has_freetype = features.check("freetype2")
     return ImageFont.load_default(size_px if has_freetype else None)
 

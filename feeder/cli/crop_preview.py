@@ -1,6 +1,6 @@
-"""The pictures of ``feeder preview``: crops as the model sees them, or where in an image they lie.
+"""The pictures of ``feeder preview``: crops as the model sees them, or outlined in their images.
 
-Crops come through ``SampleReader``, so a sheet shows what a batch of the recipe contains.
+Crops come from ``SampleReader``, so a sheet shows what a batch of the recipe contains.
 """
 
 import io
@@ -16,8 +16,8 @@ from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-_MARGIN_LEVEL = 232  # of the margins beside a whole image that is not square
-_DIM = 0.45  # what is outside the crop keeps this share of its brightness
+_MARGIN_LEVEL = 232  # of the margins around an image that is not square
+_DIM = 0.45  # share of their brightness that pixels outside the crop keep
 
 
 def draw_crops(
@@ -36,9 +36,9 @@ def draw_crops(
 def draw_boxes(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return the same samples' whole images with their crops outlined, all of one square size.
+    """Return the whole images of n samples with their crops outlined, (n, side, side, 3).
 
-    The captions say the class, and "mirrored" where the crop is.
+    Captions are the class, and "mirrored" where the crop is.
     """
     records = dataset.read_records(sample_ids)
     crops = plan_crops(
@@ -71,8 +71,8 @@ def draw_boxes(
 
 def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:
     blob = np.empty(int(record["blob_bytes"]), np.uint8)
-    (place,) = dataset.find_blobs(np.array([sample_id]), record.reshape(1))
-    dataset.read_blob(place, blob)
+    (location,) = dataset.find_blobs(np.array([sample_id]), record.reshape(1))
+    dataset.read_blob(location, blob)
     jpeg = whole_jpeg(blob, layout_of(record), int(record["width"]), int(record["height"]))
     return Image.open(io.BytesIO(jpeg)).convert("RGB")
 

@@ -1,4 +1,4 @@
-"""``feeder keygen PATH``: makes a pair of keys, for a feeder or for a client."""
+"""``feeder keygen PATH``: makes a key pair for a feeder or a client."""
 
 import argparse
 import os
@@ -12,21 +12,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "keygen",
-        help="make a pair of keys for a feeder or a client",
+        help="make a key pair for a feeder or a client",
         description="Write a secret key to PATH, readable by you only, and its public key to "
-        "PATH.pub, to be handed to the other side. Each client has a pair of its own, or all ranks "
-        "of a job share one; all feeders that one job uses share one.",
+        "PATH.pub, for the other side. Each client has a pair of its own, or all ranks of a job "
+        "share one; all feeders of one job share one.",
     )
-    parser.add_argument("path", type=Path, metavar="PATH", help="the secret key's file")
+    parser.add_argument("path", type=Path, metavar="PATH", help="file for the secret key")
     parser.add_argument(
-        "--name", metavar="NAME", help="whose key it is, as logs say (default: PATH's last part)"
+        "--name", metavar="NAME", help="the key's name in logs (default: file name of PATH)"
     )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the keys and say where they are; nothing is replaced unless asked for."""
+    """Make the keys and print their paths; replace files only with --force."""
     import zmq
 
     from feeder.process.stop_signals import stop_signals_held_back
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = path.name if arguments.name is None else arguments.name
     if not is_key_name(name):
         raise ConfigError(
-            f"{name!r} is no name for a key: give --name NAME, 1 .. 64 letters, digits and . _ -"
+            f"{name!r} cannot name a key: give --name NAME, 1 .. 64 letters, digits and . _ -"
         )
     secret = SecretKey(name, zmq.curve_keypair()[1].decode())
     made = {
@@ -59,12 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         for each, (text, mode) in made.items():
             _write(each, text, mode, replace=arguments.force)
     print(f"secret key of {name}: {path} (keep it here)")
-    print(f"public key of {name}: {public_path} (hand it to the other side)")
+    print(f"public key of {name}: {public_path} (give it to the other side)")
     return 0
 
 
 def _write(path: Path, text: str, mode: int, *, replace: bool) -> None:
-    """Write a new file, which has its mode from its first byte on."""
+    """Write a file that has its mode before its content."""
     target = path.with_name(f".{path.name}.{os.getpid()}") if replace else path
     try:
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -1,6 +1,6 @@
 """The ``feeder`` command: runs a subcommand, turns errors into one line and an exit status.
 
-A process of its own begins in ``feeder.__main__``.
+The process starts in ``feeder.__main__``.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command and return its exit status; raises what goes wrong."""
+    """Run one command and return its exit status; errors propagate."""
     arguments = build_parser().parse_args(argv)
-    if arguments.command != "keygen":  # the only one without numpy
+    if arguments.command != "keygen":  # the only command without numpy
         use_single_threads()
         check_import_memory()
     exit_status: int = arguments.run(arguments)

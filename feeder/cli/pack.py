@@ -1,4 +1,4 @@
-"""``feeder pack SRC DST``: a folder of classes becomes a dataset."""
+"""``feeder pack SRC DST``: packs a folder of classes into a dataset."""
 
 import argparse
 import sys
@@ -15,11 +15,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "pack",
         help="pack a folder of classes into a dataset",
         description="Pack SRC (a folder of class folders with images) into the dataset DST. JPEGs "
-        "are re-coded without loss. After an interruption the same command goes on.",
+        "are re-coded without loss. After an interruption the same command resumes.",
     )
     parser.add_argument("source", type=Path, metavar="SRC")
     parser.add_argument("destination", type=Path, metavar="DST")
-    parser.add_argument("--shards", type=int, help="files to spread over (default: by size)")
+    parser.add_argument("--shards", type=int, help="number of shard files (default: by size)")
     parser.add_argument("--lanes", type=int, help="lanes of shards (default: up to 8)")
     parser.add_argument(
         "--tile-width",
@@ -34,16 +34,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--apply-exif",
         action="store_true",
-        help="turn images upright (default: as torchvision, no)",
+        help="turn images upright (default: no, as torchvision)",
     )
     parser.add_argument(
-        "--quality", type=int, default=95, help="of images that are no JPEGs (default: 95)"
+        "--quality", type=int, default=95, help="JPEG quality of re-encoded images (default: 95)"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack, and print the survey."""
+    """Pack, and print the summary."""
     from feeder.pack.progress import ProgressLine
     from feeder.pack.run import PackOptions, pack_dataset
     from feeder.pack.task_pool import choose_jobs
@@ -68,15 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
             name = signals.received.name if signals.received else "Ctrl-C"
             sys.stderr.write(
                 f"feeder: stopped by {name}: finished shards are kept, run the same command again "
-                "to go on\n"
+                "to resume\n"
             )
             return signals.exit_status
-    print("\n".join(format_survey(arguments.destination, summary)))
+    print("\n".join(format_summary(arguments.destination, summary)))
     return 0
 
 
-def format_survey(destination: Path, summary: "PackSummary") -> list[str]:
-    """Return the lines that tell what was packed, what was odd, and what was left out."""
+def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
+    """Return the lines that list what was packed, what was odd, and what was left out."""
     from collections import Counter
 
     from feeder.pack.progress import format_duration
@@ -100,7 +100,7 @@ def format_survey(destination: Path, summary: "PackSummary") -> list[str]:
     if summary.hidden:
         lines.append(f"  left out: {summary.hidden:,} hidden (names that begin with a dot)")
     for name in summary.lost_classes:
-        lines.append(f"  warning: no image is left of class {printable(name)}")
+        lines.append(f"  warning: every image of class {printable(name)} was quarantined")
     if summary.quarantine:
         kinds = Counter(entry.kind for entry in summary.quarantine)
         lines.append(

@@ -1,4 +1,4 @@
-"""``feeder preview``: a contact sheet of crops of a dataset, or of a batch that a daemon serves."""
+"""``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser = subparsers.add_parser(
         "preview",
         help="draw a contact sheet of crops or of a served batch",
-        description="Draw the first images of a batch, as the model will see them but not "
-        "normalised, with their class names: of the dataset DST, or with --from of a batch that a "
-        "daemon serves.",
+        description="Draw the first images of a batch with their class names, as the model will "
+        "see them but not normalised. The batch is of the dataset DST or, with --from, served by a "
+        "daemon.",
     )
     parser.add_argument("dataset_path", type=Path, nargs="?", metavar="DST", help="packed dataset")
     parser.add_argument(
@@ -53,8 +53,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a further field of the recipe, again for each: auto_augment=rand-augment, "
-        "brightness=0.4, scale=[0.3,1]",
+        help="another field of the recipe, e.g. auto_augment=rand-augment, brightness=0.4 or "
+        "scale=[0.3,1]; may be repeated",
     )
     parser.add_argument(
         "--boxes", action="store_true", help="draw whole images with the crops' outlines instead"
@@ -68,14 +68,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         type=float,
         default=_DEADLINE_S,
         metavar="S",
-        help=f"with --from: how long all of it may take (default: {_DEADLINE_S:g})",
+        help=f"with --from: seconds for the whole command (default: {_DEADLINE_S:g})",
     )
     add_key_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the sheet and say where it is."""
+    """Draw the sheet and print its path."""
     from feeder.cli.contact_sheet import draw_contact_sheet
     from feeder.errors import ConfigError
 
@@ -86,14 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
     if arguments.endpoint is None:
         if arguments.dataset_path is None:
-            raise ConfigError("name a packed dataset, or --from ENDPOINT --dataset NAME")
+            raise ConfigError("give a packed dataset, or --from ENDPOINT --dataset NAME")
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
         pictures, captions = _preview_dataset(arguments)
         source = arguments.dataset_path.resolve().name
     else:
         if arguments.dataset is None or arguments.dataset_path is not None:
-            raise ConfigError("--from takes the dataset's name: add --dataset NAME, without a DST")
+            raise ConfigError("--from needs the dataset's name: give --dataset NAME and no DST")
         if arguments.boxes:
             raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
         pictures, captions = _preview_served(arguments)
@@ -127,7 +127,7 @@ def _preview_dataset(
 def _preview_served(
     arguments: argparse.Namespace,
 ) -> "tuple[NDArray[np.uint8], list[str]]":
-    """Return the same of a batch that the daemon at ``--from`` serves."""
+    """Return the same for a batch that the daemon at ``--from`` serves."""
     from feeder.client.blocking import BatchFetcher
     from feeder.plan.packing import pixel_layout_of, unpack_levels
     from feeder.security.keys import read_client_keys

@@ -1,4 +1,4 @@
-"""``feeder serve``: the daemon, until SIGTERM."""
+"""``feeder serve``: runs the daemon until SIGTERM."""
 
 import argparse
 import os
@@ -13,8 +13,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve batches of packed datasets until SIGTERM",
-        description="Serve batches of packed datasets. Options win over the configuration file, "
-        "which wins over the defaults; --show prints what comes of it.",
+        description="Serve batches of packed datasets. Options override the configuration file, "
+        "which overrides the defaults; --show prints the result.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file, see feeder.toml")
     parser.add_argument(
@@ -30,38 +30,38 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         metavar="ENDPOINT",
         help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
     )
-    parser.add_argument("--secret-key", metavar="FILE", help="this feeder's; see feeder keygen")
     parser.add_argument(
-        "--client-keys", metavar="PATH", help="public keys of the clients to let in over tcp"
+        "--secret-key", metavar="FILE", help="this feeder's secret key; see feeder keygen"
+    )
+    parser.add_argument(
+        "--client-keys", metavar="PATH", help="public keys of the clients allowed over tcp"
     )
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="let everybody in who can reach a tcp address, unencrypted",
+        help="allow every client that can reach a tcp address, unencrypted",
     )
     parser.add_argument("--socket-mode", metavar="MODE", help="of ipc sockets: 0600, 0660, 0666")
-    parser.add_argument("--workers", metavar="auto|N", help="decoding processes in all")
+    parser.add_argument("--workers", metavar="auto|N", help="total number of decoding processes")
     parser.add_argument("--pin", metavar="auto|off|LIST", help="CPUs to run on, e.g. 0-3,8")
+    parser.add_argument("--window-max", metavar="N", help="maximum window of a client, in batches")
+    parser.add_argument("--chunk-images", metavar="N", help="images per message")
     parser.add_argument(
-        "--window-max", metavar="N", help="most batches a client may have asked for"
-    )
-    parser.add_argument("--chunk-images", metavar="N", help="images in a message")
-    parser.add_argument(
-        "--slots-bytes", metavar="auto|N", help="memory for batches, a node process"
+        "--slots-bytes", metavar="auto|N", help="memory for batches per node process"
     )
     parser.add_argument(
-        "--decoded-bytes", metavar="auto|N", help="decoded cache, a node process; 0 is none"
+        "--decoded-bytes", metavar="auto|N", help="decoded cache per node process; 0 for none"
     )
-    parser.add_argument("--clients-max", metavar="N", help="most sessions, a node process")
-    parser.add_argument("--client-sessions-max", metavar="N", help="of them, one client's")
+    parser.add_argument("--clients-max", metavar="N", help="maximum sessions per node process")
+    parser.add_argument("--client-sessions-max", metavar="N", help="of these, per client")
     parser.add_argument(
-        "--client-slots-bytes", metavar="auto|N", help="of the memory for batches, one client's"
+        "--client-slots-bytes", metavar="auto|N", help="memory for batches per client"
     )
-    parser.add_argument("--recipes-max", metavar="N", help="most different recipes, a node process")
-    parser.add_argument("--client-recipes-max", metavar="N", help="of them, one client's")
+    parser.add_argument("--recipes-max", metavar="N", help="maximum recipes per node process")
+    parser.add_argument("--client-recipes-max", metavar="N", help="of these, per client")
     parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
     parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
-    parser.add_argument("--open-shards", metavar="N", help="shard files open in each process")
+    parser.add_argument("--open-shards", metavar="N", help="open shard files per process")
     parser.add_argument(
         "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
     )
@@ -71,7 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal; the exit status is 0 then."""
+    """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
     from feeder.process.program import call_before_leaving
     from feeder.process.stderr_relay import StderrRelay
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options that were given, by configuration key."""
+    """Return the options by configuration key; None where one was not given."""
     overrides: dict[str, object] = {
         f"serve.{name}": getattr(arguments, name)
         for name in (

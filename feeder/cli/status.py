@@ -1,4 +1,4 @@
-"""``feeder status ENDPOINT``: what a running node process has counted."""
+"""``feeder status ENDPOINT``: prints the counters of a running node process."""
 
 import argparse
 import json
@@ -24,14 +24,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         type=float,
         default=_DEADLINE_S,
         metavar="S",
-        help=f"how long to wait for the answer (default: {_DEADLINE_S:g})",
+        help=f"seconds to wait for the reply (default: {_DEADLINE_S:g})",
     )
     add_key_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, and print the answer; PeerError when there is none in time."""
+    """Request the counters and print them; PeerError when no reply comes in time."""
     from feeder.client.stats import request_counters
     from feeder.metrics import format_counters
     from feeder.security.keys import read_client_keys

@@ -1,4 +1,4 @@
-"""``feeder unpack DST OUT``: a dataset becomes a folder of classes with ordinary JPEGs again."""
+"""``feeder unpack DST OUT``: turns a dataset back into a folder of classes with ordinary JPEGs."""
 
 import argparse
 import sys
@@ -12,20 +12,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "unpack",
         help="turn a dataset back into ordinary JPEGs",
         description="Write the samples of the dataset DST to OUT/class/name as ordinary JPEGs "
-        "whose pixels equal the originals'. Names that the file system of OUT does not take are "
-        "shortened, and listed in OUT/.shortened-names.jsonl.",
+        "with the originals' pixels. Names too long for the file system of OUT are shortened, and "
+        "listed in OUT/.shortened-names.jsonl.",
     )
     parser.add_argument("dataset", type=Path, metavar="DST")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
     parser.add_argument(
-        "--force", action="store_true", help="allow an OUT that is not empty; replaces files"
+        "--force", action="store_true", help="allow a non-empty OUT, and replace files in it"
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Unpack, and say how much."""
+    """Unpack, and print the number of images."""
     from feeder.pack.progress import ProgressLine
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
             return signals.exit_status
     print(f"unpacked {summary.manifest.samples:,} images into {arguments.out}")
     if summary.shortened:
-        names_are = "name is" if summary.shortened == 1 else "names are"
+        names = "name" if summary.shortened == 1 else "names"
         print(
-            f"{summary.shortened:,} {names_are} shortened, as the file system does not take them: "
-            f"{arguments.out / SHORTENED_NAME} lists them"
+            f"{summary.shortened:,} {names} shortened to fit the file system, listed in "
+            f"{arguments.out / SHORTENED_NAME}"
         )
     return 0

@@ -1,4 +1,4 @@
-"""``feeder verify DST``: is each byte of a dataset as it was packed, does each sample decode?"""
+"""``feeder verify DST``: checks every byte of a dataset and decodes every sample."""
 
 import argparse
 import sys
@@ -11,8 +11,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser = subparsers.add_parser(
         "verify",
         help="check every checksum and every sample of a dataset",
-        description="Check every byte of the dataset DST and decode every sample. Prints one line "
-        "for each problem; the exit status is 0 when there is none and 3 otherwise.",
+        description="Check every byte of the dataset DST and decode every sample. Print one line "
+        "for each problem; the exit status is 0 if there is none, else 3.",
     )
     parser.add_argument("dataset", type=Path, metavar="DST")
     parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
@@ -20,7 +20,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify, print the problems and the verdict."""
+    """Verify, and print the problems and the verdict."""
     from feeder.errors import DatasetError
     from feeder.pack.progress import ProgressLine
     from feeder.pack.task_pool import choose_jobs
@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.clear()
                 print(f"damaged: {problem}", flush=True)
         except KeyboardInterrupt:
-            sys.stderr.write(f"feeder: stopped; {found} problems found until then\n")
+            sys.stderr.write(f"feeder: stopped; {found} problems found so far\n")
             return signals.exit_status
     manifest = verification.manifest
     shards = f"{manifest.samples:,} samples in {len(manifest.shards):,} shards"
     if found:
         problems = "problem" if found == 1 else "problems"
-        print(f"{arguments.dataset} is damaged: {found:,} {problems} among {shards}")
+        print(f"{arguments.dataset} is damaged: {found:,} {problems} in {shards}")
         return DatasetError.exit_status
     print(f"{arguments.dataset} is whole: {shards}, fingerprint {manifest.fingerprint}")
     return 0

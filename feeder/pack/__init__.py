@@ -1,4 +1,4 @@
-"""From any source to a dataset and back, and the check of every byte of one.
+"""Packs sources into datasets, unpacks and verifies datasets.
 
 May import: errors, plan, process, host, jpeg, dataset.
 """

@@ -1,9 +1,9 @@
-"""Makes all shards hold the same number of samples, give or take one, after the bad files fell out.
+"""Balances the parts: each gets the same number of samples, give or take one.
 
-Parts with too many samples give their last ones, in order, to parts with too few; a part that is
-not needed at all (fewer samples than shards) gives everything. Only the parts that change are
-written anew, first all that receive, then all that give, so that a kill at any moment leaves every
-sample that is still needed in place, and running it again goes on where it was.
+Quarantined files leave some parts short. Parts with too many samples give their last ones, in
+order, to parts with too few; with fewer samples than parts, the last parts give everything. Only
+parts that change are rewritten, receivers before givers, so a kill at any moment loses no sample
+and a second run finishes the work.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,12 @@ from feeder.dataset.format import checksum
 from feeder.dataset.manifest import samples_in_shard
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.writer import ShardWriter
-from feeder.errors import DatasetError
 from feeder.pack.work_folder import WorkFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A run of samples of one part."""
+    """Consecutive samples of one part."""
 
     part: int
     first: int
@@ -29,7 +28,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartChange:
-    """How a part's content changes: its first ``keep`` samples stay, ``take`` follow."""
+    """A part's new content: its first ``keep`` samples, then ``take``."""
 
     part: int
     keep: int
@@ -37,7 +36,7 @@ class PartChange:
 
 
 def plan_balance(counts: list[int]) -> list[PartChange]:
-    """Return the changes that even out parts with ``counts`` samples; receivers come first.
+    """Return the changes that balance parts with ``counts`` samples; receivers come first.
 
     With fewer samples than parts, the first ``sum(counts)`` parts get one each and the rest none.
     """
@@ -76,7 +75,7 @@ def balance_parts(
     changes: list[PartChange],
     is_published: Callable[[int], bool],
 ) -> None:
-    """Write the changed parts that are not written yet, and remove what they replace."""
+    """Write the changed parts that are not written yet, and remove the parts they replace."""
     for change in changes:
         part, balanced = work.part_path(change.part), work.balanced_path(change.part)
         if not balanced.exists() and not is_published(change.part):
@@ -88,23 +87,22 @@ def _write_change(work: WorkFolder, change: PartChange, path: Path) -> None:
     own = Rows(part=change.part, first=0, count=change.keep)
     with ShardWriter(path, shard=change.part) as writer:
         for rows in (own, *change.take):
-            _copy_rows(work.part_path(rows.part), rows, writer)
+            _copy_rows(work, rows, writer)
         writer.finish()
 
 
-def _copy_rows(path: Path, rows: Rows, writer: ShardWriter) -> None:
+def _copy_rows(work: WorkFolder, rows: Rows, writer: ShardWriter) -> None:
+    path = work.part_path(rows.part)
     reader = ShardReader(path)
     try:
         records, names, intact = reader.read_index()
         if not intact:
-            raise DatasetError(f"{path} is damaged: remove its folder to begin this packing again")
+            raise work.damaged(path)
         for record in records[rows.first : rows.first + rows.count]:
             blob = memoryview(bytearray(int(record["blob_bytes"])))
             reader.read_into(int(record["offset"]), blob)
             if checksum(blob) != int(record["checksum"]):
-                raise DatasetError(
-                    f"{path} is damaged: remove its folder to begin this packing again"
-                )
+                raise work.damaged(path)
             name_offset = int(record["name_offset"])
             name = names[name_offset : name_offset + int(record["name_bytes"])]
             writer.append_copy(record, blob, name)

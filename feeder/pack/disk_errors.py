@@ -1,4 +1,4 @@
-"""What the operating system says when a disk is full or not writable, in one line with a remedy."""
+"""Turns the operating system's disk errors into one line with a remedy."""
 
 import errno
 import os
@@ -18,20 +18,19 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 @contextmanager
 def explain_disk_errors(doing: str, folder: Path, remedy: str) -> Iterator[None]:
-    """Raise OSErrors of the body as ResourceErrors.
+    """Raise OSErrors of the body as ResourceErrors: what failed, why, and what to do.
 
-    The message says that ``doing`` (e.g. "packing into") ``folder`` failed, why, and that once the
-    cause is mended, ``remedy`` is what to do.
+    ``doing`` is e.g. "packing into"; ``remedy`` is what to do once the cause is fixed.
     """
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cause, mend = "no space left on its disk", "make room"
+            cause, fix = "no space left on its disk", "make room"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            cause, mend = f"not writable ({error.strerror})", "change that"
+            cause, fix = f"not writable ({error.strerror})", "make it writable"
         else:
             name = name_file(error)
             at = f" at {printable(path_to_text(name))}" if name else ""
-            cause, mend = f"{error.strerror}{at}", "mend that"
-        raise ResourceError(f"{doing} {folder} failed: {cause}; {mend}, then {remedy}") from error
+            cause, fix = f"{error.strerror}{at}", "fix that"
+        raise ResourceError(f"{doing} {folder} failed: {cause}; {fix}, then {remedy}") from error

@@ -1,4 +1,4 @@
-"""The EXIF orientation of a JPEG, read from its APP1 segment without decoding anything.
+"""Reads the EXIF orientation of a JPEG from its APP1 segment, without decoding.
 
 References: ITU-T T.81 (JPEG) B.1.1; CIPA DC-008 (Exif 2.3) 4.5.2 and 4.6.4.A, tag 0x0112.
 """
@@ -15,14 +15,14 @@ _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 
 
 def read_orientation(jpeg: bytes) -> int:
-    """Return the orientation 1..8 that ``jpeg`` says it has; 1 (upright) where it says none.
+    """Return the orientation of ``jpeg``, 1..8.
 
-    Whatever cannot be parsed counts as nothing said, as in every viewer.
+    An orientation that is missing or cannot be parsed counts as 1 (upright), as in every viewer.
     """
     at = 2
     while at + 4 <= len(jpeg):
         if jpeg[at] != 0xFF:
-            return UPRIGHT  # no marker where one must be: the decoder will have its say
+            return UPRIGHT  # no marker where one must be: the decoder reports the damage
         marker = jpeg[at + 1]
         if marker == 0xFF:  # fill byte
             at += 1

@@ -1,12 +1,12 @@
-"""Lists a source folder of classes, and refuses before any work what cannot become a dataset.
+"""Lists a source folder of classes, and refuses a source that cannot become a dataset.
 
-    SRC/class/…/file     class folders sorted; whatever is below one belongs to it
+    SRC/class/…/file     class folders sorted; all files below one belong to its class
 
-Every file counts, whatever its suffix; names that begin with a dot are left out and counted. The
-listing is a few arrays and one string of bytes, not an object for each file.
+Files count whatever their suffix; names that begin with a dot are left out and counted. The
+listing is a few arrays and one byte string, not an object for each file.
 
-Names are the bytes that the file system has, decoded as UTF-8 whatever the locale: the same source
-gives the same dataset everywhere.
+Names are the file system's bytes, decoded as UTF-8 whatever the locale: the same source gives the
+same dataset everywhere.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ class SourceListing:
 
     classes: tuple[str, ...]
     names: bytes
-    """All names one after the other, UTF-8 with surrogateescape, '/' between folders."""
+    """All names concatenated, UTF-8 with surrogateescape, '/' between folders."""
     name_ends: NDArray[np.int64]
     labels: NDArray[np.int64]
     sizes_bytes: NDArray[np.int64]
     mtimes_ns: NDArray[np.int64]
     hidden: int
-    """How many files and folders were left out because their names begin with a dot."""
+    """Number of files and folders left out because their names begin with a dot."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,7 +56,7 @@ class SourceListing:
         return int(self.sizes_bytes.sum())
 
     def digest(self) -> str:
-        """Return a hash of all names, labels, sizes and times of change."""
+        """Return a hash of all names, labels, sizes and modification times."""
         digest = hashlib.blake2b(digest_size=16)
         for part in (self.name_ends, self.labels, self.sizes_bytes, self.mtimes_ns):
             digest.update(np.ascontiguousarray(part, "<i8").tobytes())
@@ -67,7 +67,7 @@ class SourceListing:
     def shuffled(self, seed: int) -> NDArray[np.int64]:
         """Return all file numbers in the order of a keyed hash of their names.
 
-        The order depends on names and seed only, so a file more or less moves hardly any other.
+        The order depends on names and seed only: adding or removing a file keeps that of the rest.
         """
         keys = np.fromiter(
             (xxhash.xxh3_64_intdigest(self.stored_name(n), seed) for n in range(len(self))),
@@ -152,7 +152,7 @@ def _show(path: bytes) -> str:
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself, and the like: the packer will say that it is unreadable
+    except OSError:  # e.g. a link to itself: packing quarantines it as unreadable
         return False
 
 
@@ -163,7 +163,7 @@ def _walk(
     folders: set[str],
     above: tuple[tuple[int, int], ...],
 ) -> int:
-    """Add what is below ``folder`` (called ``name``); return how many hidden entries were met."""
+    """Add what is below ``folder`` (called ``name``); return the number of hidden entries."""
     try:
         status = os.stat(folder)
     except OSError as error:
@@ -183,27 +183,27 @@ def _walk(
             try:
                 found = entry.stat()
                 files.append(_File(entry_name, found.st_size, found.st_mtime_ns))
-            except OSError:  # a dangling link; reading it will give the reason
+            except OSError:  # a dangling link: packing quarantines it with the reason
                 files.append(_File(entry_name, 0, 0))
     return hidden
 
 
 def unpacked_name(name: str) -> str:
-    """Return the name that a sample called ``name`` unpacks to: with a suffix of JPEGs."""
+    """Return the name that a sample called ``name`` unpacks to, which has a JPEG's suffix."""
     stem, suffix = os.path.splitext(name)
     return name if suffix.lower() in JPEG_SUFFIXES else f"{stem}.jpg"
 
 
 def _check_names(source: bytes, files: Iterable[_File], folders: set[str]) -> None:
-    """Raise ConfigError where two images of a class would have one name but for the suffix."""
+    """Raise ConfigError for two images of a class that would unpack to the same name."""
     seen: dict[str, str] = {}
     for file in files:
         stem = os.path.splitext(file.name)[0]
         other = seen.setdefault(stem, file.name)
         if other != file.name and _is_image(source, other) and _is_image(source, file.name):
             raise ConfigError(
-                f"{printable(other)} and {printable(file.name)} in {_show(source)} are two images "
-                "of one name: rename one, they could not be told apart after unpacking"
+                f"{printable(other)} and {printable(file.name)} in {_show(source)} would unpack to "
+                "the same name: rename one"
             )
         if other != file.name and not _is_image(source, other):
             seen[stem] = file.name
@@ -220,8 +220,8 @@ def _check_images(source: bytes, class_name: str, files: list[_File]) -> None:
         raise DatasetError(f"class folder {folder} holds no images: add some or remove the folder")
     if not any(_is_image(source, file.name) for file in files):
         raise DatasetError(
-            f"class folder {folder} holds no images: none of its {len(files)} files is one; add "
-            "some or remove the folder"
+            f"class folder {folder} holds no images, only {len(files)} other files: add some or "
+            "remove the folder"
         )
 
 

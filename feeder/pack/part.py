@@ -1,7 +1,7 @@
-"""Packs one part: the work of a packing's worker process (see task_pool).
+"""Packs one part: the task of a packing's worker process (see task_pool).
 
-A part is a whole shard as long as nothing was quarantined. Its file and its result depend on its
-list of files and on the options only, so it makes no difference which process packs it, or when.
+A part with no quarantined file is a complete shard. Its bytes and its result depend on its list of
+files and the options only, not on the process that packs it, or when.
 """
 
 import time
@@ -22,7 +22,7 @@ _REPORT_EVERY_S: Final = 0.25
 
 
 class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts of a packing have in common; paths as ``path_to_text`` writes them."""
+    """What all parts of a packing share; paths as ``path_to_text`` writes them."""
 
     source: str
     destination: str
@@ -33,7 +33,7 @@ class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part to pack, and where its files stand in the work folder's list."""
+    """Which part to pack, and where the work folder's list has its files."""
 
     part: int
     offset: int
@@ -41,7 +41,7 @@ class PartTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Pack the part; reports {"files", "bytes", "quarantined"} that were added since the last."""
+    """Pack the part; reports and returns new {"files", "bytes", "quarantined"}."""
     return _pack_part(msgspec.convert(setup, PartSetup), msgspec.convert(task, PartTask), report)
 
 
@@ -56,7 +56,7 @@ def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, An
     subsampling: Counter[str] = Counter()
     quarantine: list[QuarantineEntry] = []
     source_bytes = 0
-    news = _News(report)
+    progress = _PartProgress(report)
     with ShardWriter(work.part_path(task.part), shard=task.part) as writer:
         for label, stored_name in files:
             name = decode_name(stored_name)
@@ -71,13 +71,13 @@ def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, An
                         "without --strict it would go to quarantine"
                     ) from None
                 quarantine.append(QuarantineEntry(path=name, kind=error.kind, reason=error.reason))
-                news.add(len(data), quarantined=1)
+                progress.add(len(data), quarantined=1)
                 continue
             writer.append(sample.tiled, label=label, name=name, flags=int(sample.flags))
             odd.update(sample.flags.kinds())
             subsampling[sample.tiled.subsampling.name.lower()] += 1
             source_bytes += len(data)
-            news.add(len(data), quarantined=0)
+            progress.add(len(data), quarantined=0)
         header = writer.finish()
     work.write_result(
         task.part,
@@ -90,26 +90,26 @@ def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, An
             quarantine=quarantine,
         ),
     )
-    return news.take()
+    return progress.take()
 
 
-class _News:
-    """What the parent has not heard of yet; tells it a few times a second."""
+class _PartProgress:
+    """Counts that the parent does not have yet; reported a few times a second."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._files = self._bytes = self._quarantined = 0
-        self._told_at_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def add(self, size_bytes: int, *, quarantined: int) -> None:
         self._files += 1
         self._bytes += size_bytes
         self._quarantined += quarantined
-        if time.monotonic() - self._told_at_s > _REPORT_EVERY_S:
-            self._told_at_s = time.monotonic()
+        if time.monotonic() - self._reported_s > _REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
             self._report(self.take())
 
     def take(self) -> dict[str, Any]:
-        news = {"files": self._files, "bytes": self._bytes, "quarantined": self._quarantined}
+        counts = {"files": self._files, "bytes": self._bytes, "quarantined": self._quarantined}
         self._files = self._bytes = self._quarantined = 0
-        return news
+        return counts

@@ -1,7 +1,7 @@
-"""One line that says how far a long command is, and when it will be done.
+"""One progress line with an estimate of the remaining time.
 
-On a terminal the line is drawn over itself a few times a second; elsewhere a plain line is written
-every few seconds, so that logs stay short.
+On a terminal the line is redrawn a few times a second; elsewhere a plain line is written every few
+seconds, so that logs stay short.
 """
 
 import time
@@ -25,7 +25,7 @@ class ProgressLine:
         self._drawn = False
 
     def begin(self, verb: str, unit: str, total: int, done: int = 0) -> None:
-        """Start counting to ``total``, of which ``done`` were done before, at no cost now."""
+        """Start counting to ``total``; ``done`` were done by an earlier run, so rates skip them."""
         self._verb, self._unit = verb, unit
         self._total, self._done, self._skipped = total, done, done
         self._bytes = self._quarantined = 0
@@ -33,7 +33,7 @@ class ProgressLine:
         self._drawn = False
 
     def add(self, count: int, size_bytes: int = 0, quarantined: int = 0) -> None:
-        """Count on, and draw if it is time."""
+        """Add to the counts, and redraw if it is time."""
         self._done += count
         self._quarantined += quarantined
         self._bytes += size_bytes
@@ -51,14 +51,14 @@ class ProgressLine:
         self._drawn = False
 
     def clear(self) -> None:
-        """Wipe the line, for somebody else to write in its place."""
+        """Erase the line, so that other output can take its row."""
         if self._terminal and self._drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
         self._drawn = False
 
     def note(self, text: str) -> None:
-        """Write a line of its own."""
+        """Write ``text`` as a line of its own."""
         self.clear()
         self._stream.write(f"{text}\n")
         self._stream.flush()

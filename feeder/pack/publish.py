@@ -1,7 +1,7 @@
-"""The end of a packing: parts become shards, and shards become a dataset by the manifest.
+"""The end of a packing: parts become shards, and the manifest makes shards a dataset.
 
-Even out, rename into place, write the quarantine list, then the manifest. Each step finds out what
-was done before a kill and does the rest; before the last one there is no dataset.
+Balance, rename, write the quarantine list, then the manifest. Each step is idempotent and completes
+what a killed run began; before the last one there is no dataset.
 """
 
 import json
@@ -40,7 +40,7 @@ def publish_parts(
 ) -> None:
     """Make the finished parts in ``work`` the dataset ``destination``.
 
-    Raises DatasetError where no sample is left, or with ``strict`` where a file was quarantined.
+    Raises DatasetError if every file was quarantined, or with ``strict`` if any was.
     """
     results = [_read_result(work, part) for part in range(state.shards)]
     quarantine = sorted(
@@ -50,7 +50,7 @@ def publish_parts(
     _check_quarantine(quarantine, sum(counts), strict)
     changes = plan_balance(counts)
     if changes:
-        progress.note(f"evening out {len(changes):,} of {len(counts):,} shards")
+        progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
     balance_parts(work, changes, lambda part: (destination / shard_name(part)).exists())
     shards = min(sum(counts), len(counts))
     for part in range(shards):
@@ -77,7 +77,7 @@ def publish_parts(
     problem = manifest.inconsistency()
     if problem is not None:
         raise DatasetError(
-            f"the shards in {destination} do not fit together ({problem}): remove the folder and "
+            f"the shards in {destination} are inconsistent ({problem}): remove the folder and "
             "pack again"
         )
     write_atomically(destination / MANIFEST_NAME, manifest.encode())
@@ -86,7 +86,7 @@ def publish_parts(
 def _read_result(work: WorkFolder, part: int) -> PartResult:
     result = work.read_result(part)
     if result is None:
-        raise DatasetError(f"{work.result_path(part)} has vanished: run the same command again")
+        raise DatasetError(f"{work.result_path(part)} is missing: run the same command again")
     return result
 
 
@@ -96,7 +96,7 @@ def _check_quarantine(quarantine: list[QuarantineEntry], samples: int, strict: b
     first, others = quarantine[0], len(quarantine) - 1
     what = f"{printable(first.path)} is {first.kind} ({first.reason})"
     if others:
-        what += f", and {others:,} more are bad"
+        what += f", and {others:,} more files are bad"
     if not samples:
         raise DatasetError(f"there is nothing to pack: {what}")
     raise DatasetError(f"{what}: repair or remove them, or pack without --strict")
@@ -125,7 +125,7 @@ def _encode_line(entry: QuarantineEntry) -> bytes:
 
 
 def read_quarantine(dataset: Path) -> list[QuarantineEntry]:
-    """Return the quarantine list of a dataset; DatasetError where it is damaged."""
+    """Return the quarantine list of a dataset; DatasetError if it is damaged."""
     path = dataset / QUARANTINE_NAME
     try:
         lines = read_regular(path, QUARANTINE_BYTES_MAX).splitlines()

@@ -3,9 +3,9 @@
     list_source ─► shuffled over parts ─► workers pack parts ─► balance ─► rename into DST
                                            (part)               (balance)      ─► manifest
 
-Everything happens in DST/.packing until all shards are whole; the manifest comes last and makes the
-dataset. The same command after a kill goes on where it was. The result depends on source and
-options only, not on the number of worker processes, nor on how often it was interrupted.
+All work happens in DST/.packing until every shard is complete; the manifest comes last and makes
+the dataset. After a kill the same command resumes. The result depends on source and options only,
+not on the number of worker processes or of interruptions.
 """
 
 import os
@@ -46,14 +46,14 @@ from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
 from feeder.process.path_text import path_to_text, printable
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
-_AGAIN: Final = "run the same command again, it goes on where it was"
+_REMEDY: Final = "run the same command again to resume"
 _LANES: Final = 8  # node processes that may share a dataset evenly
-_SHARD_SAMPLES_MIN: Final = 8  # below this, more shards only make lanes that are all leftovers
+_SHARD_SAMPLES_MIN: Final = 8  # with fewer, lanes would hold no whole batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
-    """How to pack; None lets the size of the source decide."""
+    """How to pack; None chooses by the size of the source."""
 
     shards: int | None = None
     lanes: int | None = None
@@ -62,7 +62,7 @@ class PackOptions:
     jobs: int = 1
     strict: bool = False
     apply_exif: bool = False  # as torchvision
-    quality: int = 95  # of images that are encoded anew; at 4:4:4 no loss that training notices
+    quality: int = 95  # of re-encoded images; at 4:4:4 no loss that training notices
 
     def __post_init__(self) -> None:
         ranges: tuple[tuple[str, int | None, int, int], ...] = (
@@ -80,16 +80,16 @@ class PackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSummary:
-    """What a packing came to."""
+    """The result of a packing."""
 
     manifest: Manifest
     quarantine: tuple[QuarantineEntry, ...]
     lost_classes: tuple[str, ...]
-    """Classes of which every file was quarantined; they keep their label."""
+    """Classes with every file quarantined; they keep their label."""
     hidden: int
-    """Files and folders of the source whose names begin with a dot."""
+    """Files and folders of the source with names that begin with a dot."""
     packed_files: int
-    """By this run; the others were finished by runs before it."""
+    """By this run; earlier runs finished the others."""
     packed_bytes: int
     seconds: float
 
@@ -97,13 +97,13 @@ class PackSummary:
 def pack_dataset(
     source: Path, destination: Path, options: PackOptions, progress: ProgressLine
 ) -> PackSummary:
-    """Pack ``source`` into the dataset ``destination``, or go on with what a killed run began.
+    """Pack ``source`` into the dataset ``destination``, or resume a killed run.
 
     Raises ConfigError (impossible request), DatasetError (nothing to pack; with ``strict`` also the
     first bad file) and ResourceError (disk full or not writable).
     """
     began_s = time.monotonic()
-    with explain_disk_errors("packing into", destination, _AGAIN):
+    with explain_disk_errors("packing into", destination, _REMEDY):
         _check_folders(source, destination)
     for line in library_warnings():
         progress.note(f"feeder: warning: {line}")
@@ -125,7 +125,7 @@ def pack_dataset(
         f"{listing.total_bytes / 1e6:,.1f} MB"
     )
     packing = _Packing(source, destination, options, listing, state, progress)
-    with explain_disk_errors("packing into", destination, _AGAIN):
+    with explain_disk_errors("packing into", destination, _REMEDY):
         destination.mkdir(parents=True, exist_ok=True)
         with WorkFolder(destination) as work:
             work.open(state)
@@ -171,7 +171,7 @@ def _check_folders(source: Path, destination: Path) -> None:
         raise ConfigError(f"{destination} is a file where the dataset's folder should be")
     names = {path.name for path in destination.iterdir()} - {"lost+found"}
     if (destination / WORK_FOLDER_NAME / STATE_NAME).exists():
-        return  # its state decides
+        return  # WorkFolder.open compares the state
     if MANIFEST_NAME in names:
         raise ConfigError(
             f"{destination} is a complete dataset already: give another folder, or remove it first"
@@ -185,23 +185,23 @@ def _check_folders(source: Path, destination: Path) -> None:
 
 
 def choose_layout(files: int, total_bytes: int, options: PackOptions) -> tuple[int, int]:
-    """Return the numbers of shards and lanes; ConfigError where those asked for do not fit."""
+    """Return the numbers of shards and lanes; ConfigError if those requested do not fit."""
     if options.shards is None:
         shards = max(-(-total_bytes // _SHARD_BYTES), min(_LANES, files // _SHARD_SAMPLES_MIN), 1)
         if shards > _LANES:
-            shards = -(-shards // _LANES) * _LANES  # so that lanes hold equally many
+            shards = -(-shards // _LANES) * _LANES  # the same number in each lane
         shards = min(shards, files, MAX_SHARDS)
     else:
         shards = options.shards
     if shards > files:
-        raise ConfigError(f"--shards {shards} is more than the {files} files to pack: ask for less")
+        raise ConfigError(f"--shards {shards} is more than the {files} files to pack: use fewer")
     if options.lanes is None:
         divisors = [n for n in range(_LANES // 2, _LANES + 1) if shards % n == 0]
         lanes = max(divisors, default=min(shards, _LANES))
     else:
         lanes = options.lanes
     if lanes > shards:
-        raise ConfigError(f"--lanes {lanes} is more than the {shards} shards: ask for less")
+        raise ConfigError(f"--lanes {lanes} is more than the {shards} shards: use fewer")
     return shards, lanes
 
 
@@ -236,7 +236,7 @@ class _Packing:
         self._warn_of_small_disk(sum(sizes[part] for part in todo) / files)
         order = self._listing.shuffled(self._options.seed)
         work.write_files(self._listing, order)
-        places = locate_files(self._listing, order, sizes)
+        extents = locate_files(self._listing, order, sizes)
         setup = PartSetup(
             source=path_to_text(os.path.abspath(self._source)),
             destination=path_to_text(os.path.abspath(self._destination)),
@@ -247,29 +247,29 @@ class _Packing:
         )
         tasks = [
             msgspec.to_builtins(
-                PartTask(part=part, offset=places[part].offset, bytes=places[part].bytes)
+                PartTask(part=part, offset=extents[part][0], bytes=extents[part][1])
             )
             for part in todo
         ]
         done = files - sum(sizes[part] for part in todo)
         if done:
-            self._progress.note(f"going on: {done:,} of {files:,} files were packed before")
+            self._progress.note(f"resuming: {done:,} of {files:,} files are packed already")
         self._progress.begin("packing", "images", files, done)
         try:
             with TaskPool(
                 "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
             ) as pool:
-                for _, _, news in pool.run(tasks):
-                    self.packed_files += news["files"]
-                    self.packed_bytes += news["bytes"]
-                    self._progress.add(news["files"], news["bytes"], news["quarantined"])
+                for _, _, counts in pool.run(tasks):
+                    self.packed_files += counts["files"]
+                    self.packed_bytes += counts["bytes"]
+                    self._progress.add(counts["files"], counts["bytes"], counts["quarantined"])
         finally:
             self._progress.end()
             work.remove_unfinished()
 
     def _is_finished(self, work: WorkFolder, part: int) -> bool:
-        places = (work.part_path(part), work.balanced_path(part), self._shard_path(part))
-        return work.result_path(part).exists() and any(path.exists() for path in places)
+        paths = (work.part_path(part), work.balanced_path(part), self._shard_path(part))
+        return work.result_path(part).exists() and any(path.exists() for path in paths)
 
     def _shard_path(self, part: int) -> Path:
         return self._destination / shard_name(part)

@@ -1,11 +1,11 @@
-"""From a source file, whatever it is, to a tiled JPEG, or a reason why not.
+"""Turns a source file into a tiled JPEG, or gives the reason for its quarantine.
 
-Files are sniffed by their first bytes, never trusted by suffix. JPEGs are re-coded without loss;
-the few that cannot be (CMYK and YCCK, rare codings) and images of other formats become RGB as
-Pillow's ``convert("RGB")`` makes it, which is what training code sees through torchvision: alpha is
-dropped, an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at
-the given quality without chroma subsampling, then tiled like the rest. 16-bit grey is scaled to 8
-bits, where Pillow alone would clip it.
+The first bytes of a file decide its format, not its suffix. JPEGs are re-coded without loss; the
+few that cannot be (CMYK and YCCK, rare codings) and images of other formats become RGB as Pillow's
+``convert("RGB")`` makes it, which is what training code sees through torchvision: alpha is dropped,
+an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at the given
+quality without chroma subsampling, then tiled. 16-bit grey is scaled to 8 bits; Pillow alone would
+clip it.
 """
 
 import contextlib
@@ -75,10 +75,10 @@ _PILLOW_ERRORS = (
 
 
 class SourceError(DatasetError):
-    """Raised when a source file cannot become a sample; it goes to quarantine.
+    """Raised for a source file that cannot become a sample; it goes to quarantine.
 
     ``kind`` is one of "unreadable", "empty", "not-image", "truncated", "corrupt", "unsupported" and
-    "too-large"; ``reason`` says more, and the same on every run.
+    "too-large"; ``reason`` is the detail, identical on every run.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -94,19 +94,19 @@ class SourceOptions:
     tile_width_px: int
     apply_exif: bool
     quality: int
-    """JPEG quality of images that are encoded anew."""
+    """JPEG quality of re-encoded images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSample:
-    """A source file as a tiled JPEG, and what was odd about it."""
+    """A source file as a tiled JPEG, and its oddities."""
 
     tiled: TiledJpeg
     flags: Oddity
 
 
 def sniff_format(start: bytes) -> str | None:
-    """Return the format (Pillow's name) of a file that starts with ``start``; None: no image."""
+    """Return Pillow's name for the format of a file that begins with ``start``; None: no image."""
     if start.startswith(b"\xff\xd8\xff"):
         return _JPEG
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -137,13 +137,13 @@ def sniff_file(path: bytes) -> str | None:
 
 
 def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Return the content of a regular file; SourceError (unreadable, empty, too-large) if none."""
+    """Return the content of a regular file; SourceError (unreadable, empty or too-large)."""
     try:
         descriptor = open_regular(path)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
-        reason = "a dangling link" if os.path.islink(path) else _words(error)
+        reason = "a dangling link" if os.path.islink(path) else _error_text(error)
         raise SourceError("unreadable", reason) from None
     try:
         status = os.fstat(descriptor)
@@ -151,7 +151,7 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
             raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
         data = read_descriptor(descriptor, bytes_max)
     except OSError as error:
-        raise SourceError("unreadable", _words(error)) from None
+        raise SourceError("unreadable", _error_text(error)) from None
     finally:
         os.close(descriptor)
     if not data:
@@ -159,22 +159,22 @@ def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     return data
 
 
-def _words(error: OSError) -> str:
-    words = error.strerror or type(error).__name__
-    return words[0].lower() + words[1:]
+def _error_text(error: OSError) -> str:
+    text = error.strerror or type(error).__name__
+    return text[0].lower() + text[1:]
 
 
 def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSample:
-    """Turn the content of the file called ``name`` into a tiled JPEG; SourceError if it is none."""
-    found = sniff_format(data[:SNIFF_BYTES])
-    if found is None:
+    """Turn the content of the file ``name`` into a tiled JPEG; SourceError if that fails."""
+    format_name = sniff_format(data[:SNIFF_BYTES])
+    if format_name is None:
         raise SourceError("not-image", f"starts with {data[:8].hex(' ')}")
     flags = Oddity(0)
-    if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), found) != found:
+    if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), format_name) != format_name:
         flags |= Oddity.WRONG_SUFFIX
-    if found == _JPEG:
+    if format_name == _JPEG:
         return _prepare_jpeg(data, flags, options)
-    return _convert(data, found, flags | _FLAGS[found], options)
+    return _convert(data, format_name, flags | _FLAGS[format_name], options)
 
 
 def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceSample:
@@ -197,7 +197,7 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
             flags |= Oddity.EXIF_APPLIED
     except RecodeError as error:
         if error.kind == "cmyk":
-            _check_whole(data)
+            _check_cmyk(data)
             return _convert(data, _JPEG, flags | Oddity.CMYK, options)
         if error.kind == "unsupported":
             return _convert(data, _JPEG, flags | Oddity.RARE_JPEG, options)
@@ -205,26 +205,26 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
     return SourceSample(tiled=tiled, flags=flags)
 
 
-def _convert(data: bytes, found: str, flags: Oddity, options: SourceOptions) -> SourceSample:
+def _convert(data: bytes, format_name: str, flags: Oddity, options: SourceOptions) -> SourceSample:
     """Decode with Pillow, encode as JPEG, tile."""
-    if found == "WEBP":
+    if format_name == "WEBP":
         if "libwebp" in missing_libraries():
-            raise _lacking(found, "libwebp")
+            raise _library_missing(format_name, "libwebp")
         if int.from_bytes(data[4:8], "little") + 8 > len(data):
             raise SourceError("truncated", "WEBP: the file ends too early")
-    if found == "TIFF":
+    if format_name == "TIFF":
         _silence_libtiff()
-    with warnings.catch_warnings(record=True) as complaints:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            encoded = _encode_as_jpeg(data, found, options)
+            encoded = _encode_as_jpeg(data, format_name, options)
         except SourceError:
             raise
         except _PILLOW_ERRORS as error:
-            raise _explain(error, found) from None
+            raise _explain(error, format_name) from None
         except MemoryError:
             raise SourceError("too-large", "not enough memory to decode it") from None
-    if complaints:
+    if caught:
         flags |= Oddity.WARNED
     try:
         tiled = tile_jpeg(encoded, options.tile_width_px)
@@ -233,8 +233,8 @@ def _convert(data: bytes, found: str, flags: Oddity, options: SourceOptions) -> 
     return SourceSample(tiled=tiled, flags=flags)
 
 
-def _encode_as_jpeg(data: bytes, found: str, options: SourceOptions) -> bytes:
-    with Image.open(io.BytesIO(data), formats=[found]) as image:
+def _encode_as_jpeg(data: bytes, format_name: str, options: SourceOptions) -> bytes:
+    with Image.open(io.BytesIO(data), formats=[format_name]) as image:
         width, height = image.size
         if width * height > PIXELS_MAX or max(width, height) > _JPEG_SIDE_MAX:
             raise SourceError("too-large", f"{width} x {height} pixels")
@@ -256,31 +256,31 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _explain(error: Exception, found: str) -> SourceError:
-    """Say what Pillow found, in words that hold no addresses and are the same on every run."""
-    words = str(error).lower()
-    if "decoder libtiff not available" in words:
-        return _lacking(found, "libtiff")
+def _explain(error: Exception, format_name: str) -> SourceError:
+    """Return Pillow's error in a text of our own: its texts may contain memory addresses."""
+    text = str(error).lower()
+    if "decoder libtiff not available" in text:
+        return _library_missing(format_name, "libtiff")
     if isinstance(error, Image.DecompressionBombError):
-        return SourceError("too-large", f"{found}: more pixels than any image should have")
-    if "truncated" in words or "not enough" in words or isinstance(error, EOFError):
-        return SourceError("truncated", f"{found}: the file ends too early")
-    if isinstance(error, NotImplementedError) or "unsupported" in words or "not available" in words:
-        return SourceError("unsupported", f"{found}: a variant that Pillow cannot decode")
-    return SourceError("corrupt", f"{found}: Pillow cannot decode it")
+        return SourceError("too-large", f"{format_name}: more pixels than any image should have")
+    if "truncated" in text or "not enough" in text or isinstance(error, EOFError):
+        return SourceError("truncated", f"{format_name}: the file ends too early")
+    if isinstance(error, NotImplementedError) or "unsupported" in text or "not available" in text:
+        return SourceError("unsupported", f"{format_name}: a variant that Pillow cannot decode")
+    return SourceError("corrupt", f"{format_name}: Pillow cannot decode it")
 
 
-def _lacking(found: str, library: str) -> SourceError:
+def _library_missing(format_name: str, library: str) -> SourceError:
     return SourceError(
         "unsupported",
-        f"{found}: this Pillow was built without {library}: {remedy_for(library)}",
+        f"{format_name}: this Pillow was built without {library}: {remedy_for(library)}",
     )
 
 
 @functools.cache
 def _silence_libtiff() -> None:
-    """Keep libtiff from writing to stderr about damaged files: they have a reason in quarantine."""
-    with contextlib.suppress(OSError, AttributeError):  # a Pillow without libtiff, or hiding it
+    """Keep libtiff from writing to stderr: the quarantine list has the reason."""
+    with contextlib.suppress(OSError, AttributeError):  # Pillow lacks libtiff, or hides its symbols
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
@@ -289,9 +289,9 @@ def _turbojpeg() -> turbojpeg.TurboJPEG:
     return turbojpeg.TurboJPEG()
 
 
-def _check_whole(jpeg: bytes) -> None:
-    """Raise SourceError for a four-component JPEG whose data ends early, which Pillow overlooks."""
-    with warnings.catch_warnings(record=True) as complaints:
+def _check_cmyk(jpeg: bytes) -> None:
+    """Raise SourceError for a truncated or corrupt four-component JPEG that Pillow accepts."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             width, height, _, _ = _turbojpeg().decode_header(jpeg)
@@ -300,9 +300,9 @@ def _check_whole(jpeg: bytes) -> None:
             _turbojpeg().decode(jpeg, pixel_format=turbojpeg.TJPF_CMYK)
         except OSError as error:
             raise SourceError("corrupt", str(error)) from None
-    for complaint in complaints:
-        words = str(complaint.message)
-        if "premature end" in words.lower():
-            raise SourceError("truncated", words)
-        if "extraneous bytes" not in words:  # cosmetic, and the only such warning of libjpeg's
-            raise SourceError("corrupt", words)
+    for warning in caught:
+        text = str(warning.message)
+        if "premature end" in text.lower():
+            raise SourceError("truncated", text)
+        if "extraneous bytes" not in text:  # libjpeg's only cosmetic warning
+            raise SourceError("corrupt", text)

@@ -1,12 +1,12 @@
-"""Runs tasks in worker processes: for packing, verifying and unpacking.
+"""Runs tasks in worker processes, for packing, verifying and unpacking.
 
     parent                                   worker: python -m feeder.pack.task_pool
       setup, then one task at a time ──────►   perform(setup, task, report)
-      ◄────── {"report": …} any number, then {"done": …} or {"error": …} and the end
+      ◄─────── {"kind": "report", …} any number, then {"kind": "done", …} or {"kind": "error", …}
 
 Each worker is a fresh interpreter (never a fork) at the other end of a SOCK_SEQPACKET pair;
-messages are JSON, one a packet, below 64 KiB. Workers ignore SIGINT and SIGTERM, die with their
-parent, and may be killed at any time: whoever uses them writes files so that this does no harm.
+messages are JSON, one a packet, below 64 KiB. Workers ignore SIGINT and SIGTERM and die with their
+parent. They may be killed at any time, so tasks write files atomically.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ Message = dict[str, Any]
 Report = Callable[[Message], None]
 
 _MESSAGE_BYTES_MAX: Final = 1 << 16
-_SILENCE_MAX_S: Final = 600.0  # one file, or one fsync of a shard on a slow disk
+_STALL_S: Final = 600.0  # more than one file, or one fsync of a shard on a slow disk, takes
 _EXIT_MAX_S: Final = 10.0
 _KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096
@@ -51,15 +51,15 @@ _ERRORS: Final = {kind.__name__: kind for kind in (ConfigError, DatasetError, Re
 class _Worker:
     process: subprocess.Popen[bytes]
     socket: socket.socket
-    task: int = -1  # the number of the task it works on
-    heard_at_s: float = field(default_factory=time.monotonic)
+    task: int = -1  # the number of its task; -1 when idle
+    last_message_s: float = field(default_factory=time.monotonic)
 
 
 class TaskPool:
-    """Worker processes for one module's tasks; a context manager that leaves none alive."""
+    """Worker processes for one module's tasks; a context manager that ends them all."""
 
     def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
-        """Take the module whose ``perform(setup, task, report)`` does a task; ``jobs`` at once."""
+        """Perform tasks with ``module.perform(setup, task, report)``, ``jobs`` at once."""
         self._module = module
         self._setup = setup
         self._jobs = jobs
@@ -67,17 +67,17 @@ class TaskPool:
         self._selector = selectors.DefaultSelector()
 
     def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
-        """Perform ``tasks``; yield (task number, "report" or "done", message) as they come.
+        """Perform ``tasks``; yield (task number, "report" or "done", message) as they arrive.
 
-        Raises what the task raised if that is a FeederError or an OSError, ResourceError when a
-        worker dies or falls silent. The tasks still running are abandoned then.
+        Raises a task's FeederError or OSError, and ResourceError when a worker dies or stalls. The
+        tasks still running are abandoned then.
         """
         waiting = deque(enumerate(tasks))
         for _ in range(min(self._jobs, len(waiting))):
             self._assign(self._start(), waiting)
         while any(worker.task >= 0 for worker in self._workers):
             for worker in self._ready():
-                if worker.task < 0:  # it is idle and yet readable: gone, and nothing with it
+                if worker.task < 0:  # readable while idle: it died, but without a task
                     self._selector.unregister(worker.socket)
                     continue
                 number, (kind, body) = worker.task, self._receive(worker)
@@ -113,7 +113,7 @@ class TaskPool:
     def _assign(self, worker: _Worker, waiting: deque[tuple[int, Message]]) -> None:
         if waiting:
             worker.task, task = waiting.popleft()
-            worker.heard_at_s = time.monotonic()
+            worker.last_message_s = time.monotonic()
             self._send(worker, task)
         else:
             worker.task = -1
@@ -125,16 +125,16 @@ class TaskPool:
             raise self._death(worker) from None
 
     def _ready(self) -> list[_Worker]:
-        """Return the workers that have something to say; wait for one at most _SILENCE_MAX_S."""
+        """Return the workers with a message, after 1 s at most; raise if one has stalled."""
         ready = [key.data for key, _ in self._selector.select(timeout=1.0)]
         now_s = time.monotonic()
         for worker in self._workers:
             if worker in ready:
-                worker.heard_at_s = now_s
-            elif worker.task >= 0 and now_s - worker.heard_at_s > _SILENCE_MAX_S:
+                worker.last_message_s = now_s
+            elif worker.task >= 0 and now_s - worker.last_message_s > _STALL_S:
                 raise ResourceError(
-                    f"worker process {worker.process.pid} said nothing for {_SILENCE_MAX_S:.0f} s: "
-                    "look whether its disk answers, then run the same command again"
+                    f"worker process {worker.process.pid} sent nothing for {_STALL_S:.0f} s: check "
+                    "that its disk responds, then run the same command again"
                 )
         return ready
 
@@ -154,11 +154,11 @@ class TaskPool:
         how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
         return ResourceError(
             f"worker process {worker.process.pid} died ({how}): if memory ran out, use fewer "
-            "--jobs; what is finished is kept, run the same command again"
+            "--jobs; finished work is kept, run the same command again"
         )
 
     def close(self) -> None:
-        """End all workers: those at work are killed, the others see the end of their socket."""
+        """End all workers: busy ones are killed, idle ones exit as their socket closes."""
         for worker in self._workers:
             if worker.task >= 0:
                 worker.process.kill()
@@ -166,7 +166,7 @@ class TaskPool:
         _reap([worker for worker in self._workers if worker.task < 0], _EXIT_MAX_S)
         for worker in self._workers:
             worker.process.kill()
-        # One that does not end even so waits for a read that does not return: it is the kernel's.
+        # A killed worker can linger in a read that does not return: only the kernel can end it.
         _reap(self._workers, _KILLED_EXIT_MAX_S)
         self._workers.clear()
         self._selector.close()
@@ -179,20 +179,20 @@ class TaskPool:
 
 
 def _reap(workers: Iterable[_Worker], limit_s: float) -> None:
-    """Wait for the end of all of these, ``limit_s`` at most."""
+    """Reap ``workers``, ``limit_s`` at most in all."""
     by_s = time.monotonic() + limit_s
     for worker in workers:
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(max(0.0, by_s - time.monotonic()))
 
 
-def choose_jobs(asked: int | None) -> int:
-    """Return how many worker processes to use: as asked, else one for each usable core."""
-    if asked is None:
+def choose_jobs(requested: int | None) -> int:
+    """Return the number of worker processes: as requested, else one for each usable core."""
+    if requested is None:
         return usable_cpus().count
-    if not 1 <= asked <= _JOBS_MAX:
-        raise ConfigError(f"--jobs {asked} is not within 1 .. {_JOBS_MAX}")
-    return asked
+    if not 1 <= requested <= _JOBS_MAX:
+        raise ConfigError(f"--jobs {requested} is not within 1 .. {_JOBS_MAX}")
+    return requested
 
 
 def _encode(message: Message) -> bytes:
@@ -206,10 +206,10 @@ def _raise_error(body: Message) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Be a worker: the socket's descriptor, the parent's pid and the module are the arguments."""
+    """Run a worker; arguments: the socket's descriptor, the parent's pid, the module."""
     descriptor, parent, module = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent, which gets them too, ends us
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too and ends its workers
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as parent_socket:
         perform: Callable[[Message, Message, Report], Message]
@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> int:
         except Exception as error:
             if explain_shortage(error) is None and not isinstance(error, FeederError):
                 raise
-            perform = functools.partial(_raise, error)  # the first task is answered with it
+            perform = functools.partial(_raise, error)  # reported as the first task's error
         setup = json.loads(parent_socket.recv(_MESSAGE_BYTES_MAX) or b"{}")
 
         def report(body: Message) -> None:

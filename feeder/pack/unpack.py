@@ -1,9 +1,8 @@
 """Unpacks a dataset into a folder of classes: OUT/class/name.jpg.
 
-Pixels equal those of the source files (of samples that were converted: those of the conversion).
-A name keeps its suffix where that is one of JPEGs, else it gets .jpg; one that the file system of
-OUT does not take is shortened (``unpack_names``) and listed in OUT/.shortened-names.jsonl. Each
-file appears whole or not at all.
+Pixels equal those of the source files (those of the conversion for converted samples). A name keeps
+a JPEG's suffix, else it gets .jpg. A name too long for the file system of OUT is shortened
+(``unpack_names``) and listed in OUT/.shortened-names.jsonl. Files are written atomically.
 """
 
 import os
@@ -24,18 +23,18 @@ from feeder.pack.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished,
 from feeder.process.path_text import path_to_text
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"
-"""Packing leaves names out that begin with a dot: OUT can be packed again as it is."""
+"""Begins with a dot, so packing OUT again leaves it out."""
 
-_AGAIN: Final = "run the same command again with --force"
+_REMEDY: Final = "run the same command again with --force"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackSummary:
-    """What an unpacking came to."""
+    """The result of an unpacking."""
 
     manifest: Manifest
     shortened: int
-    """Names that the file system of OUT does not take; SHORTENED_NAME lists them."""
+    """Number of shortened names; SHORTENED_NAME lists them."""
 
 
 def unpack_dataset(
@@ -43,15 +42,15 @@ def unpack_dataset(
 ) -> UnpackSummary:
     """Unpack the dataset at ``path`` into ``out``.
 
-    ``force`` allows an ``out`` that is not empty, and replaces files of the same names. Raises
-    DatasetError, ConfigError and ResourceError.
+    ``force`` allows a non-empty ``out`` and replaces files of the same names. Raises DatasetError,
+    ConfigError and ResourceError.
     """
     check_readable({f"dataset {path}": path})
     manifest = load_manifest(path)
     if is_inside(out, path):
         raise ConfigError(f"{out} is inside the dataset {path}: give a folder outside")
     shortened = 0
-    with explain_disk_errors("unpacking into", out, _AGAIN):
+    with explain_disk_errors("unpacking into", out, _REMEDY):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file where the folder to unpack into should be")
         out.mkdir(parents=True, exist_ok=True)
@@ -60,16 +59,16 @@ def unpack_dataset(
                 f"{out} is not empty: give an empty or a new folder, or --force to replace files "
                 "of the same names"
             )
-        remove_unfinished(os.fsencode(out))  # else names that a killed run left would be listed
+        remove_unfinished(os.fsencode(out))  # a killed run's lists of names among them
         setup = UnpackSetup(path=path_to_text(path.absolute()), out=path_to_text(out.absolute()))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
             with TaskPool(
                 "feeder.pack.unpack_shard", msgspec.to_builtins(setup), jobs=jobs
             ) as pool:
-                for _, _, news in pool.run(_tasks(manifest)):
-                    progress.add(news["samples"], news["bytes"])
-                    shortened += news["shortened"]
+                for _, _, counts in pool.run(_tasks(manifest)):
+                    progress.add(counts["samples"], counts["bytes"])
+                    shortened += counts["shortened"]
             if shortened:
                 _list_shortened(out, len(manifest.shards))
             else:
@@ -81,17 +80,17 @@ def unpack_dataset(
 
 
 def _list_shortened(out: Path, shards: int) -> None:
-    """Join the lists of all shards, in their order, into one that is whole when it is there."""
+    """Concatenate the lists of all shards, in order, into one that appears atomically."""
     folder = os.fsencode(out)
-    whole = shortened_path(folder, shards)  # the name of none of them, and removed as theirs are
-    with open(whole, "wb") as file:
+    staging = shortened_path(folder, shards)  # the number of no shard; removed like their lists
+    with open(staging, "wb") as file:
         for number in range(shards):
             try:
                 with open(shortened_path(folder, number), "rb") as part:
                     file.write(part.read())
-            except FileNotFoundError:  # none of its names was too long
+            except FileNotFoundError:  # the shard has no shortened name
                 continue
-    os.replace(whole, out / SHORTENED_NAME)
+    os.replace(staging, out / SHORTENED_NAME)
 
 
 def _tasks(manifest: Manifest) -> Iterator[dict[str, object]]:

@@ -1,14 +1,14 @@
-"""Where each sample of a dataset is unpacked to: its name below OUT, shortened where it must be.
+"""Chooses the path below OUT that each sample is unpacked to, shortened where necessary.
 
-A name that the file system takes as it is stays as it is, but for its suffix. Others are shortened:
+A name within the file system's limits changes at most its suffix. Others are shortened:
 
     a component longer than NAME_MAX     its beginning ~ hash of the component . suffix
     a path longer than PATH_MAX          its class folder / beginning of the rest ~ hash . suffix
-    a component that looks shortened     as one that is too long
+    a component that looks shortened     like one that is too long
 
-The last rule makes the mapping one-to-one but for collisions of 128-bit hashes: no component that
-stays as it is can be what another one is shortened to. So each worker process names its own samples
-alone, and every run gives the same names on file systems of the same limits.
+The last rule makes the mapping one-to-one, apart from collisions of 128-bit hashes: an unchanged
+component never equals a shortened one. So workers choose names independently, and every run gives
+the same names on file systems of the same limits.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from feeder.process.path_text import decode_name, encode_name
 _HASH_BYTES: Final = 16
 _MARK: Final = b"~"
 _SHORTENED: Final = re.compile(rb"~[0-9a-f]{32}(\.[^./]*)?\Z")
-_SUFFIX_BYTES_MAX: Final = 16  # what is longer behind the last dot is no suffix
+_SUFFIX_BYTES_MAX: Final = 16  # longer text after the last dot is no suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameLimits:
-    """What the file system of a folder takes."""
+    """The limits of a folder's file system."""
 
     name_bytes_max: int
-    """Of a file or folder."""
+    """Of a file or folder name."""
     path_bytes_max: int
-    """Of a path below the folder, relative to it."""
+    """Of a path relative to the folder."""
 
     @classmethod
     def of_folder(cls, folder: bytes) -> "NameLimits":
-        """Ask the system about an absolute folder that is there; OSError where that fails."""
-        path_bytes = os.pathconf(folder, "PC_PATH_MAX") - 1  # its last zero byte
+        """Return the limits below an absolute, existing folder; OSError if that fails."""
+        path_bytes = os.pathconf(folder, "PC_PATH_MAX") - 1  # the terminating zero byte
         return cls(
             name_bytes_max=os.pathconf(folder, "PC_NAME_MAX"),
             path_bytes_max=path_bytes - len(folder) - 1,
@@ -49,7 +49,7 @@ class NameLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedName:
-    """Where a sample goes."""
+    """The path that a sample is unpacked to."""
 
     path: bytes
     """Relative to OUT."""
@@ -57,14 +57,14 @@ class UnpackedName:
 
 
 def choose_name(stored: bytes, limits: NameLimits, where: str) -> UnpackedName:
-    """Return the path below OUT of the sample that is stored as ``stored``.
+    """Return the path below OUT for the sample stored under the name ``stored``.
 
-    DatasetError, which names ``where``, if that would lead out of its class folder.
+    Raises DatasetError, which names ``where``, if the path would leave its class folder.
     """
     name = decode_name(stored)
     parts = name.split("/")
     if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in name:
-        raise DatasetError(f"{where} holds a sample of the impossible name {name!r}: not unpacked")
+        raise DatasetError(f"{where} holds a sample with the invalid name {name!r}: not unpacked")
     wanted = encode_name(unpacked_name(name))
     folder, *rest = components = wanted.split(b"/")
     fitting = [_fit(component, limits.name_bytes_max) for component in components]
@@ -81,12 +81,12 @@ def _fit(component: bytes, bytes_max: int) -> bytes:
 
 
 def _shorten(components: Sequence[bytes], limits: NameLimits) -> bytes:
-    """Return one component for a path of some, which say where it would have been."""
+    """Return one component for the whole path, with the original components readable in it."""
     return _cut(b" ".join(components), b"/".join(components), limits.name_bytes_max)
 
 
 def _cut(text: bytes, hashed: bytes, bytes_max: int) -> bytes:
-    """Return as much of ``text`` as there is room for, the hash of ``hashed``, and the suffix."""
+    """Return as much of ``text`` as fits, the hash of ``hashed``, and the suffix."""
     stem, suffix = os.path.splitext(text)
     if len(suffix) > _SUFFIX_BYTES_MAX:
         stem, suffix = text, b""
@@ -96,7 +96,7 @@ def _cut(text: bytes, hashed: bytes, bytes_max: int) -> bytes:
 
 
 def _beginning(text: bytes, bytes_max: int) -> bytes:
-    """Return the first bytes of ``text``, whole characters where it is UTF-8."""
+    """Return the first bytes of ``text``, without a partial character where it is UTF-8."""
     beginning = text[:bytes_max]
     try:
         text.decode()

@@ -1,6 +1,6 @@
-"""Turns one shard back into ordinary JPEG files: the work of an unpacking's worker process.
+"""Unpacks one shard into ordinary JPEG files: the task of an unpacking's worker process.
 
-Names are bytes here, as the file system has them, whatever the locale.
+Names are the file system's bytes, whatever the locale.
 """
 
 import contextlib
@@ -26,29 +26,28 @@ from feeder.process.path_text import decode_name, encode_name, path_from_text, p
 _REPORT_EVERY: Final = 32  # samples
 _TEMPORARY: Final = b".unpacking-"
 _UNFINISHED: Final = re.compile(rb"\.unpacking-\d+\.(tmp|names)")
-_REFUSED: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
-"""What file systems answer to names that they do not take, if they do not take every byte."""
+_NAME_ERRORS: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""How file systems refuse a name that is too long or has bytes that they do not allow."""
 
 
 class UnpackSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all shards of an unpacking have in common; paths as ``path_to_text`` writes them."""
+    """What all shards of an unpacking share; paths as ``path_to_text`` writes them."""
 
     path: str
     out: str
 
 
 class UnpackTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard to unpack, and what the manifest says about it."""
+    """Which shard to unpack, and its manifest entry."""
 
     number: int
     entry: ShardEntry
 
 
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Unpack the shard.
+    """Unpack the shard; shortened names, if any, are listed in the file ``shortened_path``.
 
-    Reports and answers {"samples", "bytes", "shortened"} that were added since the last; the names
-    that were shortened stand in the file ``shortened_path``, if there are any.
+    Reports and returns {"samples", "bytes", "shortened"} since the last report.
     """
     settings, shard = msgspec.convert(setup, UnpackSetup), msgspec.convert(task, UnpackTask)
     reader = ProvenShard(path_from_text(settings.path), shard.entry, shard.number)
@@ -67,7 +66,7 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
             shown = printable(decode_name(stored)) or f"row {row}"
             jpeg = _read_jpeg(reader, record, f"{shown} in {reader.path}")
             chosen = choose_name(stored, limits, str(reader.path))
-            _place(jpeg, temporary, os.path.join(out, chosen.path), shown)
+            _write_jpeg(jpeg, temporary, os.path.join(out, chosen.path), shown)
             if chosen.is_shortened:
                 entry = {"name": decode_name(stored), "path": decode_name(chosen.path)}
                 shortened.append(json.dumps(entry) + "\n")
@@ -88,7 +87,7 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
 
 
 def shortened_path(out: bytes, number: int) -> bytes:
-    """Return the file in which the shortened names of a shard stand until all are unpacked."""
+    """Return the file that lists a shard's shortened names until all shards are unpacked."""
     return os.path.join(out, _TEMPORARY + b"%05d.names" % number)
 
 
@@ -109,8 +108,8 @@ def _read_jpeg(reader: ShardReader, record: np.void, where: str) -> bytes:
         raise DatasetError(f"{where} is damaged ({error}): run feeder verify") from None
 
 
-def _place(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
-    """Write ``path`` so that it is whole whenever it is there; errors are about the sample's."""
+def _write_jpeg(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
+    """Write ``path`` atomically; OSErrors name it rather than ``temporary``."""
     try:
         with open(temporary, "wb") as file:
             file.write(jpeg)
@@ -120,11 +119,11 @@ def _place(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(temporary, path)
     except OSError as error:
-        if error.errno in _REFUSED:
+        if error.errno in _NAME_ERRORS:
             raise ResourceError(
-                f"{name} cannot be unpacked: the file system does not take the name "
+                f"{name} cannot be unpacked: the file system refuses the name "
                 f"{printable(decode_name(path))} ({error.strerror}): unpack into a folder with a "
-                "shorter path, or of another file system"
+                "shorter path, or on another file system"
             ) from None
         raise OSError(error.errno, error.strerror, path) from None
 
@@ -133,12 +132,12 @@ def _remove(path: bytes) -> None:
     try:
         os.unlink(path)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # else it cannot be there
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # with these it does not exist
             raise
 
 
 def remove_unfinished(out: bytes) -> None:
-    """Remove what was being written when an unpacking died; ``out`` may be gone itself."""
+    """Remove the temporary files that a killed unpacking left; ``out`` may be missing."""
     with contextlib.suppress(FileNotFoundError):
         for name in filter(_UNFINISHED.fullmatch, os.listdir(out)):
             _remove(os.path.join(out, name))

@@ -1,7 +1,7 @@
 """Verifies a dataset: manifest, quarantine list, every byte and every sample of every shard.
 
-A flip of any single byte in any file of a dataset is found (see verify_shard for how shards are
-covered; the manifest has one canonical spelling; the quarantine list has its hash in the manifest).
+A change of any single byte in any file is found: the manifest has one canonical form and a
+fingerprint, the quarantine list its checksum in the manifest; ``verify_shard`` covers the shards.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Verification:
 
     @classmethod
     def open(cls, path: Path, *, jobs: int, progress: ProgressLine) -> "Verification":
-        """Load the manifest; DatasetError where even that is missing or damaged."""
+        """Load the manifest; DatasetError if it is missing or damaged."""
         check_readable({f"dataset {path}": path})
         return cls(path, load_manifest(path), jobs, progress)
 
@@ -67,7 +67,7 @@ class Verification:
                     subsampling.update(message["subsampling"])
         self.progress.end()
         if not found and (odd, subsampling) != (self.manifest.odd, self.manifest.subsampling):
-            yield "manifest.json: it counts other odd kinds or subsamplings than the shards hold"
+            yield "manifest.json: its counts of odd kinds or subsamplings differ from the shards'"
 
     def _tasks(self) -> Iterator[dict[str, object]]:
         first_sample = 0

@@ -1,9 +1,9 @@
-"""Checks one shard completely: the work of a verification's worker process (see task_pool).
+"""Checks one shard completely: the task of a verification's worker process (see task_pool).
 
 Every byte of a shard is covered: the header by its checksum, records and names by the index
-checksum, each record and each blob by its own, and what lies between blobs must be zero. Beyond
-that each sample must make sense: the geometry fits, each segment is as long and leaves DC
-prediction where its tables say, and the whole JPEG decodes without a complaint.
+checksum, each record and each blob by its own, and padding between blobs must be zero. Each sample
+must also be consistent: its geometry agrees, its segments have the lengths and DC predictions of
+its tables, and the complete JPEG decodes without a warning.
 """
 
 import warnings
@@ -37,7 +37,7 @@ _REPORT_EVERY: Final = 32  # samples
 
 
 class VerifySetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all shards of a dataset have in common."""
+    """What all shards of a dataset share."""
 
     path: str
     """As ``path_to_text`` writes it."""
@@ -46,7 +46,7 @@ class VerifySetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard to check, and what the manifest says about it."""
+    """Which shard to check, and its manifest entry."""
 
     number: int
     first_sample: int
@@ -54,15 +54,15 @@ class VerifyTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Check the shard; reports {"samples", "bytes"} and {"problem"}; answers what it counted."""
+    """Check the shard; reports {"samples", "bytes"} and {"problem"}, returns the counts."""
     check = _ShardCheck(
         msgspec.convert(setup, VerifySetup), msgspec.convert(task, VerifyTask), report
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a decoder's complaint is a problem
+        warnings.simplefilter("error")  # a decoder's warning is a problem
         check.run()
     return {
-        **check.take_news(),
+        **check.take_counts(),
         "odd": dict(check.odd),
         "subsampling": dict(check.subsampling),
     }
@@ -93,11 +93,11 @@ class _ShardCheck:
         finally:
             reader.close()
 
-    def take_news(self) -> dict[str, Any]:
-        """Return how many samples and bytes were checked since the last time."""
-        news = {"samples": self._samples, "bytes": self._bytes}
+    def take_counts(self) -> dict[str, Any]:
+        """Return the numbers of samples and bytes checked since the last call."""
+        counts = {"samples": self._samples, "bytes": self._bytes}
         self._samples = self._bytes = 0
-        return news
+        return counts
 
     def _problem(self, what: str) -> None:
         self._report({"problem": f"{self._task.entry.name}: {what}"})
@@ -117,19 +117,19 @@ class _ShardCheck:
         if not reader.file_bytes == header.file_bytes == entry.bytes:
             self._problem(f"it has {reader.file_bytes} bytes, the manifest says {entry.bytes}")
         if f"{header.index_checksum:016x}" != entry.index_xxh3:
-            self._problem("its index is not the one that the manifest means")
+            self._problem("its index is not the one in the manifest")
 
     def _check_samples(self, reader: ShardReader) -> None:
         records, names, intact = reader.read_index()
         if not intact:
             self._problem("the checksum of its records and names does not match")
-        # where the next blob and name must begin; not known after a damaged record
+        # where the next blob and name must begin; None after a damaged record
         blobs_end: int | None = HEADER_BYTES
         names_end: int | None = 0
         for row, record in enumerate(records):
             self._samples += 1
             if self._samples == _REPORT_EVERY:
-                self._report(self.take_news())
+                self._report(self.take_counts())
             if not record_is_intact(record.tobytes()):
                 self._sample_problem(row, "name unknown", "its record is damaged")
                 blobs_end = names_end = None
@@ -203,7 +203,7 @@ class _ShardCheck:
 
 
 def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> str | None:
-    """Return what in the geometry of a sample contradicts itself, or None."""
+    """Return the first contradiction in a sample's geometry, or None."""
     fields = {name: int(record[name]) for name in RECORD.names or () if name != "reserved"}
     columns, rows = fields["tile_columns"], fields["tile_rows"]
     tile_px = fields["tile_mcus"] * fields["mcu_width_px"]

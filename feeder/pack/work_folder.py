@@ -1,23 +1,23 @@
-"""The work folder of a packing, DST/.packing: what makes it resumable at any moment.
+"""The work folder of a packing, DST/.packing, which makes it resumable at any moment.
 
-    state.json            what is packed and how; another source or option is refused
+    state.json            source and options; a run with others is refused
     files                 the files of part 0, of part 1, …: label u32, name length u16, name
-    part-00003.fds        a finished shard part, as packed
-    part-00003.json       what happened in it (PartResult), written after it: the part is finished
+    part-00003.fds        a finished part, as packed
+    part-00003.json       its PartResult, written after it: the part is finished
     balanced-00003.fds    the part after samples moved between parts (see balance)
-    lock                  held by the packing at work, so that there is but one
-    *.tmp                 being written; worthless
+    lock                  held by the running packing, so that there is only one
+    *.tmp                 being written; removed at the next start
 
-Every file appears under its name only when it is whole and durable, so a kill at any moment loses
-at most the parts that were being written.
+A file appears under its name only when it is complete and durable, so a kill at any moment loses at
+most the parts that were being written.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,7 +33,7 @@ from feeder.process.regular_file import open_regular_file, read_regular
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 1
-_JSON_BYTES_MAX: Final = 256 << 20  # what is larger is none of ours
+_JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 _FILE_ENTRY: Final = struct.Struct("<IH")
 
 
@@ -47,7 +47,7 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class PartResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What came of one part's files."""
+    """The result of packing one part."""
 
     files: int
     samples: int
@@ -58,7 +58,7 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a packing is bound to; a resumed one must have the same."""
+    """What a packing must have in common with the run that it resumes."""
 
     version: int = _VERSION
     listing: str
@@ -72,15 +72,6 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     quality: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartFiles:
-    """Where the files of one part stand in the work folder's ``files``."""
-
-    offset: int
-    bytes: int
-    count: int
-
-
 class WorkFolder:
     """The work folder of one packing; a context manager that unlocks it."""
 
@@ -89,15 +80,15 @@ class WorkFolder:
         self._lock = -1
 
     def open(self, state: WorkState) -> None:
-        """Create the folder or take it over, locked; ConfigError if it is another packing's."""
+        """Create the folder or resume in it, locked; ConfigError if it is another packing's."""
         self.path.mkdir(exist_ok=True)
-        # a file and not the folder: NFS locks only what is open for writing
+        # a file instead of the folder: NFS locks only descriptors open for writing
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"another feeder pack is at work on {self.path.parent}: wait for it or stop it"
+                f"another feeder pack is running on {self.path.parent}: wait for it or stop it"
             ) from None
         self.remove_unfinished()
         path = self.path / STATE_NAME
@@ -110,9 +101,7 @@ class WorkFolder:
         try:
             begun = msgspec.convert(json.loads(read_regular(path, _JSON_BYTES_MAX)), WorkState)
         except ValueError:
-            raise DatasetError(
-                f"{path} is damaged: remove {self.path.parent} to begin this packing anew"
-            ) from None
+            raise self.damaged(path) from None
         old, new = msgspec.to_builtins(begun), msgspec.to_builtins(state)
         different = [
             f"{name.removesuffix('_px').replace('_', '-')} was {old[name]}, now {new[name]}"
@@ -123,19 +112,23 @@ class WorkFolder:
             different.insert(
                 0,
                 f"the source had {old['files']} files of {old['source_bytes']} bytes, now "
-                f"{new['files']} of {new['source_bytes']}, or names or times of change differ",
+                f"{new['files']} of {new['source_bytes']}, or names or modification times differ",
             )
         if different or old != new:
             raise ConfigError(
                 f"{self.path.parent} holds the beginning of another packing "
                 f"({'; '.join(different) or 'of another feeder version'}): give the same source "
-                f"and options to resume it, or remove {self.path.parent} to begin anew"
+                f"and options to resume it, or remove {self.path.parent} to start over"
             )
 
     def remove_unfinished(self) -> None:
-        """Remove what was being written when a packing died."""
+        """Remove the temporary files that a killed packing left."""
         for path in self.path.glob("*.tmp"):
             path.unlink(missing_ok=True)
+
+    def damaged(self, path: Path) -> DatasetError:
+        """Return the error for a damaged file of this folder, with the remedy."""
+        return DatasetError(f"{path} is damaged: remove {self.path.parent} and pack again")
 
     def part_path(self, number: int) -> Path:
         """The finished part ``number``."""
@@ -155,16 +148,14 @@ class WorkFolder:
         write_atomically(self.result_path(number), data)
 
     def read_result(self, number: int) -> PartResult | None:
-        """Return what came of part ``number``; None while it is not finished."""
+        """Return the result of part ``number``; None while it is not finished."""
         path = self.result_path(number)
         try:
             return msgspec.convert(json.loads(read_regular(path, _JSON_BYTES_MAX)), PartResult)
         except FileNotFoundError:
             return None
         except ValueError:
-            raise DatasetError(
-                f"{path} is damaged: remove {self.path.parent} to begin this packing anew"
-            ) from None
+            raise self.damaged(path) from None
 
     def write_files(self, listing: SourceListing, order: NDArray[np.int64]) -> None:
         """Write the listed files in ``order``."""
@@ -174,7 +165,7 @@ class WorkFolder:
                 file.write(_FILE_ENTRY.pack(int(listing.labels[number]), len(name)) + name)
 
     def remove(self) -> None:
-        """Remove the folder, its state last; the dataset is complete."""
+        """Remove the folder, its state last, once the dataset is complete."""
         for path in self.path.iterdir():
             if path.name != STATE_NAME:
                 path.unlink()
@@ -195,21 +186,18 @@ class WorkFolder:
 
 def locate_files(
     listing: SourceListing, order: NDArray[np.int64], part_sizes: list[int]
-) -> list[PartFiles]:
-    """Return where ``write_files`` puts the files of each part."""
+) -> list[tuple[int, int]]:
+    """Return offset and size, in bytes, of each part's entries as ``write_files`` writes them."""
     starts = np.concatenate(([0], listing.name_ends[:-1]))
     name_bytes = (listing.name_ends - starts)[order]
     ends = np.concatenate(([0], np.cumsum(name_bytes + _FILE_ENTRY.size)))
     edges = np.concatenate(([0], np.cumsum(part_sizes)))
     offsets = ends[edges].tolist()
-    return [
-        PartFiles(offset=begin, bytes=end - begin, count=count)
-        for begin, end, count in zip(offsets, offsets[1:], part_sizes, strict=False)
-    ]
+    return [(begin, end - begin) for begin, end in itertools.pairwise(offsets)]
 
 
 def read_files(path: Path, offset: int, size: int) -> list[tuple[int, bytes]]:
-    """Return (label, stored name) of the files that stand at ``offset`` of the file ``files``."""
+    """Return (label, stored name) of each entry in ``size`` bytes at ``offset`` of ``path``."""
     with open_regular_file(path) as file:
         file.seek(offset)
         data = file.read(size)

@@ -1,4 +1,4 @@
-"""Contact sheets: the size that follows from the pictures, the pixels, the captions."""
+"""Contact sheets: size, pixels and captions."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def _read(path: Path) -> np.ndarray:
         return np.asarray(sheet)
 
 
-def test_pictures_stand_unchanged_in_a_grid_of_the_expected_size(tmp_path: Path) -> None:
+def test_pictures_are_unchanged_in_a_grid_of_the_expected_size(tmp_path: Path) -> None:
     path = tmp_path / "sheet.png"
     pictures = _pictures(7)
     draw_contact_sheet(pictures, [f"class {number}" for number in range(7)], path)
@@ -48,7 +48,9 @@ def test_a_title_adds_its_line(tmp_path: Path) -> None:
     assert titled[:TITLE].min() < 120
 
 
-def test_tiny_pictures_are_enlarged_by_whole_times_and_giants_are_shrunk(tmp_path: Path) -> None:
+def test_small_pictures_are_enlarged_by_integer_factors_and_large_ones_shrunk(
+    tmp_path: Path,
+) -> None:
     tiny = _pictures(1, side=50)
     draw_contact_sheet(tiny, ["x"], tmp_path / "tiny.png")
     pixels = _read(tmp_path / "tiny.png")
@@ -80,7 +82,7 @@ def test_long_captions_keep_both_ends_and_fit(sized: bool) -> None:
     assert shorten("two\nlines  é", 120, font) == "two lines é"
 
 
-def test_letters_that_the_bitmap_font_lacks_do_not_stop_it() -> None:
+def test_characters_missing_from_the_bitmap_font_are_replaced() -> None:
     assert shorten("猫 cat", 200, ImageFont.load_default_imagefont()) == "? cat"
 
 

@@ -1,4 +1,4 @@
-"""``feeder preview`` through the command line: sheets of what a batch contains."""
+"""``feeder preview`` through the command line: the sheet shows the rows of a batch."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("preview"), images=SAMPLES)
 
 
-def _cell(sheet: Path, place: int, count: int, side: int) -> np.ndarray:
-    row, column = divmod(place, choose_columns(count, side, side))
+def _cell(sheet: Path, number: int, count: int, side: int) -> np.ndarray:
+    row, column = divmod(number, choose_columns(count, side, side))
     x, y = 8 + column * (side + 8), 8 + 28 + row * (side + 28)
     return _read(sheet)[y : y + side, x : x + side]
 
@@ -39,9 +39,9 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sheet.png"
-    asked = ["--images", "5", "--batch-size", "7", "--image-size", "128"]
-    asked += ["--seed", "3", "--epoch", "2", "--index", "1"]
-    assert main(["preview", str(dataset), "--out", str(out), *asked]) == 0
+    options = ["--images", "5", "--batch-size", "7", "--image-size", "128"]
+    options += ["--seed", "3", "--epoch", "2", "--index", "1"]
+    assert main(["preview", str(dataset), "--out", str(out), *options]) == 0
     assert f"5 images in {out}" in capsys.readouterr().out
 
     recipe = Recipe.for_split("train", batch_size=7, image_size=128)
@@ -57,16 +57,16 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
         )
         reader = SampleReader(opened, recipe)
         reader.fill(plan.samples(1), seed=3, epoch=2, pixels=pixels, labels=labels)
-    for place in range(5):
-        assert (_cell(out, place, 5, 128) == pixels[place].astype(np.int16) + 128).all()
+    for number in range(5):
+        assert (_cell(out, number, 5, 128) == pixels[number].astype(np.int16) + 128).all()
 
 
 def test_the_sheet_shows_an_augmented_batch(dataset: Path, tmp_path: Path) -> None:
     fields = ["auto_augment=rand-augment", "greyscale_probability=1", "packing=uint8-chw-rgbx"]
-    asked = [f"--recipe={field}" for field in fields]
-    asked += ["--images", "5", "--image-size", "128", "--batch-size", "7", "--seed", "3"]
+    options = [f"--recipe={field}" for field in fields]
+    options += ["--images", "5", "--image-size", "128", "--batch-size", "7", "--seed", "3"]
     out = tmp_path / "sheet.png"
-    assert main(["preview", str(dataset), "--out", str(out), *asked]) == 0
+    assert main(["preview", str(dataset), "--out", str(out), *options]) == 0
     recipe = Recipe.for_split(
         "train",
         batch_size=7,
@@ -79,9 +79,9 @@ def test_the_sheet_shows_an_augmented_batch(dataset: Path, tmp_path: Path) -> No
             opened.layout, batch_size=7, seed=3, epoch=0, shuffle=True, last_batch=recipe.last_batch
         )
         levels, _ = draw_crops(opened, recipe, plan.samples(0), seed=3, epoch=0)
-    for place in range(5):
-        cell = _cell(out, place, 5, 128)
-        assert (cell == levels[place]).all()
+    for number in range(5):
+        cell = _cell(out, number, 5, 128)
+        assert (cell == levels[number]).all()
         assert (cell == cell[..., :1]).all(), "not grey"
 
 
@@ -107,9 +107,9 @@ def test_boxes_show_whole_images_with_the_crop_bright(dataset: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
-        ([], 2, "name a packed dataset, or --from"),
+        ([], 2, "give a packed dataset, or --from"),
         (["nowhere"], 3, "nowhere"),
         (["{dataset}", "--index", "1"], 2, "--index 1 is not within the epoch's batches 0 .. 0"),
         (["{dataset}", "--images", "0"], 2, "--images 0 is not 1 or more"),
@@ -121,17 +121,17 @@ def test_boxes_show_whole_images_with_the_crop_bright(dataset: Path, tmp_path: P
         (["{dataset}", "--recipe", "image_size=96"], 2, "use --image-size for that"),
         (["{dataset}", "--out", "{dataset}/none/x.png"], 4, "cannot write the contact sheet"),
         (["{dataset}", "--dataset", "x"], 2, "--dataset goes with --from"),
-        (["{dataset}", "--from", "ipc:///x", "--dataset", "x"], 2, "without a DST"),
-        (["--from", "ipc:///x"], 2, "add --dataset NAME"),
+        (["{dataset}", "--from", "ipc:///x", "--dataset", "x"], 2, "and no DST"),
+        (["--from", "ipc:///x"], 2, "give --dataset NAME"),
         (["--from", "ipc:///x", "--dataset", "x", "--boxes"], 2, "--boxes needs the whole images"),
         (["--from", "nonsense", "--dataset", "x"], 2, "cannot be dialled"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(
+def test_errors_are_one_line_and_leave_no_file(
     dataset: Path,
     arguments: list[str],
     status: int,
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -141,12 +141,12 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith("feeder: error: ")
     assert error.count("\n") == 1
-    assert said in error
+    assert message in error
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("label", [3, -100, 1 << 40])
-def test_a_label_without_a_class_is_the_nodes_fault(
+def test_a_label_without_a_class_is_a_protocol_error(
     label: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeNode() as node:
@@ -156,6 +156,6 @@ def test_a_label_without_a_class_is_the_nodes_fault(
         ]
         arguments = ["preview", "--from", node.endpoint, "--dataset", "set", "--batch-size", "4"]
         assert main([*arguments, "--image-size", "8", "--out", str(tmp_path / "sheet.png")]) == 6
-    said = capsys.readouterr().err
-    assert f"{node.endpoint} breaks the protocol: it sent the label {label} of 3 classes" in said
+    error = capsys.readouterr().err
+    assert f"{node.endpoint} breaks the protocol: it sent the label {label} of 3 classes" in error
     assert not (tmp_path / "sheet.png").exists()

@@ -1,4 +1,4 @@
-"""Evening out: every sample stays, shards differ by at most one, only what must is rewritten."""
+"""Balancing: no sample is lost, shards differ by at most one, few parts are rewritten."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +10,13 @@ _COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
 def _apply(counts: list[int], changes: list[PartChange]) -> list[list[tuple[int, int]]]:
-    """Return the (part, row) of every sample in each part after the changes, done in order."""
+    """Return the (part, row) of every sample in each part after the changes, applied in order."""
     parts = [[(part, row) for row in range(count)] for part, count in enumerate(counts)]
     after = [list(part) for part in parts]
     removed: set[int] = set()
     for change in changes:
         for rows in (Rows(part=change.part, first=0, count=change.keep), *change.take):
-            assert rows.part not in removed, "takes from a part that is rewritten already"
+            assert rows.part not in removed, "takes from a part that was already rewritten"
         after[change.part] = parts[change.part][: change.keep] + [
             sample
             for rows in change.take
@@ -27,7 +27,7 @@ def _apply(counts: list[int], changes: list[PartChange]) -> list[list[tuple[int,
 
 
 @given(_COUNTS)
-def test_every_sample_is_kept_once_and_shards_are_even(counts: list[int]) -> None:
+def test_every_sample_is_kept_once_and_shards_are_balanced(counts: list[int]) -> None:
     after = _apply(counts, plan_balance(counts))
     samples = sum(counts)
     shards = min(samples, len(counts))
@@ -51,17 +51,17 @@ def test_only_parts_of_a_wrong_size_change_and_receivers_come_first(counts: list
     assert kinds == sorted(kinds, reverse=True)
 
 
-@given(st.integers(1, 30), st.integers(1, 2000), st.data())
-def test_a_few_bad_files_change_few_parts(shards: int, files: int, data: st.DataObject) -> None:
-    counts = [samples_in_shard(files, shards, number) for number in range(shards)]
+@given(st.integers(1, 30), st.data())
+def test_a_few_bad_files_change_few_parts(shards: int, data: st.DataObject) -> None:
     bad = data.draw(st.lists(st.integers(0, shards - 1), max_size=4))
+    files = data.draw(st.integers(shards + 4, 2000))
+    counts = [samples_in_shard(files, shards, number) for number in range(shards)]
     for part in bad:
         counts[part] = max(0, counts[part] - 1)
-    if files - len(bad) >= shards:
-        assert len(plan_balance(counts)) <= 3 * len(bad)
+    assert len(plan_balance(counts)) <= 3 * len(bad)
 
 
-def test_nothing_changes_where_nothing_was_quarantined() -> None:
+def test_nothing_changes_without_quarantined_files() -> None:
     assert plan_balance([3, 3, 2]) == []
     assert plan_balance([0]) == []
 

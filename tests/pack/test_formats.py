@@ -1,4 +1,4 @@
-"""Every compression of TIFF that the documentation promises is packed with the right pixels."""
+"""Every TIFF compression that the documentation lists is packed with the right pixels."""
 
 import itertools
 import struct
@@ -22,9 +22,9 @@ WIDTH, HEIGHT = 61, 47
 
 
 def tiff(levels: NDArray[np.uint8], *, tile: int = 0, planar: bool = False) -> bytes:
-    """Return RGB levels as a TIFF with deflate, in square tiles, or in a plane for each channel.
+    """Return RGB levels as a deflate TIFF, in square tiles or one plane per channel.
 
-    Pillow writes neither, and reads them through libtiff.
+    Pillow can write neither, and reads them through libtiff.
     """
     height, width, _ = levels.shape
     planes = [levels[..., channel : channel + 1] for channel in range(3)] if planar else [levels]
@@ -36,11 +36,11 @@ def tiff(levels: NDArray[np.uint8], *, tile: int = 0, planar: bool = False) -> b
             part = plane[y : y + side[0], x : x + side[1]]
             piece[: part.shape[0], : part.shape[1]] = part
             pieces.append(zlib.compress(piece.tobytes()))
-    places = list(itertools.accumulate((len(piece) for piece in pieces), initial=8))
+    offsets = list(itertools.accumulate((len(piece) for piece in pieces), initial=8))
     layout = (
-        {322: [tile], 323: [tile], 324: places[:-1], 325: [len(piece) for piece in pieces]}
+        {322: [tile], 323: [tile], 324: offsets[:-1], 325: [len(piece) for piece in pieces]}
         if tile
-        else {273: places[:-1], 278: [height], 279: [len(piece) for piece in pieces]}
+        else {273: offsets[:-1], 278: [height], 279: [len(piece) for piece in pieces]}
     )
     tags = {
         **{256: [width], 257: [height], 258: [8, 8, 8], 259: [8], 262: [2], 277: [3]},
@@ -63,12 +63,12 @@ def tiff(levels: NDArray[np.uint8], *, tile: int = 0, planar: bool = False) -> b
 
 
 def as_packed(levels: Image.Image) -> NDArray[np.uint8]:
-    """Return what is left of an image once it is a JPEG."""
+    """Return the pixels of an image after JPEG encoding at packing's default quality."""
     return pixels(encoded(levels.convert("RGB"), quality=95, subsampling=0))
 
 
 def compressed() -> dict[str, tuple[bytes, Image.Image]]:
-    """Return files and what each shows, by name: every compression, mode and layout."""
+    """Return each file and its image, by name: every compression, mode and layout."""
     rgb = image(WIDTH, HEIGHT)
     levels = np.asarray(rgb)
     files: dict[str, tuple[bytes, Image.Image]] = {}
@@ -89,7 +89,7 @@ def compressed() -> dict[str, tuple[bytes, Image.Image]]:
     return files
 
 
-def test_tiffs_of_every_compression_pack_verify_and_show_the_same(tmp_path: Path) -> None:
+def test_tiffs_of_every_compression_survive_pack_verify_and_unpack(tmp_path: Path) -> None:
     files = compressed()
     folder = tmp_path / "source" / "tiffs"
     folder.mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_tiffs_of_every_compression_pack_verify_and_show_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize("compression", ["jpeg", "webp"])
-def test_tiffs_with_a_lossy_compression_are_what_pillow_decodes(compression: str) -> None:
+def test_tiffs_with_a_lossy_compression_pack_as_pillow_decodes_them(compression: str) -> None:
     data = encoded(image(WIDTH, HEIGHT), "TIFF", compression=compression)
     sample = prepare_sample(data, "a/b.tif", OPTIONS)
     assert np.array_equal(pixels(ordinary(sample.tiled)), as_packed(Image.fromarray(pixels(data))))
@@ -139,6 +139,6 @@ def test_damaged_tiffs_are_refused_and_libtiff_writes_nothing(
     assert capfd.readouterr().err == ""
 
 
-def test_big_tiffs_are_known_by_their_first_bytes() -> None:
+def test_bigtiff_is_recognised_by_its_first_bytes() -> None:
     assert sniff_format(b"II+\0\x08\0\0\0") == "TIFF"
     assert sniff_format(b"MM\0+\0\x08\0\0") == "TIFF"

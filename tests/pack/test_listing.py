@@ -1,4 +1,4 @@
-"""Listing a source: what belongs to it, in which order, and what is refused before any work."""
+"""Listing a source: which files belong to it, in which order, and which sources are refused."""
 
 import os
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_classes_and_files_are_sorted_and_nested_folders_belong_to_their_class(
     assert listing.hidden == 0
 
 
-def test_every_file_is_listed_whatever_it_is_but_hidden_ones(tmp_path: Path) -> None:
+def test_every_file_is_listed_except_hidden_ones(tmp_path: Path) -> None:
     _put(tmp_path, "a/x.jpg", "a/notes.txt", "a/.DS_Store", "a/.thumbs/y.jpg", ".git/config")
     (tmp_path / "a" / "dangling.jpg").symlink_to("nowhere")
     (tmp_path / "a" / "loop.jpg").symlink_to("loop.jpg")
@@ -57,7 +57,7 @@ def test_undecodable_names_are_listed(tmp_path: Path) -> None:
     assert listing.digest() == list_source(tmp_path).digest()
 
 
-def test_linked_class_folders_count_and_loops_are_refused(tmp_path: Path) -> None:
+def test_symlinked_class_folders_are_listed_and_loops_refused(tmp_path: Path) -> None:
     elsewhere = _put(tmp_path / "elsewhere", "x.jpg")
     source = _put(tmp_path / "source", "a/y.jpg")
     (source / "b").symlink_to(elsewhere)
@@ -67,7 +67,7 @@ def test_linked_class_folders_count_and_loops_are_refused(tmp_path: Path) -> Non
         list_source(source)
 
 
-def test_digest_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
+def test_digest_changes_with_names_sizes_and_modification_times(tmp_path: Path) -> None:
     source = _put(tmp_path, "a/x.jpg", "a/y.jpg")
     digests = {list_source(source).digest()}
     os.utime(source / "a/x.jpg", ns=(0, 12345))
@@ -80,7 +80,7 @@ def test_digest_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
     assert len(digests) == 4
 
 
-def test_shuffle_is_keyed_and_nearly_independent_of_other_files(tmp_path: Path) -> None:
+def test_shuffle_depends_on_the_seed_and_not_on_other_files(tmp_path: Path) -> None:
     names = [f"c{n % 5}/{n:04d}.jpg" for n in range(200)]
     _put(tmp_path, *names)
     listing = list_source(tmp_path)
@@ -89,7 +89,7 @@ def test_shuffle_is_keyed_and_nearly_independent_of_other_files(tmp_path: Path) 
     assert not np.array_equal(order, listing.shuffled(1))
     assert np.array_equal(order, list_source(tmp_path).shuffled(0))
     counts = np.bincount(listing.labels[order[:100]], minlength=5)
-    assert counts.min() >= 8  # of 20 expected: a half of the order is a fair sample of the classes
+    assert counts.min() >= 8  # 20 expected: half of the order is a fair sample of the classes
     shuffled_names = [_names(listing)[n] for n in order]
     (tmp_path / names[7]).unlink()
     fewer = list_source(tmp_path)
@@ -101,11 +101,11 @@ def test_shuffle_is_keyed_and_nearly_independent_of_other_files(tmp_path: Path) 
     ("first", "second"),
     [("a/x.jpg", "a/x.png"), ("a/x.JPEG", "a/x.jpg"), ("a/s/x", "a/s/x.webp")],
 )
-def test_two_images_of_one_name_are_refused_with_both_names(
+def test_images_that_would_unpack_to_one_name_are_refused_with_both_names(
     tmp_path: Path, first: str, second: str
 ) -> None:
     _put(tmp_path, first, second)
-    with pytest.raises(ConfigError, match=f"{first} and {second} in .* two images of one name"):
+    with pytest.raises(ConfigError, match=f"{first} and {second} in .* unpack to the same name"):
         list_source(tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_file_and_folder_of_one_name_after_unpacking_are_refused(tmp_path: Path)
         list_source(tmp_path)
 
 
-def test_an_image_and_its_notes_may_share_a_name(tmp_path: Path) -> None:
+def test_an_image_and_other_files_may_share_a_name(tmp_path: Path) -> None:
     _put(tmp_path, "a/x.jpg", "b/x.jpg", "a/s/x.jpg", "a/X.jpg")
     _put(tmp_path, "a/x.json", "a/x.bin", "a/x.txt", data=b"no image")
     assert len(list_source(tmp_path)) == 7
@@ -124,14 +124,14 @@ def test_an_image_and_its_notes_may_share_a_name(tmp_path: Path) -> None:
         list_source(tmp_path)
 
 
-def test_unpacked_names_end_as_jpegs() -> None:
+def test_unpacked_names_have_a_jpeg_suffix() -> None:
     assert unpacked_name("a/b.JPEG") == "a/b.JPEG"
     assert unpacked_name("a/b.jfif") == "a/b.jfif"
     assert unpacked_name("a/b.png") == "a/b.jpg"
     assert unpacked_name("a.b/c") == "a.b/c.jpg"
 
 
-def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_folders_without_classes_or_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"source folder .*missing does not exist"):
         list_source(tmp_path / "missing")
     with pytest.raises(DatasetError, match="holds no class folders"):
@@ -145,5 +145,5 @@ def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"class folder .*/c holds no images: add some"):
         list_source(tmp_path)
     _put(tmp_path, "c/readme", "c/nested/labels.csv", data=b"x,y")
-    with pytest.raises(DatasetError, match="/c holds no images: none of its 2 files is one"):
+    with pytest.raises(DatasetError, match="/c holds no images, only 2 other files"):
         list_source(tmp_path)

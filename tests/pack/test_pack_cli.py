@@ -1,18 +1,18 @@
-"""feeder pack, verify and unpack as commands: one clear line and the right exit status for all."""
+"""feeder pack, verify and unpack as commands: output, one-line errors, exit statuses, signals."""
 
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
+from tests.support.daemon import wait_until
 from tests.support.sources import (
     REPOSITORY,
     encoded,
@@ -27,16 +27,6 @@ from tests.support.sources import (
 _DEADLINE_S = 60.0
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Return as soon as the condition holds; fail after the deadline, naming it."""
-    tick = threading.Event()
-    for _ in range(int(_DEADLINE_S / 0.005)):
-        if holds():
-            return
-        tick.wait(0.005)
-    pytest.fail(f"waited {_DEADLINE_S:.0f} s for {what}")
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_source(tmp_path_factory.mktemp("source"), 11)
@@ -44,7 +34,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 images that take a while each."""
+    """40 images that each take a while to pack."""
     root = tmp_path_factory.mktemp("large")
     data = encoded(image(1000, 700), quality=90)
     for number in range(40):
@@ -62,11 +52,11 @@ def wait(event, arguments):
 if "feeder.pack.task_pool" in sys.orig_argv:
     sys.addaudithook(wait)
 """
-"""A sitecustomize: an image takes half a second to open."""
+"""A sitecustomize.py that delays each opening of an image by half a second."""
 
 
 def _start_packing(source: Path, destination: Path) -> "subprocess.Popen[str]":
-    """Start a packing of many parts that takes 10 s: the test gets at it before it is done."""
+    """Start a packing of many parts that takes 10 s, so that the test can interrupt it."""
     command = feeder_command("pack", source, destination, "--shards", "20", "--jobs", "2")
     slow = destination.with_name("slow")
     slow.mkdir()
@@ -87,14 +77,14 @@ def _wait_for_parts(destination: Path, count: int) -> None:
 
 
 def _is_gone(process: psutil.Process) -> bool:
-    """Return whether the process has ended, even where nobody collected its status."""
+    """Return whether the process has ended, reaped or not."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def test_pack_verify_unpack_and_what_they_say(source: Path, tmp_path: Path) -> None:
+def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(source, tmp_path / "source")
     (copied / "class0" / "broken\n\udcff.jpg").write_bytes(b"no image")
     (copied / "class0" / "drawn.png").write_bytes(encoded(image(), "PNG"))
@@ -106,7 +96,7 @@ def test_pack_verify_unpack_and_what_they_say(source: Path, tmp_path: Path) -> N
     assert "packed 12 images of 4 classes" in packed.stdout
     assert "odd: 1 png" in packed.stdout
     assert "quarantined: 1 not-image, 1 truncated; listed in" in packed.stdout
-    assert "warning: no image is left of class lost" in packed.stdout
+    assert "warning: every image of class lost was quarantined" in packed.stdout
     assert r"class0/broken\n\udcff.jpg: not-image (starts with 6e 6f 20" in packed.stdout
     assert "left out: 1 hidden" in packed.stdout
     assert "packing 14/14 images (100 %)" in packed.stderr
@@ -125,7 +115,7 @@ def test_pack_verify_unpack_and_what_they_say(source: Path, tmp_path: Path) -> N
 def test_bad_sources_exit_3_and_impossible_requests_2(
     verb: str, source: Path, tmp_path: Path
 ) -> None:
-    """The messages themselves are tested where they arise; here: one line, the status, no trace."""
+    """One line, the exit status, no files; the modules' tests check the messages themselves."""
     cases: list[tuple[int, list[str | Path], str]]
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
@@ -152,10 +142,10 @@ def test_bad_sources_exit_3_and_impossible_requests_2(
             (3, [tmp_path / "empty"], "is not a dataset"),
             (3, [tmp_path / "file"], "is a file: a dataset is a folder"),
         ]
-    for status, arguments, said in cases:
+    for status, arguments, message in cases:
         result = run_feeder(verb, arguments[0], tmp_path / "target", *arguments[1:])
-        assert said in error_line(result)
-        assert result.returncode == status, said
+        assert message in error_line(result)
+        assert result.returncode == status, message
         assert not (tmp_path / "target").exists()
 
 
@@ -173,7 +163,7 @@ def test_unreadable_file_is_quarantined_with_its_reason(source: Path, tmp_path: 
     unreadable = copied / "class0" / "image000.jpg"
     unreadable.chmod(0)
     prefix: list[str] = []
-    if os.geteuid() == 0:  # whom no permission stops, but for this capability
+    if os.geteuid() == 0:  # without these capabilities permissions apply to root too
         if shutil.which("setpriv") is None:
             pytest.skip("setpriv (util-linux) is missing, and root may read everything")
         os.chown(unreadable, 65534, 65534)
@@ -196,7 +186,7 @@ def _mounted_tmpfs(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_full_disk_is_one_line_leaves_no_dataset_and_packing_goes_on(
+def test_full_disk_is_one_line_without_a_dataset_and_packing_resumes(
     large_source: Path, tmp_path: Path
 ) -> None:
     needed = sum(path.stat().st_size for path in large_source.rglob("*.jpg"))
@@ -206,7 +196,7 @@ def test_full_disk_is_one_line_leaves_no_dataset_and_packing_goes_on(
         line = error_line(result)
         assert "no space left on its disk; make room, then run the same command again" in line
         assert result.returncode == 4
-        assert "warning:" in result.stderr  # it could be foreseen
+        assert "warning:" in result.stderr  # the free space was checked at the start
         assert not (disk / "packed" / MANIFEST_NAME).exists()
         assert not list(disk.rglob("*.tmp"))
         opened = run_feeder("verify", disk / "packed")
@@ -218,19 +208,19 @@ def test_full_disk_is_one_line_leaves_no_dataset_and_packing_goes_on(
         )
         again = run_feeder("pack", large_source, disk / "packed", "--shards", "10")
         assert again.returncode == 0, again.stderr
-        assert "going on: " in again.stderr
+        assert "resuming: " in again.stderr
 
 
 def test_unwritable_destination_is_one_line(source: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with _mounted_tmpfs(disk, "ro"):
         result = run_feeder("pack", source, disk / "packed")
-    assert "not writable (Read-only file system); change that, then" in error_line(result)
+    assert "not writable (Read-only file system); make it writable, then" in error_line(result)
     assert result.returncode == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_stop_cleanly_and_the_same_command_goes_on(
+def test_signals_stop_cleanly_and_the_same_command_resumes(
     large_source: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     destination = tmp_path / "packed"
@@ -243,18 +233,18 @@ def test_signals_stop_cleanly_and_the_same_command_goes_on(
     assert process.returncode == 128 + number
     assert f"stopped by {number.name}: finished shards are kept, run the same" in stderr
     assert "Traceback" not in stderr
-    wait_until(lambda: all(_is_gone(child) for child in children), "the workers end with it")
+    wait_until(lambda: all(_is_gone(child) for child in children), "the workers' end")
     assert not list(destination.rglob("*.tmp"))
     assert not (destination / MANIFEST_NAME).exists()
     again = run_feeder("pack", large_source, destination, "--shards", "20")
     assert again.returncode == 0, again.stderr
-    assert "files were packed before" in again.stderr
+    assert "files are packed already" in again.stderr
 
 
-def test_a_signal_to_every_process_counts_as_the_commands_own(
+def test_workers_ignore_sigterm_and_the_parent_ends_them(
     large_source: Path, tmp_path: Path
 ) -> None:
-    """As batch systems and systemd do it; the workers are signalled first."""
+    """Batch systems and systemd signal every process; here the workers come first."""
     process = _start_packing(large_source, tmp_path / "packed")
     _wait_for_parts(tmp_path / "packed", 1)
     for worker in psutil.Process(process.pid).children(recursive=True):
@@ -277,7 +267,7 @@ def test_sigkill_loses_no_finished_part_and_leaves_no_process(
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate(timeout=_DEADLINE_S)
-    wait_until(lambda: all(_is_gone(child) for child in children), "the workers to die with it")
+    wait_until(lambda: all(_is_gone(child) for child in children), "the workers' end")
     work = destination / WORK_FOLDER_NAME
     finished = [work / f"{path.stem}.fds" for path in work.glob("part-*.json")]
     before = {path.name[5:]: (path.stat().st_ino, path.stat().st_mtime_ns) for path in finished}
@@ -325,7 +315,7 @@ def test_newer_and_damaged_datasets_exit_3(source: Path, tmp_path: Path) -> None
     assert result.returncode == 3
     assert "damaged: sample 6 (class" in result.stdout
     assert "in shard-00001.fds: its checksum does not match" in result.stdout
-    assert "is damaged: 1 problem among 11 samples in 2 shards" in result.stdout
+    assert "is damaged: 1 problem in 11 samples in 2 shards" in result.stdout
     result = run_feeder("unpack", tmp_path / "packed", tmp_path / "out")
     assert "is damaged (its checksum does not match): run feeder verify" in error_line(result)
     assert result.returncode == 3

@@ -1,4 +1,4 @@
-"""The progress line: on terminals, in logs, and what it says."""
+"""The progress line: its content, on terminals and in logs."""
 
 import io
 
@@ -17,7 +17,7 @@ class _Clock:
         return self.now_s
 
 
-def test_line_says_rate_bytes_and_time_left_without_what_was_done_before() -> None:
+def test_rate_and_remaining_time_ignore_work_of_earlier_runs() -> None:
     clock = _Clock()
     line = ProgressLine(io.StringIO(), clock)
     line.begin("packing", "images", 1000, done=400)
@@ -43,7 +43,7 @@ def test_terminal_is_redrawn_in_place_and_logs_get_few_lines() -> None:
         assert text.count("\r") == (expected if stream.isatty() else 0)
 
 
-def test_notes_take_the_place_of_a_drawn_line() -> None:
+def test_notes_replace_a_drawn_line() -> None:
     clock = _Clock()
     stream = _Terminal()
     line = ProgressLine(stream, clock)
@@ -57,7 +57,7 @@ def test_notes_take_the_place_of_a_drawn_line() -> None:
     assert text.endswith("\r\x1b[Kbetween\n")
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_a_total_of_zero_is_100_percent() -> None:
     line = ProgressLine(io.StringIO(), _Clock())
     line.begin("verifying", "samples", 0)
     assert line.line() == "verifying 0/0 samples (100 %), 0 samples/s"

@@ -1,4 +1,4 @@
-"""Packing: the same dataset however it was come by, and never half of one."""
+"""Packing: the same bytes after any interruption, and never an incomplete dataset."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset of ``source``, packed undisturbed."""
+    """The dataset of ``source``, packed without interruption."""
     path = tmp_path_factory.mktemp("reference") / "packed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("feeder.pack.run.TaskPool", InlinePool)
@@ -95,7 +95,7 @@ def test_good_files_become_samples_and_bad_ones_are_listed(
     assert _problems(reference) == []
 
 
-def test_quarantine_list_says_what_and_why(source: Path, tmp_path: Path, inline: None) -> None:
+def test_quarantine_list_has_files_and_reasons(source: Path, tmp_path: Path, inline: None) -> None:
     summary = pack(source, tmp_path / "packed", shards=2)
     found = [(entry.path, entry.kind) for entry in summary.quarantine]
     assert found[1:] == [
@@ -142,7 +142,7 @@ def test_moved_source_gives_the_same_dataset(
     assert file_tree(tmp_path / "packed") == file_tree(reference)
 
 
-def test_fewer_samples_than_shards_drops_the_empty_ones(tmp_path: Path, inline: None) -> None:
+def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline: None) -> None:
     source = make_source(tmp_path / "source", 3)
     for number in range(4):
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
@@ -152,7 +152,7 @@ def test_fewer_samples_than_shards_drops_the_empty_ones(tmp_path: Path, inline: 
     assert _problems(tmp_path / "packed") == []
 
 
-def test_nothing_but_bad_files_is_an_error_and_no_dataset(tmp_path: Path, inline: None) -> None:
+def test_only_bad_files_are_an_error_and_make_no_dataset(tmp_path: Path, inline: None) -> None:
     (tmp_path / "source" / "a").mkdir(parents=True)
     (tmp_path / "source" / "a" / "cut.jpg").write_bytes(encoded(image())[:300])
     with pytest.raises(DatasetError, match=r"nothing to pack: a/cut.jpg is (truncated|corrupt)"):
@@ -160,7 +160,7 @@ def test_nothing_but_bad_files_is_an_error_and_no_dataset(tmp_path: Path, inline
     assert not (tmp_path / "packed" / MANIFEST_NAME).exists()
 
 
-def test_strict_stops_and_a_later_run_without_it_goes_on(
+def test_strict_stops_and_a_later_run_without_it_resumes(
     source: Path, reference: Path, tmp_path: Path, inline: None
 ) -> None:
     path = tmp_path / "packed"
@@ -171,23 +171,23 @@ def test_strict_stops_and_a_later_run_without_it_goes_on(
     assert file_tree(path) == file_tree(reference)
 
 
-def test_strict_refuses_what_an_earlier_run_quarantined(
+def test_strict_refuses_files_that_an_earlier_run_quarantined(
     source: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _pack_until_publishing(source, tmp_path / "packed", monkeypatch, shards=6)
-    with pytest.raises(DatasetError, match=r"class0/cut.jpg is .*4 more are bad"):
+    with pytest.raises(DatasetError, match=r"class0/cut.jpg is .*4 more files are bad"):
         pack(source, tmp_path / "packed", shards=6, strict=True)
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: from here on the process does nothing."""
+    """Simulates SIGKILL: no file system change follows it."""
 
 
 def _kill_at(patch: pytest.MonkeyPatch, step: int, after: bool) -> Callable[[], int]:
-    """Let the ``step``-th change of the file system be the last; return how many were made."""
+    """Make the ``step``-th file system change the last; return a function that counts them."""
     made = 0
 
-    def mortal(real: Callable[..., Any]) -> Callable[..., Any]:
+    def killing(real: Callable[..., Any]) -> Callable[..., Any]:
         def change(*arguments: Any, **options: Any) -> Any:
             nonlocal made
             made += 1
@@ -201,16 +201,16 @@ def _kill_at(patch: pytest.MonkeyPatch, step: int, after: bool) -> Callable[[], 
         return change
 
     for name in ("replace", "unlink", "mkdir", "rmdir"):
-        patch.setattr(os, name, mortal(getattr(os, name)))
+        patch.setattr(os, name, killing(getattr(os, name)))
     return lambda: made
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_any_change_of_the_file_system_it_resumes_to_the_same_bytes(
+def test_packing_killed_at_any_file_system_change_resumes_to_the_same_bytes(
     tmp_path: Path, inline: None, after: bool
 ) -> None:
     source = make_source(tmp_path / "source", 7, side=16)
-    for number in range(2):  # so that samples move between shards
+    for number in range(2):  # makes samples move between shards
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
     pack(source, tmp_path / "reference", shards=3)
     expected = file_tree(tmp_path / "reference")
@@ -223,7 +223,7 @@ def test_killed_at_any_change_of_the_file_system_it_resumes_to_the_same_bytes(
             try:
                 pack(source, path, shards=3)
             except Killed:
-                assert (path / MANIFEST_NAME).exists() <= _is_whole(path, expected)
+                assert _is_complete(path, expected) or not (path / MANIFEST_NAME).exists()
         if changes() < step:
             break
         _resume(source, path)
@@ -232,13 +232,13 @@ def test_killed_at_any_change_of_the_file_system_it_resumes_to_the_same_bytes(
     assert step > 20
 
 
-def _is_whole(path: Path, expected: dict[str, bytes]) -> bool:
-    """Return whether all files of the dataset are there; the work folder may be there too."""
+def _is_complete(path: Path, expected: dict[str, bytes]) -> bool:
+    """Return whether all files of the dataset exist, with or without the work folder."""
     return expected.items() <= file_tree(path).items()
 
 
 def _resume(source: Path, path: Path) -> None:
-    """Pack again; refused as complete where the kill came after the last step that counts."""
+    """Pack again; refused as complete where the kill came after the manifest and the state."""
     if (path / MANIFEST_NAME).exists() and not (path / WORK_FOLDER_NAME / STATE_NAME).exists():
         with pytest.raises(ConfigError, match="is a complete dataset already"):
             pack(source, path, shards=3)
@@ -247,7 +247,7 @@ def _resume(source: Path, path: Path) -> None:
         pack(source, path, shards=3)
 
 
-def test_finished_parts_are_not_touched_again(
+def test_finished_parts_are_not_packed_again(
     source: Path, reference: Path, tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "packed"
@@ -291,14 +291,14 @@ def test_resuming_with_other_options_or_source_is_refused_with_the_difference(
         pack(source, path, shards=2)
 
 
-def test_damaged_work_folder_says_to_begin_anew(
+def test_damaged_work_folder_is_an_error_with_the_remedy(
     tmp_path: Path, inline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
     _pack_until_publishing(source, path, monkeypatch, shards=2)
     work = path / WORK_FOLDER_NAME
     (work / "part-00001.json").write_bytes(b"{")
-    with pytest.raises(DatasetError, match=r"part-00001.json is damaged: remove .*packed to begin"):
+    with pytest.raises(DatasetError, match=r"part-00001.json is damaged: remove .*packed and pack"):
         pack(source, path, shards=2)
     (work / STATE_NAME).write_bytes(b"{}")
     with pytest.raises(DatasetError, match=r"state.json is damaged"):
@@ -311,14 +311,14 @@ def test_two_packings_of_one_destination_exclude_each_other(
     source, path = make_source(tmp_path / "source", 6), tmp_path / "packed"
 
     def try_another() -> None:
-        with pytest.raises(ConfigError, match="another feeder pack is at work"):
+        with pytest.raises(ConfigError, match="another feeder pack is running"):
             pack(source, path, shards=2)
 
     _pack_until_publishing(source, path, monkeypatch, shards=2, then=try_another)
     pack(source, path, shards=2)
 
 
-def test_destinations_that_hold_something_are_refused_and_left_alone(
+def test_destinations_that_are_not_empty_are_refused_and_unchanged(
     source: Path, reference: Path, tmp_path: Path, inline: None
 ) -> None:
     before = file_tree(reference)
@@ -341,7 +341,7 @@ def test_bad_source_creates_no_destination(tmp_path: Path, inline: None) -> None
     assert not (tmp_path / "packed").exists()
 
 
-def test_dead_worker_is_named_and_the_rest_is_kept(
+def test_dead_worker_is_reported_and_the_next_run_completes_the_dataset(
     source: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "packed"
@@ -358,7 +358,7 @@ def _WrongTask(**fields: int) -> dict[str, int]:  # noqa: N802  # stands in for 
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**13))
-def test_default_layout_fits_and_spreads_evenly(files: int, total_bytes: int) -> None:
+def test_default_layout_fits_and_is_balanced(files: int, total_bytes: int) -> None:
     shards, lanes = choose_layout(files, total_bytes, PackOptions())
     assert 1 <= lanes <= min(shards, 8)
     assert shards <= files
@@ -381,7 +381,7 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"shards": 0}, "--shards 0 is not within 1"),
         ({"lanes": -1}, "--lanes -1"),
@@ -391,8 +391,8 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
         ({"tile_width_px": 48}, "--tile-width 48 is not one of"),
     ],
 )
-def test_impossible_options_name_themselves(options: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_options_are_named(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         PackOptions(**options)
 
 

@@ -1,4 +1,4 @@
-"""Sources of every kind: sniffed, re-coded without loss or converted, or refused with a reason."""
+"""Sources of every kind: recognised, re-coded without loss or converted, or refused."""
 
 import io
 import os
@@ -108,7 +108,7 @@ def test_progressive_and_arithmetic_become_baseline_without_loss(option: str, fl
         ("TIFF", "CMYK", Oddity.TIFF),
     ],
 )
-def test_other_formats_become_what_pillow_makes_of_them(
+def test_other_formats_become_what_pillow_decodes(
     format_name: str, mode: str, flag: Oddity
 ) -> None:
     source = encoded(image().convert(mode), format_name)
@@ -176,7 +176,7 @@ def test_exif_of_cmyk_is_counted_or_applied() -> None:
     assert (upright.tiled.width, upright.tiled.height) == (30, 40)
 
 
-def test_quality_shapes_converted_images_only() -> None:
+def test_quality_applies_to_converted_images_only() -> None:
     low = SourceOptions(tile_width_px=32, apply_exif=False, quality=20)
     png, jpeg = encoded(image(), "PNG"), encoded(image())
     small, large = (prepare_sample(png, "a/b.png", o).tiled.blob for o in (low, _OPTIONS))
@@ -199,12 +199,12 @@ def test_exif_orientation_is_applied_without_loss_where_possible(orientation: in
     assert sample.flags == Oddity.EXIF_APPLIED
     with Image.open(io.BytesIO(source)) as opened:
         upright = np.asarray(ImageOps.exif_transpose(opened).convert("RGB"))
-    # the IDCT of a turned block rounds in another order: equal but for one step here and there
+    # the IDCT of a turned block rounds in another order, which costs a level here and there
     difference = np.abs(pixels(_ordinary(sample)).astype(int) - upright.astype(int))
     assert difference.max() <= 2
 
 
-def test_exif_that_would_lose_edge_blocks_is_encoded_anew_and_counted() -> None:
+def test_exif_turn_that_would_lose_edge_blocks_is_reencoded_and_counted() -> None:
     source = _turned(6, 61, 45, subsampling=0)
     sample = prepare_sample(source, "a/b.jpg", _UPRIGHT)
     assert sample.flags == Oddity.EXIF_REENCODED
@@ -239,22 +239,21 @@ def test_orientation_in_both_byte_orders() -> None:
     [
         (b"hello, I am no image", "not-image"),
         (b"\xff\xd8", "not-image"),
-        (b"\xff\xd8\xff\xe0" + bytes(50), "corrupt"),
+        (b"\xff\xd8\xff\xe0" + bytes(50), "truncated"),
         (b"\x89PNG\r\n\x1a\n", "corrupt"),
         (b"GIF89a", "corrupt"),
         (b"RIFF\0\0\0\0WEBPVP8 ", "corrupt"),
     ],
 )
 def test_files_that_are_no_images_are_refused(data: bytes, kind: str) -> None:
-    assert _refusal(data).kind in (kind, "truncated")
+    assert _refusal(data).kind == kind
 
 
 @pytest.mark.parametrize("format_name", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
 def test_truncated_files_are_refused(format_name: str) -> None:
     whole = encoded(image(120, 90), format_name)
     for share in (0.3, 0.6, 0.9):
-        error = _refusal(whole[: int(len(whole) * share)])
-        assert error.kind in ("truncated", "corrupt"), error
+        assert _refusal(whole[: int(len(whole) * share)]).kind == "truncated"
 
 
 def test_truncated_progressive_and_cmyk_jpegs_are_refused() -> None:
@@ -312,7 +311,7 @@ _WHOLE = {
 }
 
 
-def test_sniffing_goes_by_the_first_bytes() -> None:
+def test_formats_are_recognised_by_their_first_bytes() -> None:
     for name, data in _WHOLE.items():
         assert sniff_format(data[: sources.SNIFF_BYTES]) == name
     for data in (b"", b"\xff\xd8", b"BMP is a format", b"RIFF....WAVE", b"<svg"):

@@ -1,4 +1,4 @@
-"""Worker processes: tasks done once each, errors carried over, and nobody left behind."""
+"""Worker processes: tasks run once each, errors reach the parent, no process is left running."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def perform(setup, task, report):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module with tasks of every kind, that workers can import."""
+    """A module with tasks of every kind that workers can import."""
     (tmp_path / "pool_tasks.py").write_text(_MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return "pool_tasks"
@@ -41,7 +41,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _run(module: str, kinds: list[str], jobs: int) -> list[tuple[int, str, dict[str, Any]]]:
     tasks = [{"kind": kind, "number": number} for number, kind in enumerate(kinds)]
-    # Other tests of this process may have left the resource tracker of multiprocessing.
+    # Earlier tests in this process may have started multiprocessing's resource tracker.
     children, files = set(psutil.Process().children()), psutil.Process().num_fds()
     try:
         with TaskPool(module, {"add": 5}, jobs=jobs) as pool:
@@ -51,7 +51,7 @@ def _run(module: str, kinds: list[str], jobs: int) -> list[tuple[int, str, dict[
         assert psutil.Process().num_fds() <= files
 
 
-def test_every_task_is_done_once_by_as_many_processes_as_asked(module: str) -> None:
+def test_every_task_is_done_once_by_the_requested_number_of_processes(module: str) -> None:
     events = _run(module, ["square"] * 9, jobs=2)
     done = {number: body for number, kind, body in events if kind == "done"}
     assert {number: body["square"] for number, body in done.items()} == {
@@ -67,7 +67,7 @@ def test_no_tasks_start_no_process(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "said"),
+    ("kind", "error", "message"),
     [
         ("dataset", DatasetError, "sample 7 is bad"),
         ("disk", OSError, "No space left"),
@@ -75,10 +75,10 @@ def test_no_tasks_start_no_process(module: str) -> None:
         ("crash", ResourceError, r"died \(exit status 7\)"),
     ],
 )
-def test_errors_and_deaths_reach_the_parent_and_end_the_others(
-    module: str, kind: str, error: type[Exception], said: str
+def test_errors_and_deaths_reach_the_parent_and_end_the_other_workers(
+    module: str, kind: str, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         _run(module, ["square", kind, "square", "square"], jobs=2)
 
 
@@ -90,8 +90,8 @@ def test_processes_that_cannot_be_started_are_a_resource_error(
         _run(module, ["square"], jobs=1)
 
 
-def test_worker_without_its_parent_ends(tmp_path: Path) -> None:
-    """Its parent died before the kernel was asked to tell: another process adopted the worker."""
+def test_orphaned_worker_exits(tmp_path: Path) -> None:
+    """The parent died before PR_SET_PDEATHSIG was set, and another process adopted the worker."""
     result = subprocess.run(
         [sys.executable, "-m", "feeder.pack.task_pool", "0", "1", "pool_tasks"],
         stdin=subprocess.DEVNULL,
@@ -103,7 +103,7 @@ def test_worker_without_its_parent_ends(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_jobs_are_those_asked_for_or_the_usable_cpus() -> None:
+def test_jobs_default_to_the_usable_cpus() -> None:
     assert choose_jobs(3) == 3
     assert 1 <= choose_jobs(None) <= (os.cpu_count() or 1)
     with pytest.raises(ConfigError, match=r"--jobs 5000 is not within 1 \.\. 4096"):

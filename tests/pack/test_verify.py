@@ -1,4 +1,4 @@
-"""Verifying: no byte of a dataset can change unseen, and each problem names its sample."""
+"""Verifying: a change of any byte of a dataset is found, and each problem names its sample."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def damaged(whole: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy for tests to damage."""
     return shutil.copytree(whole, tmp_path / "damaged")
 
 
@@ -123,7 +123,7 @@ def test_problems_name_sample_and_source(damaged: Path) -> None:
     ]
 
 
-def test_damage_of_records_and_names_is_told_apart(damaged: Path) -> None:
+def test_damaged_records_and_damaged_names_are_different_problems(damaged: Path) -> None:
     header, _, _ = _index(damaged, 0)
     path = damaged / shard_name(0)
     _flip(path, header.records_offset + 64 + 5)
@@ -153,7 +153,7 @@ def test_every_problem_is_listed_and_other_shards_are_still_checked(damaged: Pat
 
 
 @pytest.mark.parametrize("how", ["truncated", "longer", "swapped"])
-def test_shards_of_another_size_or_place_are_found(damaged: Path, how: str) -> None:
+def test_shards_of_another_size_or_number_are_found(damaged: Path, how: str) -> None:
     path = damaged / shard_name(0)
     if how == "truncated":
         os.truncate(path, path.stat().st_size - 1)
@@ -161,12 +161,16 @@ def test_shards_of_another_size_or_place_are_found(damaged: Path, how: str) -> N
         path.write_bytes(path.read_bytes() + b"\0")
     else:
         path.write_bytes((damaged / shard_name(1)).read_bytes())
-    said = {"truncated": "is truncated", "longer": "it has ", "swapped": "says that it is shard 1"}
-    assert said[how] in _problems(damaged)[0]
+    message = {
+        "truncated": "is truncated",
+        "longer": "it has ",
+        "swapped": "says that it is shard 1",
+    }[how]
+    assert message in _problems(damaged)[0]
 
 
 def _reseal(path: Path, shard: int, change: Callable[[dict[str, int], bytearray], None]) -> None:
-    """Change the first sample of a shard and make all checksums of the shard right again."""
+    """Change the first sample of a shard and update all checksums."""
     header, records, names = _index(path, shard)
     content = bytearray((path / shard_name(shard)).read_bytes())
     fields = {name: int(records[0][name]) for name in SampleRecord.__slots__}
@@ -220,7 +224,7 @@ def _sample_precision(fields: dict[str, int]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (_set("label", 3), "there is no class 3"),
         (_set("subsampling", 0), "its MCU size does not fit its subsampling"),
@@ -237,25 +241,25 @@ def _sample_precision(fields: dict[str, int]) -> int:
         (_put(lambda fields: 0, 1), "segment 0 is not what its tables say"),
         (_put(lambda fields: -1, 0xD0), "is not what its tables say"),
         (_put(_sample_precision, 12), "it does not decode"),
-        (_set("flags", 0xFFFF), "it counts other odd kinds"),
+        (_set("flags", 0xFFFF), "its counts of odd kinds"),
         (_set("name_bytes", 3), "its name is not where it belongs"),
         (_set("offset", 72), "a gap or an overlap"),
         (_set("offset", 10**9), "its record points out of the shard"),
     ],
 )
-def test_samples_that_make_no_sense_are_found_behind_right_checksums(
-    damaged: Path, change: Callable[[dict[str, int], bytearray], None], said: str
+def test_inconsistent_samples_are_found_despite_correct_checksums(
+    damaged: Path, change: Callable[[dict[str, int], bytearray], None], message: str
 ) -> None:
-    if said == "a gap or an overlap":
+    if message == "a gap or an overlap":
         problems = _problems_of_moved_sample(damaged)
     else:
         _reseal(damaged, 0, change)
         problems = _problems(damaged)
-    assert any(said in problem for problem in problems), problems
+    assert any(message in problem for problem in problems), problems
 
 
 def _problems_of_moved_sample(path: Path) -> list[str]:
-    """Let the first record point 8 bytes further and into itself, so that a gap precedes it."""
+    """Move the first record's offset 8 bytes into its blob, so that a gap precedes it."""
 
     def change(fields: dict[str, int], blob: bytearray) -> None:
         fields["offset"] += 8

@@ -261,7 +261,7 @@ def test_an_os_error_about_a_descriptor_names_its_number(tmp_path: Path) -> None
         "the operating system refused: Bad file descriptor: 987654"
     )
     with (
-        pytest.raises(ResourceError, match="Bad file descriptor at 987654; mend that"),
+        pytest.raises(ResourceError, match="Bad file descriptor at 987654; fix that"),
         explain_disk_errors("packing into", tmp_path, "try again"),
     ):
         os.stat(987_654)
