@@ -1,7 +1,7 @@
 """The training job's side of Feeder: a thin loader of batches that are ready to train on.
 
-What needs torch is imported when it is first used: that takes seconds, and
-``python -m trainer_client.train`` sets up its signals before.
+Names that need torch are imported at their first use: that takes seconds, and
+``python -m trainer_client.train`` sets up its signals first.
 
 May import: errors, plan, wire, process, security, client, client.core.
 """
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
     from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
-    from trainer_client._loader import EpochIterator, FeederLoader
+    from trainer_client._epoch import EpochIterator
+    from trainer_client._loader import FeederLoader
     from trainer_client._statistics import LoaderStatistics
 
 __all__ = [
@@ -48,18 +49,19 @@ __all__ = [
     "normalise",
 ]
 
-_LATE: Final = {
+_LAZY: Final = {
     "feeder.wire.messages": ("PADDING_LABEL",),
     "trainer_client._accuracy": ("Accuracy", "AccuracyResult"),
     "trainer_client._batch": ("Batch",),
     "trainer_client._device": ("IMAGENET_MEAN", "IMAGENET_STD", "denormalise", "normalise"),
-    "trainer_client._loader": ("EpochIterator", "FeederLoader"),
+    "trainer_client._epoch": ("EpochIterator",),
+    "trainer_client._loader": ("FeederLoader",),
     "trainer_client._statistics": ("LoaderStatistics",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _LATE.items() if name in names), None)
+    module = next((module for module, names in _LAZY.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(module), name)

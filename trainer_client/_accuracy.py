@@ -1,8 +1,8 @@
-"""Exact accuracy over a padded evaluation: every sample counted once, by whichever rank had it.
+"""Exact accuracy over a padded evaluation: every sample counted once, over all ranks.
 
-Counting what comes is not enough: padding that is counted, a rank that evaluates everything or one
-that drops its last batch changes the result by little and unnoticed. So the ids of what was counted
-are kept too, and a result exists only when each sample of the dataset was counted exactly once.
+Padding that is counted, a rank that evaluates everything or one that drops its last batch changes
+the result only a little and goes unnoticed. So the ids of counted samples are kept, and a result
+exists only when each sample of the dataset was counted exactly once.
 """
 
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ TOP: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyResult:
-    """Counts over the whole dataset, of all ranks together."""
+    """Counts over the whole dataset and all ranks."""
 
     images: int
-    correct: int  # the label is the first guess
-    correct_top5: int  # or among the first five
+    correct: int  # label is the top guess
+    correct_top5: int  # label is among the top five guesses
 
     @property
     def top1(self) -> float:
-        """Share of the images whose label is the first guess."""
+        """Share of the images with the label as top guess."""
         return self.correct / self.images
 
     @property
     def top5(self) -> float:
-        """Share of the images whose label is among the first five guesses."""
+        """Share of the images with the label among the top five guesses."""
         return self.correct_top5 / self.images
 
 
 class Accuracy:
     """Adds up one evaluation, without waiting for the device; make a new one for each.
 
-    It keeps 4 bytes for each sample of the dataset on the host.
+    Takes 4 bytes of host memory for each sample of the dataset.
     """
 
     def __init__(self, samples: int, device: torch.device) -> None:
-        """Start at nothing, for a dataset of ``samples`` (``loader.samples``)."""
+        """Begin an evaluation of a dataset of ``samples`` (``loader.samples``)."""
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
-        self._times = torch.zeros(samples, dtype=torch.int32)  # each sample was counted
+        self._times = torch.zeros(samples, dtype=torch.int32)  # how often each was counted
 
     def add(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Count a batch: ``logits`` (N, classes) are what the model made of its images.
+        """Count a batch; ``logits`` (N, classes) are the model's output for its images.
 
         Raises ConfigError when the batch is of a larger dataset.
         """
@@ -57,8 +57,8 @@ class Accuracy:
         samples = len(self._times)
         if batch.valid and int(sample_ids.max()) >= samples:
             raise ConfigError(
-                f"sample {int(sample_ids.max())} is none of the {samples} that this accuracy is "
-                "of: make it with the samples of the loader that the batches come from"
+                f"sample {int(sample_ids.max())} is not in the dataset of {samples} samples: pass "
+                "Accuracy the samples of the loader that the batches come from"
             )
         self._times.index_add_(0, sample_ids, torch.ones(batch.valid, dtype=torch.int32))
 
@@ -69,7 +69,7 @@ class Accuracy:
         """
         times, counts = self._times, self._counts
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            # NCCL adds up what is on the device only. The clones let ranks go on counting.
+            # NCCL reduces device tensors only. The copies let ranks continue counting.
             times, counts = times.to(counts.device, copy=True), counts.clone()
             dist.all_reduce(times)
             dist.all_reduce(counts)
@@ -88,10 +88,9 @@ class Accuracy:
 
 
 def count_correct(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return int64 (2,): rows whose label is the first guess, and those where in the first 5.
+    """Return int64 (2,): rows with the label as top guess, and among the top 5.
 
-    ``logits`` is (N, classes), ``labels`` int64 (N,); padding has a negative label, which no guess
-    equals.
+    ``logits`` is (N, classes), ``labels`` int64 (N,); no guess equals padding's negative label.
     """
     guesses = logits.topk(min(TOP, logits.shape[1]), dim=1).indices
     hits = guesses == labels[:, None]

@@ -1,11 +1,10 @@
 """A batch as the trainer gets it, and the host memory that it arrives in.
 
-A ``BatchBuffer`` has one writer at a time. The I/O thread writes arriving chunks; when the batch is
-complete the buffer belongs to the consumer, and only after the consumer gave it back may the I/O
-thread assign it to another batch.
+A ``BatchBuffer`` has one writer at a time. The I/O thread writes arriving chunks; the buffer of a
+complete batch belongs to the consumer, and is reused only after the consumer gave it back.
 
-A ``SlotBuffer`` is the same to the consumer, but lies in the node process's own memory: nothing is
-copied into it, nobody here writes it, and giving it back gives the node its slot back.
+A ``SlotBuffer`` is the same to the consumer, but lies in the node process's memory: it is
+read-only, needs no copy, and giving it back returns the slot to the node.
 """
 
 from collections.abc import Iterator
@@ -46,7 +45,7 @@ class Batch:
 
 
 class HostTensors(Protocol):
-    """A whole batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
+    """A complete batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
 
     @property
     def pixels(self) -> torch.Tensor: ...
@@ -57,7 +56,7 @@ class HostTensors(Protocol):
 
 
 class SlotBuffer:
-    """A lent slot as tensors, which are only to be read and keep the slots mapped."""
+    """A lent slot as tensors, which are read-only and keep the slots mapped."""
 
     def __init__(self, memory: LentMemory, number: int) -> None:
         slot = memory.slot(number)
@@ -96,7 +95,7 @@ class BatchBuffer:
         self._id_rows = self.sample_ids.numpy()
 
     def write(self, first: int, pixels: Bytes, labels: Bytes, sample_ids: Bytes) -> None:
-        """Copy a chunk's frames to the rows from ``first`` on; the sizes are checked before."""
+        """Copy a chunk's frames to the rows from ``first`` on; callers check the sizes."""
         label_rows = np.frombuffer(labels, "<i8")
         rows = slice(first, first + len(label_rows))
         self._pixel_rows[rows] = np.frombuffer(pixels, self._pixel_rows.dtype).reshape(
@@ -113,10 +112,7 @@ class BatchBuffer:
 
 
 class BatchBuffers:
-    """The buffers of a loader, by number; each is made when it is first needed.
-
-    Where batches are lent none is: they would only take memory.
-    """
+    """The buffers of a loader, by number; allocated at first use, so never for lent batches."""
 
     def __init__(self, recipe: Recipe, *, pinned: bool) -> None:
         self._recipe = recipe
@@ -124,7 +120,7 @@ class BatchBuffers:
         self._buffers: dict[int, BatchBuffer] = {}
 
     def __getitem__(self, number: int) -> BatchBuffer:
-        """Return a buffer; whoever it is assigned to now is the only one to ask for it."""
+        """Return a buffer; only its present owner may call this."""
         buffer = self._buffers.get(number)
         if buffer is None:
             recipe = self._recipe

@@ -1,4 +1,4 @@
-"""What a loader takes where it was not told: torch's device, and torch.distributed's rank."""
+"""A loader's defaults: torch's device, and torch.distributed's rank."""
 
 import operator
 
@@ -9,7 +9,7 @@ from feeder.errors import ConfigError
 
 
 def resolve_device(device: torch.device | str | None) -> torch.device:
-    """Return the device with its index; without one CUDA's current device, else the CPU."""
+    """Return the device with its index; None is CUDA's current device, else the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     resolved = torch.device(device)
@@ -19,7 +19,7 @@ def resolve_device(device: torch.device | str | None) -> torch.device:
 
 
 def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size, integers of any type; ConfigError when they do not fit."""
+    """Return rank and world size, which may be integers of any type; ConfigError if invalid."""
     if (rank is None) != (world_size is None):
         raise ConfigError("rank and world_size belong together: give both or neither")
     if rank is None or world_size is None:

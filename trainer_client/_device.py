@@ -1,10 +1,10 @@
 """Normalises packed pixels on the accelerator: int8 (N, H, W, 3) becomes (N, 4, H, W).
 
-The wire carries ``value - 128``, or what another packing says; the same levels give the same result
-to the bit, whatever the packing. The model sees ``(value - 255 * mean) / (255 * std)`` per channel
-and a fourth channel that is exactly 0 (matrix units like four channels better than three). Both
-together are one multiply-add with a scale and a bias per channel, ``pixels * scale + bias``, where
-the fourth channel's scale and bias are 0. It is computed in float32 and rounded once.
+The wire carries ``value - 128``, or another packing; the same levels give the same result to the
+bit, whatever the packing. The model sees ``(value - 255 * mean) / (255 * std)`` per channel and a
+fourth channel that is exactly 0 (matrix units run faster on four channels than on three). Both are
+one multiply-add with a scale and a bias per channel, ``pixels * scale + bias``, where the fourth
+channel's scale and bias are 0. It is computed in float32 and rounded once.
 
 The result is ``channels_last``: in memory (N, H, W, 4), the order the wire already has.
 
@@ -32,7 +32,7 @@ IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
-_ROW_PX: Final = 256  # scale and bias repeated this often fit the first-level cache
+_ROW_PX: Final = 256  # scale and bias, repeated this often, fit the L1 cache
 _BLOCK_PX: Final = 8 * 1024  # 32,768 values: the most that torch computes in one thread
 
 _log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ def normalise(
 ) -> torch.Tensor:
     """Return ``pixels * scale + bias`` with a fourth channel, (N, 4, H, W) channels_last.
 
-    ``pixels`` is (N, H, W, C) or, with ``channels_first``, (N, C, H, W); C is 3 or 4. Of uint8 ones
-    128 is taken first. ``scale`` and ``bias`` are float32 (4,), the last of each 0.
+    ``pixels`` is (N, H, W, C) or, with ``channels_first``, (N, C, H, W); C is 3 or 4. 128 is first
+    subtracted from uint8 pixels. ``scale`` and ``bias`` are float32 (4,), the last of each 0.
     """
     if channels_first:
         pixels = pixels.permute(0, 2, 3, 1).contiguous()
@@ -67,16 +67,16 @@ def denormalise(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> torch.Tensor:
-    """Return uint8 (N, H, W, 3) RGB pixels for people, from normalised (N, 4, H, W) images."""
+    """Return uint8 (N, H, W, 3) RGB pixels, for display, of normalised (N, 4, H, W) images."""
     hwc = images[:, :3].permute(0, 2, 3, 1).to(device="cpu", dtype=torch.float32)
     pixels = (hwc * torch.tensor(std) + torch.tensor(mean)) * 255
     return pixels.round_().clamp_(0, 255).to(torch.uint8).contiguous()
 
 
 class Normaliser:
-    """``normalise`` for one device, dtype, mean and std, in the form that is fastest there.
+    """``normalise`` for one device, dtype, mean and std, in the fastest form for the device.
 
-    ``compile_failures`` counts how often compiling failed and the slower eager form took over.
+    ``compile_failures`` counts failures to compile, after which the slower eager form runs.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Normaliser:
                 )
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError as error:  # every failure of torch.compile is a kind of it
+            except RuntimeError as error:  # the base of all torch.compile errors
                 self._compiled = None
                 self.compile_failures += 1
                 reason = str(error).strip().splitlines()[:1]
@@ -133,16 +133,16 @@ class Normaliser:
 
 
 def _repack(pixels: torch.Tensor, layout: PixelLayout) -> torch.Tensor:
-    """Return pixels on the CPU in the default packing; one more pass over them, in one thread."""
+    """Return CPU pixels in the default packing, at the cost of one more pass in one thread."""
     levels = unpack_levels(pixels.numpy(), layout) ^ np.uint8(0x80)
     return torch.from_numpy(levels.view(np.int8))
 
 
 class _Scratch:
-    """The CPU's form: the same arithmetic in blocks, through two buffers that are reused.
+    """The CPU's form: the same arithmetic in blocks, through two reused buffers.
 
-    A block is small enough for torch to work on it in one thread. Threads that share the cores with
-    a daemon's workers lose more by waiting for one another than they gain on so little work.
+    A block is small enough for torch to process it in one thread. On cores shared with a daemon's
+    workers, more threads lose more by waiting for each other than they gain.
     """
 
     def __init__(self, scale: torch.Tensor, bias: torch.Tensor) -> None:
@@ -158,9 +158,9 @@ class _Scratch:
         count = images * height * width
         out = torch.empty(count * 4, dtype=dtype)
         flat = pixels.view(-1).numpy()
-        # RGB is spread to four bytes a pixel by copying overlapping words, ten times faster than
-        # copying threes. The fourth byte is the next pixel's red, and its scale is 0. The last
-        # pixel of all has no byte behind it, so it goes alone.
+        # RGB becomes four bytes a pixel by copying overlapping words, ten times faster than copying
+        # three bytes at a time. The fourth byte is the next pixel's red, and its scale is 0. The
+        # last pixel has no byte after it, so it is copied separately.
         words = np.ndarray((count - 1,), np.uint32, flat, 0, (3,))
         blocks = (count - 1) // _BLOCK_PX
         rest = blocks * _BLOCK_PX
@@ -175,7 +175,7 @@ class _Scratch:
         return out.view(images, height, width, 4).permute(0, 3, 1, 2)
 
     def _compute_rest(self, out: torch.Tensor) -> None:
-        """Compute whole rows of values, then what is left of a row."""
+        """Compute complete rows of values, then the rest of a row."""
         whole = len(out) // (_ROW_PX * 4) * (_ROW_PX * 4)
         for part in (slice(0, whole), slice(whole, len(out))):
             row = min(_ROW_PX * 4, part.stop - part.start)
@@ -184,7 +184,7 @@ class _Scratch:
                 self._compute(quads, values, out[part].view(-1, row))
 
     def _compute(self, quads: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> None:
-        """Write ``quads * scale + bias`` to ``out``, all (rows, n), by way of ``values``."""
+        """Write ``quads * scale + bias`` to ``out``, all (rows, n); ``values`` is scratch."""
         scale, bias = self._scale[: out.shape[1]], self._bias[: out.shape[1]]
         values.copy_(quads)
         if out.dtype == torch.float32:

@@ -5,31 +5,30 @@
             loader.set_epoch(epoch)
             for images, labels in loader: ...
 
-Epochs. Every ``iter(loader)`` starts an epoch from its first batch: epoch 0, then 1, 2, …, or the
-one that ``set_epoch`` names. Unlike with a DistributedSampler, forgetting ``set_epoch`` does not
-repeat the order of the epoch before. The first batches of the next epoch are fetched while the last
-ones of this epoch are consumed: there is no gap between epochs. Breaking out of an epoch is fine,
-the rest of it is dropped; starting another iterator ends the one before.
+Epochs. Every ``iter(loader)`` starts an epoch at its first batch: epoch 0, then 1, 2, …, or the one
+that ``set_epoch`` chose. Unlike with a DistributedSampler, forgetting ``set_epoch`` does not repeat
+the previous epoch's order. The next epoch's first batches are fetched while this one's last batches
+are consumed, so there is no gap between epochs. Breaking out of an epoch drops the rest of it;
+starting another iterator ends the previous one.
 
 Ranks. Rank r of W gets the batches r, r + W, r + 2W, … of the epoch. All ranks take the same number
-of steps, ``len(loader)``. Dropping the last batch leaves out what does not fill it for everybody;
-padding (evaluation) fills up with rows labelled -100, see ``Batch``.
+of steps, ``len(loader)``. Dropping (training) leaves out samples that do not fill a batch on every
+rank; padding (evaluation) fills up with rows labelled -100, see ``Batch``.
 
-Resuming. ``state_dict()`` says in a few integers which batch comes next; a loader of a new process
-that is given it goes on there, as fast as from an epoch's start:
+Resuming. ``state_dict()`` is the position of the next batch, a few integers and strings. A loader
+of a new process resumes there, as fast as at an epoch's start:
 
     loader.load_state_dict(state)
     for epoch in range(state["epoch"], 90):
         loader.set_epoch(epoch)            # the loaded epoch keeps its position, others begin at 0
         for images, labels in loader: ...
 
-Batches that were fetched ahead do not count, only those that the iterator has returned. The state
-of any rank does for all, also for another number of them, as long as ``batch_size × world_size``
-stays the same: they go on with the same global order. As with torchdata's StatefulDataLoader the
-state is that of the latest iterator, also after a break. What differs: nothing is kept or computed
-for it in every step; after an epoch's last batch it is the next epoch's start, never an epoch
-without a batch; loading into a loader that has started, or has another dataset, recipe, seed or
-global batch, is an error.
+Only batches that the iterator has returned count, not those fetched ahead. Any rank's state serves
+all ranks, and another number of them as long as ``batch_size × world_size`` stays the same: the
+global order continues. As with torchdata's StatefulDataLoader, the state is that of the latest
+iterator, also after a break. Unlike there, no step stores or computes anything for it; after an
+epoch's last batch it is the start of the next epoch, never an epoch without a batch; and loading is
+an error once the loader has started, or for another dataset, recipe, seed or global batch.
 """
 
 import operator
@@ -37,7 +36,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NoReturn, Self, cast
 
 import msgspec
@@ -58,6 +57,7 @@ from feeder.wire.slot_layout import SlotLayout
 from trainer_client._batch import Batch, BatchBuffer, BatchBuffers, SlotBuffer
 from trainer_client._defaults import resolve_device, resolve_rank
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
+from trainer_client._epoch import EpochIterator
 from trainer_client._staging import Stage, make_stage
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
 from trainer_client._statistics import LoaderStatistics
@@ -98,28 +98,28 @@ class FeederLoader:
         """Connect and wait for the first feeder's welcome.
 
         ``endpoint`` is one or several of tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT (every
-        address of the name) and file:///PATH (one a line, read again when it changes). Any one of
-        a host leads to all of that host's node processes. Feeders may come and go: batches are
-        the same whoever sends them. Feeders that would send others are an error at the start, and
-        later left out, see ``statistics().feeders_left_out``.
+        address of the name) and file:///PATH (one a line, read again when it changes). One endpoint
+        of a host leads to all of its node processes. Feeders may come and go: all send the same
+        batches. A feeder that would send different ones is an error at the start; later it is left
+        out, see ``statistics().feeders_left_out``.
 
         ``rank`` and ``world_size`` default to torch.distributed's when that is initialised, else
-        to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are asked
-        for ahead, or as many as fit into ``window_bytes``, at least one: 2 to 4 hide the latency of
-        decoding, and 2 more for each further feeder let all work at once; more only costs memory on
-        both sides.
+        to 0 of 1; ``device`` to CUDA's current device, else the CPU. ``window`` batches are
+        requested ahead, or as many as fit into ``window_bytes``, at least one: 2 to 4 hide the
+        latency of decoding, and 2 more for each further feeder keep all of them busy; more only
+        costs memory on both sides.
         ``timeout_s`` bounds every wait for the feeder, the first one included; a daemon that
-        restarts within it goes unnoticed but for ``statistics().reconnects``. ``recipe`` sets
-        further fields of the recipe, such as ``{"scale": (0.35, 1.0)}``. At an ipc endpoint batches
-        are read in the feeder's own memory; where that cannot be, or with ``share_memory=False``,
-        they are copied over the socket, and ``statistics().copied_because`` says why.
+        restarts within it only shows in ``statistics().reconnects``. ``recipe`` sets further fields
+        of the recipe, such as ``{"scale": (0.35, 1.0)}``. At an ipc endpoint batches are read from
+        the feeder's own memory; where that fails, or with ``share_memory=False``, they are copied
+        over the socket, and ``statistics().copied_because`` has the reason.
         ``server_key``, the feeder's public key (a file or its 40 characters), and ``client_key``,
         the file of this client's secret key, are for tcp where the feeder has keys.
 
-        Raises ConfigError for arguments without meaning (also where only the feeder can know),
-        DatasetError when the feeder does not serve the dataset, PeerError when nobody answers
-        within ``timeout_s`` or, at once, when keys do not fit, and ProtocolError when the peer
-        speaks another version or no protocol of ours.
+        Raises ConfigError for invalid arguments (also those that only the feeder can check),
+        DatasetError when the feeder does not serve the dataset, PeerError when no feeder replies
+        within ``timeout_s`` or, at once, when keys do not match, and ProtocolError when the peer
+        has another protocol version or is no feeder.
         """
         if not 0 < timeout_s <= MAX_TIMEOUT_S:
             raise ConfigError(f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {timeout_s}")
@@ -162,7 +162,7 @@ class FeederLoader:
         slots = window
         lends = self._share_memory and directory.may_be_local
         if lends and 1 <= window <= MAX_WINDOW:
-            slots = min(MAX_WINDOW, buffers)  # what is lent is the node's until it is loaded
+            slots = min(MAX_WINDOW, buffers)  # a lent slot is in use until it is loaded
         hello = Hello(
             dataset=self.dataset,
             recipe=recipe,
@@ -203,29 +203,29 @@ class FeederLoader:
     def __len__(self) -> int:
         """Return the number of steps in a whole epoch, the same for every rank.
 
-        Of an epoch that a state was loaded in the middle of, fewer are left to iterate over.
+        An epoch resumed in the middle has fewer remaining.
         """
         return len(self._indices)
 
     def __iter__(self) -> "EpochIterator":
-        """Start the next epoch, at its first batch or where a state was loaded."""
+        """Start the next epoch, at its first batch or at a loaded state's position."""
         self._transport.check_usable()
-        former = self._live_iterator()
-        if former is not None:
-            former.close()
+        previous = self._live_iterator()
+        if previous is not None:
+            previous.close()
         epoch, step = self._cursor.next
         self._transport.begin(epoch, step)
         self._cursor.start()
-        iterator = EpochIterator(self, epoch, self._indices[step:])
+        iterator = EpochIterator(self._take, epoch, self._indices[step:])  # keeps the loader alive
         self._iterator = weakref.ref(iterator)
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch``, an integer of any type, the next one to iterate over; begin to fetch it.
 
-        It begins at its first batch, the epoch of a state that was loaded where that says.
+        It begins at its first batch, or at a loaded state's position in this epoch.
 
-        Raises ConfigError while an iterator is alive that has batches left and is not closed.
+        Raises ConfigError while an iterator has batches remaining and is not closed.
         """
         self._transport.check_usable()
         try:
@@ -237,27 +237,26 @@ class FeederLoader:
         iterator = self._live_iterator()
         if iterator is not None:
             raise ConfigError(
-                f"set_epoch({epoch}) came in the middle of epoch {iterator.epoch}: call it between "
-                "epochs, or close() the iterator first"
+                f"set_epoch({epoch}) was called in the middle of epoch {iterator.epoch}: call it "
+                "between epochs, or close() the iterator first"
             )
         self._transport.begin(*self._cursor.set_epoch(epoch))
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return where the loader is, to be kept with the model: see the module's docstring.
+        """Return the loader's position, to be saved with the model: see the module's docstring.
 
-        It takes microseconds, is under 1 KB as JSON, and may be called at any time, also in another
+        Takes microseconds, is under 1 KB as JSON, and may be called at any time, also in another
         thread, after an error and after ``close``.
         """
         return self._state(self._cursor.at).to_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where another loader was when it gave ``state``, and begin to fetch.
+        """Resume at ``state``, from another loader's ``state_dict``, and begin to fetch.
 
-        With another batch size than that of the job's start, the session is opened anew, as the
-        epoch's order is that of the start; ``recipe={"order_batch_size": …}`` with the state's
-        value saves that.
+        The order is that of the batch size that the job began with. If this loader's differs, the
+        session is reopened; ``recipe={"order_batch_size": …}`` with the state's value avoids that.
 
-        Raises ConfigError for what is no state, a state of another dataset, recipe, seed or global
+        Raises ConfigError for an invalid state, one of another dataset, recipe, seed or global
         batch, and in a loader that has started: after ``iter`` or ``set_epoch``.
         """
         self._transport.check_usable()
@@ -280,7 +279,7 @@ class FeederLoader:
         self._transport.begin(*parsed.position)
 
     def statistics(self) -> LoaderStatistics:
-        """Return what the loader did so far; also after ``close``."""
+        """Return the counters so far; also after ``close``."""
         return LoaderStatistics(
             batches=self._batches,
             images=self._images,
@@ -300,7 +299,7 @@ class FeederLoader:
         )
 
     def close(self) -> None:
-        """Say goodbye and free everything, within 2 s. Idempotent."""
+        """End the session and free everything, within 2 s. Idempotent."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -312,10 +311,10 @@ class FeederLoader:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse with what to do: threads and connections stay with their process."""
+        """Refuse to be pickled or copied: threads and connections belong to one process."""
         raise TypeError(
             f"the loader of {self.endpoint} cannot be pickled or copied: make a loader in each "
-            "process, and take state_dict() along to go on where this one is"
+            "process, and pass state_dict() on to resume at this one's position"
         )
 
     def _state(self, position: Position) -> LoaderState:
@@ -336,7 +335,7 @@ class FeederLoader:
         return iterator if iterator is not None and not iterator.is_over else None
 
     def _take(self, epoch: int, index: int) -> Batch:
-        """Wait for a batch, which must be this one, and load it onto the device."""
+        """Wait for the batch and load it onto the device."""
         name = name_batch((epoch, index))
         start_s = time.monotonic()
         try:
@@ -344,10 +343,10 @@ class FeederLoader:
         finally:
             self._wait_s += time.monotonic() - start_s
         if complete.key != (epoch, index):
-            raise AssertionError(f"{name} is due, the prefetch gave {name_batch(complete.key)}")
+            raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
         buffer: SlotBuffer | BatchBuffer
         if complete.lent is not None:
-            buffer = cast(SlotBuffer, complete.lent)  # made by the factory that _connect passes on
+            buffer = cast(SlotBuffer, complete.lent)  # from the factory that _connect passes on
         else:
             buffer = self._buffers[complete.buffer]
             if complete.padding:
@@ -370,49 +369,12 @@ class FeederLoader:
         )
 
     def _finish_copies(self) -> None:
-        """Before a wait for the feeder, which may wait for the slots that are being copied."""
+        """Give back the slots being copied before a wait: the feeder may have no other free."""
         buffers = self._stage.finish()
         if buffers:
             self._transport.give_back(buffers)
 
 
-class EpochIterator:
-    """The batches of one epoch. It ends when exhausted, closed, or when a newer one starts."""
-
-    def __init__(self, loader: FeederLoader, epoch: int, indices: range) -> None:
-        self.epoch = epoch
-        self._loader = loader
-        self._indices = indices  # still to come
-        self._is_closed = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the epoch's last batch was returned, or the iterator was closed."""
-        return not self._indices
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Return the iterator itself."""
-        return self
-
-    def __next__(self) -> Batch:
-        """Return the next batch; PeerError when it is not there within the loader's timeout."""
-        if self._is_closed:
-            raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
-        if not self._indices:
-            raise StopIteration
-        try:
-            batch = self._loader._take(self.epoch, self._indices[0])
-        except BaseException:
-            self.close()
-            raise
-        self._indices = self._indices[1:]  # not before: until then the epoch is not over
-        return batch
-
-    def close(self) -> None:
-        """Give up the rest of the epoch."""
-        self._indices, self._is_closed = range(0), True
-
-
 def _end(transport: Transport, stage: Stage) -> None:
     transport.close()
-    stage.finish()  # so that nothing reads a slot that the node gets back
+    stage.finish()  # the device must not read a slot that the node reuses

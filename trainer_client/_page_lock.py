@@ -1,8 +1,7 @@
-"""Has CUDA lock the pages of lent slots, so that it copies straight from them, asynchronously.
+"""Page-locks lent slots for CUDA, so that it copies directly from them, asynchronously.
 
-A slot is registered when it is first copied from, and for as long as it is mapped. Where CUDA
-refuses, copies still work, through CUDA's own staging memory and so more slowly: that is counted
-and said once.
+A slot is registered at its first copy and stays so until it is unmapped. Where CUDA refuses, copies
+go through CUDA's own staging memory, which is slower; that is counted, and logged once.
 """
 
 import logging
@@ -11,22 +10,22 @@ from typing import Any, Final
 
 from trainer_client._batch import SlotBuffer
 
-_READ_ONLY: Final = 0x08  # cudaHostRegisterReadOnly: required for pages that are mapped so
+_READ_ONLY: Final = 0x08  # cudaHostRegisterReadOnly: required for pages mapped read-only
 
 _log = logging.getLogger(__name__)
 
 
 class PageLocks:
-    """Registers slots; ``refused`` counts those that CUDA would not take."""
+    """Registers slots; ``refused`` counts those that CUDA refused."""
 
-    def __init__(self, cudart: Any, forget_error: Callable[[], None]) -> None:
-        """Take ``torch.cuda.cudart()``, and what makes CUDA forget that a call has failed."""
+    def __init__(self, cudart: Any, clear_error: Callable[[], None]) -> None:
+        """Take ``torch.cuda.cudart()``, and a function that clears CUDA's last error."""
         self.refused = 0
         self._cudart = cudart
-        self._forget_error = forget_error
+        self._clear_error = clear_error
 
     def lock(self, slot: SlotBuffer) -> None:
-        """Register a slot unless that was tried before."""
+        """Register a slot, at the first call only."""
         if slot.is_page_locked is not None:
             return
         address, size_bytes = slot.address, slot.memory.layout.slot_bytes
@@ -36,7 +35,7 @@ class PageLocks:
             unregister = self._cudart.cudaHostUnregister
             slot.memory.before_unmapping(lambda: unregister(address))
             return
-        self._forget_error()
+        self._clear_error()
         self.refused += 1
         if self.refused == 1:
             _log.warning(

@@ -1,12 +1,11 @@
-"""Moves a complete batch from its host buffer to the device, and says when the buffer is free.
+"""Moves a complete batch from its host buffer to the device, and reports when the buffer is free.
 
 On a CPU the normalised tensor is a new one, so the buffer is free at once. On CUDA the copy from
-pinned memory is asynchronous: it runs on a stream of its own, beside the previous step's compute,
-and an event tells when the copy has read the buffer. The compute stream waits for that
-event, never the host, unless the host runs more than ``MAX_COPIES`` copies ahead of the device, or
-has no batch to go on with.
+pinned memory is asynchronous: it runs on a stream of its own, parallel to the previous step's
+compute, and an event marks its end. The compute stream waits for that event; the host only does if
+it is more than ``MAX_COPIES`` copies ahead of the device, or has no next batch.
 
-A lent slot is read where it is, by the CPU or, once its pages are locked, by the device itself.
+A lent slot is read in place, by the CPU or, once its pages are locked, by the device itself.
 """
 
 import contextlib
@@ -19,11 +18,11 @@ from trainer_client._batch import HostTensors, SlotBuffer
 from trainer_client._device import Normaliser
 from trainer_client._page_lock import PageLocks
 
-MAX_COPIES: Final = 1  # buffers that may wait for their copy while the next batch is taken
+MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken
 
 
 class CopyEvent(Protocol):
-    """What the book-keeping needs of a torch.cuda.Event."""
+    """The part of torch.cuda.Event that ``CopiesInFlight`` uses."""
 
     def query(self) -> bool:
         """Return whether the copy is done."""
@@ -41,7 +40,7 @@ class CopiesInFlight:
         self._copies: deque[tuple[CopyEvent, int, HostTensors | None]] = deque()
 
     def add(self, event: CopyEvent, buffer: int, batch: HostTensors | None = None) -> None:
-        """Note that ``buffer`` must not be written before ``event``, nor ``batch`` unmapped."""
+        """Keep ``buffer`` from being written and ``batch`` mapped until ``event``."""
         self._copies.append((event, buffer, batch))
 
     def reclaim(self) -> list[int]:
@@ -58,26 +57,26 @@ class CopiesInFlight:
         return free
 
     def finish(self) -> list[int]:
-        """Wait for all copies; return the buffers that are free again by that."""
+        """Wait for all copies; return the buffers that are free again."""
         for event, _, _ in self._copies:
             event.synchronize()
         return self.reclaim()
 
 
 class Stage(Protocol):
-    """One device's way from a complete buffer to normalised tensors."""
+    """Turns a complete buffer into normalised tensors on one device."""
 
-    buffers_held: int  # how many buffers the stage may hold on to
+    buffers_held: int  # the most buffers that it holds
 
     @property
     def page_locks_refused(self) -> int:
-        """How many lent slots are copied through staging memory."""
+        """Number of lent slots that are copied through staging memory."""
         ...
 
     def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images and labels of ``buffer``, called ``number``, on the device.
+        """Return images and labels of ``buffer``, which has this number, on the device.
 
-        Even when this raises, out of device memory say, ``reclaim`` gives the buffer in time.
+        Even when this raises, e.g. out of device memory, ``reclaim`` returns the buffer later.
         """
         ...
 
@@ -86,7 +85,7 @@ class Stage(Protocol):
         ...
 
     def finish(self) -> list[int]:
-        """Return the same for all loaded buffers, waiting for the device to have read them."""
+        """Wait until the device has read all loaded buffers; return their numbers."""
         ...
 
 
@@ -111,7 +110,7 @@ class HostStage:
         return free
 
     def finish(self) -> list[int]:
-        """Return the same: nothing is read later."""
+        """Return the same: there is nothing to wait for."""
         return self.reclaim()
 
 
@@ -125,11 +124,11 @@ class CudaStage:
         self._device = normaliser.device
         self._copy_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._copies = CopiesInFlight()
-        self._locks = PageLocks(torch.cuda.cudart(), self._forget_error)  # type: ignore[no-untyped-call]
+        self._locks = PageLocks(torch.cuda.cudart(), self._clear_error)  # type: ignore[no-untyped-call]
 
     @property
     def page_locks_refused(self) -> int:
-        """How many lent slots CUDA would not register."""
+        """Number of lent slots that CUDA refused to register."""
         return self._locks.refused
 
     def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,8 +145,8 @@ class CudaStage:
             self._copies.add(event, number, buffer)
         compute = torch.cuda.current_stream(self._device)
         compute.wait_event(event)
-        # The allocator knows these tensors as the copy stream's: without this it could hand their
-        # memory to the next copy while the compute stream still reads it.
+        # The allocator assigns these tensors to the copy stream: without this it could reuse their
+        # memory for the next copy while the compute stream still reads it.
         pixels.record_stream(compute)
         labels.record_stream(compute)
         with torch.cuda.device(self._device):
@@ -161,9 +160,9 @@ class CudaStage:
         """Wait for all copies."""
         return self._copies.finish()
 
-    def _forget_error(self) -> None:
-        # torch asks CUDA for the last error after each launch: a call that failed and was dealt
-        # with would strike the next kernel, so this one takes the blow.
+    def _clear_error(self) -> None:
+        # After each launch torch raises CUDA's last error, also one of an earlier call that was
+        # handled. This launch absorbs it.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self._device)
 

@@ -1,17 +1,17 @@
-"""Where a loader is, and the dict that says so: what a checkpoint keeps of a loader.
+"""A loader's position and its state dict: the part of a loader that a checkpoint keeps.
 
 A state is a flat dict of integers and strings, under 1 KB as JSON, made in constant time:
 
     version                        of this dict
     epoch, step                    the next batch: step ``step`` of epoch ``epoch``, of every rank
-    world_size, batch_size         their product, the global batch, stays when a job goes on
-    order_batch_size, seed         with the dataset, they decide the order of every epoch
+    world_size, batch_size         their product, the global batch, must not change on resume
+    order_batch_size, seed         with the dataset, they determine the order of every epoch
     dataset, fingerprint           name and identity of the dataset
     recipe                         fingerprint of the recipe without its two batch sizes
 
-Invariant: every position has one spelling, since ``step`` is below the number of steps: after an
-epoch's last step comes step 0 of the next. Ranks take equal steps, so the state of any is that of
-all, and none of it depends on how many of them there are but ``world_size`` and ``batch_size``.
+Invariant: every position has one form, since ``step`` is below the number of steps: after an
+epoch's last step comes step 0 of the next. All ranks take the same steps, so they have the same
+state; only ``world_size`` and ``batch_size`` depend on their number.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ from feeder.errors import ConfigError
 from feeder.plan.epoch import MAX_EPOCH, MAX_SEED
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-STATE_VERSION: Final = 1  # raise it when keys change their meaning
+STATE_VERSION: Final = 1  # increment when the meaning of a key changes
 
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
 _Fingerprint = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z]+\Z")]
-_REMEDY: Final = "load what state_dict() of a FeederLoader gave, unchanged"
+_REMEDY: Final = "load the unchanged result of a FeederLoader's state_dict()"
 
 
 class Position(NamedTuple):
@@ -40,20 +40,20 @@ class Position(NamedTuple):
 
 
 class Cursor:
-    """Where a loader is (``at``) and where its next iterator begins (``next``).
+    """A loader's position (``at``) and its next iterator's first one (``next``).
 
     They differ in the middle of an epoch only: the next iterator begins the next epoch. Not
-    thread-safe, but ``at`` can be read by any thread.
+    thread-safe, but any thread may read ``at``.
     """
 
     def __init__(self, steps: int) -> None:
-        """Stand at the start of epoch 0, of ``steps`` steps as every epoch has, at least one."""
+        """Begin at the start of epoch 0; every epoch has ``steps`` steps, at least one."""
         self.steps = steps
         self.at = self.next = Position(0, 0)
         self.has_started = False
 
     def load(self, position: Position) -> None:
-        """Stand at a position; ConfigError once iterating began or an epoch was chosen."""
+        """Move to a position; ConfigError after ``start`` or ``set_epoch``."""
         if self.has_started:
             raise ConfigError(
                 f"this loader has started, it is at step {self.at.step} of epoch {self.at.epoch}: "
@@ -67,9 +67,9 @@ class Cursor:
         self.at = self.next = position
 
     def set_epoch(self, epoch: int) -> Position:
-        """Choose the next epoch and return where it begins.
+        """Choose the next epoch and return its first position.
 
-        That is its first step, but where a state was loaded in its middle and nothing iterated yet.
+        That is step 0, or the position of a state that was loaded in this epoch.
         """
         self.has_started = True
         if epoch != self.next.epoch:
@@ -77,20 +77,19 @@ class Cursor:
         self.at = self.next
         return self.next
 
-    def start(self) -> Position:
-        """Begin to iterate; return where."""
+    def start(self) -> None:
+        """Begin an iterator, at ``next``."""
         self.has_started = True
         self.at, self.next = self.next, Position(self.next.epoch + 1, 0)
-        return self.at
 
     def advance(self) -> None:
-        """Note that the consumer has the batch at ``at``."""
+        """Move past the batch at ``at``, which the consumer has."""
         epoch, step = self.at
         self.at = Position(epoch, step + 1) if step + 1 < self.steps else Position(epoch + 1, 0)
 
 
 class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A state with every field of its type and in its range."""
+    """A state with every field valid in type and range."""
 
     version: Annotated[int, Meta(ge=STATE_VERSION, le=STATE_VERSION)] = STATE_VERSION
     epoch: Annotated[int, Meta(ge=0, lt=MAX_EPOCH)]
@@ -105,7 +104,7 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def parse(cls, state: Mapping[str, object]) -> Self:
-        """Return the state in a dict; ConfigError when it is not one, or of a later version."""
+        """Parse a state dict; ConfigError when it is invalid or of a later version."""
         if not isinstance(state, Mapping):
             raise ConfigError(f"a state is a dict, this is {type(state).__name__}: {_REMEDY}")
         version = state.get("version")
@@ -121,9 +120,9 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if parsed.seed > MAX_SEED:
                 raise msgspec.ValidationError(f"Expected `int` <= {MAX_SEED} - at `$.seed`")
         except msgspec.ValidationError as error:
-            # It may quote a key: one line, and not the whole of it.
+            # The text may quote an arbitrary key: keep it on one line, and short.
             reason = str(error).encode("unicode_escape").decode()[:200]
-            raise ConfigError(f"this is no state of a loader: {reason}; {_REMEDY}") from None
+            raise ConfigError(f"this is no loader state: {reason}; {_REMEDY}") from None
         return parsed
 
     @property
@@ -132,25 +131,25 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return Position(self.epoch, self.step)
 
     def to_dict(self) -> dict[str, int | str]:
-        """Return what ``parse`` takes."""
+        """Return the state as a dict for ``parse``."""
         return msgspec.structs.asdict(self)
 
     def check_fits(self, loader: "LoaderState") -> None:
-        """Raise ConfigError that says what stands against going on with ``loader``, if anything.
+        """Raise ConfigError if a loader with the state ``loader`` cannot resume at this state.
 
-        The dataset's name does not: its fingerprint is its identity.
+        The dataset's name may differ: its fingerprint is its identity.
         """
         if self.fingerprint != loader.fingerprint:
             raise ConfigError(
                 f"the state is of dataset {self.dataset!r} with fingerprint {self.fingerprint}, "
                 f"this loader has {loader.dataset!r} with {loader.fingerprint}: serve the dataset "
-                "that the job began with, or begin anew without the state"
+                "that the job began with, or start over without the state"
             )
         if self.recipe != loader.recipe:
             raise ConfigError(
                 f"the state is of a recipe with fingerprint {self.recipe}, this loader's has "
-                f"{loader.recipe} (batch sizes left aside): give split, image_size and recipe as "
-                "the job did that saved it"
+                f"{loader.recipe} (batch sizes aside): pass split, image_size and recipe as in the "
+                "job that saved it"
             )
         if self.seed != loader.seed:
             raise ConfigError(
@@ -159,9 +158,9 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
         rows = self.batch_size * self.world_size
         if rows != loader.batch_size * loader.world_size:
-            batch_size, left = divmod(rows, loader.world_size)
+            batch_size, remainder = divmod(rows, loader.world_size)
             remedy = f"pass batch_size={batch_size}"
-            if left:
+            if remainder:
                 remedy = f"use a number of ranks that divides {rows}"
             raise ConfigError(
                 f"the state is of a global batch of {rows}, {self.world_size} ranks with "

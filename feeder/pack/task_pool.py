@@ -40,7 +40,7 @@ Message = dict[str, Any]
 Report = Callable[[Message], None]
 
 _MESSAGE_BYTES_MAX: Final = 1 << 16
-_STALL_S: Final = 600.0  # more than one file, or one fsync of a shard on a slow disk, takes
+_STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes
 _EXIT_MAX_S: Final = 10.0
 _KILLED_EXIT_MAX_S: Final = 2.0
 _JOBS_MAX: Final = 4096

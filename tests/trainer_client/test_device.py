@@ -1,4 +1,4 @@
-"""Normalisation against the formula in float64, and the lifetimes of buffers on their way."""
+"""Normalisation against the formula in float64, and the lifetimes of staged buffers."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from trainer_client._device import Normaliser
 from trainer_client._staging import CopiesInFlight, HostStage, make_stage
 
 CPU = torch.device("cpu")
-# Half of the last place of values up to 4; float32 adds its own rounding of two operations.
+# Half a unit in the last place for values up to 4; float32 adds the rounding of two operations.
 TOLERANCE = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 1e-6}
 
 
@@ -39,7 +39,7 @@ def expected_images(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_every_pixel_value_is_normalised_within_the_types_precision(dtype: torch.dtype) -> None:
+def test_every_pixel_value_is_normalised_within_the_dtypes_precision(dtype: torch.dtype) -> None:
     pixels = torch.arange(-128, 128, dtype=torch.int8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)
     images = Normaliser(CPU, dtype)(pixels)
     assert images.dtype == dtype
@@ -53,10 +53,10 @@ def test_every_pixel_value_is_normalised_within_the_types_precision(dtype: torch
     dtype=st.sampled_from(list(TOLERANCE)),
     seed=st.integers(0, 1000),
 )
-def test_any_shape_gives_what_the_plain_function_gives(
+def test_the_cpus_form_equals_the_plain_function_for_any_shape(
     shape: tuple[int, int, int], dtype: torch.dtype, seed: int
 ) -> None:
-    """The blocks of the CPU's form: shapes that end in the middle of rows and of blocks."""
+    """Shapes end in the middle of rows and of blocks."""
     pixels = random_pixels(*shape, seed=seed)
     normaliser = Normaliser(CPU, dtype)
     images = normaliser(pixels)
@@ -78,7 +78,7 @@ def test_the_fourth_channel_is_exactly_zero() -> None:
     assert torch.count_nonzero(images[:, 3]) == 0
 
 
-def test_a_former_batch_leaves_no_trace() -> None:
+def test_reused_scratch_affects_neither_earlier_nor_later_batches() -> None:
     normaliser = Normaliser(CPU, torch.float16)
     first, second = random_pixels(3, 40, 40), random_pixels(2, 7, 5, seed=1)
     fresh = Normaliser(CPU, torch.float16)(second)
@@ -96,7 +96,7 @@ def test_other_means_and_deviations() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_denormalise_gives_the_pixels_back(dtype: torch.dtype) -> None:
+def test_denormalise_restores_the_pixels(dtype: torch.dtype) -> None:
     pixels = random_pixels(2, 16, 16)
     shown = denormalise(Normaliser(CPU, dtype)(pixels))
     assert shown.dtype == torch.uint8
@@ -104,7 +104,7 @@ def test_denormalise_gives_the_pixels_back(dtype: torch.dtype) -> None:
 
 
 def test_the_plain_function_compiles_to_one_graph() -> None:
-    """No break in the graph; the backend that comes with torch needs no C++ compiler."""
+    """The graph has no break; torch's "eager" backend needs no C++ compiler."""
     compiled = torch.compile(normalise, backend="eager", fullgraph=True)
     pixels = random_pixels(2, 8, 8)
     normaliser = Normaliser(CPU, torch.float16, compiler=lambda function: compiled)
@@ -136,7 +136,7 @@ def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
 
 def test_every_packing_compiles_to_one_graph() -> None:
     for packing in get_args(Packing):
-        torch._dynamo.reset()  # it compiles a function only so often
+        torch._dynamo.reset()  # which limits recompilations of one function
         compiled = torch.compile(normalise, backend="eager", fullgraph=True)
         layout = pixel_layout_of(packing)
         pixels = torch.from_numpy(np.zeros((2, *layout.image_shape(8)), layout.dtype))
@@ -183,14 +183,14 @@ def test_a_failure_to_compile_is_counted_and_logged_once(
     ]
 
 
-def test_a_device_without_memory_is_no_failure_to_compile() -> None:
-    """Who makes room and goes on still has the fast form."""
-    fates = iter([torch.OutOfMemoryError("tried to allocate 2 GiB"), None])
+def test_out_of_memory_is_no_failure_to_compile() -> None:
+    """A job that frees memory and continues keeps the fast form."""
+    outcomes = iter([torch.OutOfMemoryError("tried to allocate 2 GiB"), None])
 
     def run(*arguments: object) -> torch.Tensor:
-        fate = next(fates)
-        if fate is not None:
-            raise fate
+        outcome = next(outcomes)
+        if outcome is not None:
+            raise outcome
         return normalise(*arguments)  # type: ignore[arg-type]
 
     normaliser = Normaliser(CPU, torch.float16, compiler=lambda function: run)
@@ -198,12 +198,12 @@ def test_a_device_without_memory_is_no_failure_to_compile() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         normaliser(pixels)
     assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
-    assert next(fates, "none is left") == "none is left"
+    assert next(outcomes, "exhausted") == "exhausted"
     assert normaliser.compile_failures == 0
 
 
 class FakeEvent:
-    """A copy that is done when the test says so, or when somebody waits for it."""
+    """A copy that is done when the test sets ``done``, or after a wait for it."""
 
     def __init__(self) -> None:
         self.done = False
@@ -235,7 +235,7 @@ def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
     assert copies.reclaim() == [2]
 
 
-def test_the_hosts_stage_frees_its_buffer_at_once_and_keeps_nothing_of_it() -> None:
+def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> None:
     stage = make_stage(Normaliser(CPU, torch.float32))
     assert isinstance(stage, HostStage)
     buffer = BatchBuffer(3, 8, pinned=False)
@@ -256,7 +256,7 @@ def test_chunks_are_written_at_their_rows() -> None:
     pixels = random_pixels(2, 8, 8)
     two = np.array([7, 8], "<i8").tobytes()
     buffer.write(3, memoryview(pixels.numpy()).cast("B"), two, two)
-    assert buffer.labels.tolist() == buffer.sample_ids[:3].tolist()[:0] + [-100] * 3 + [7, 8]
+    assert buffer.labels.tolist() == [-100] * 3 + [7, 8]
     assert buffer.sample_ids.tolist() == [-1, -1, -1, 7, 8]
     assert torch.equal(buffer.pixels[3:], pixels)
     assert not buffer.pixels[:3].any()

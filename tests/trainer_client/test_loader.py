@@ -1,4 +1,4 @@
-"""The loader against a node that keeps the rules: order, epochs, ranks, padding, lifetimes."""
+"""The loader against a correct fake node: order, epochs, ranks, padding, lifetimes."""
 
 import copy
 import gc
@@ -66,7 +66,7 @@ def plan(node: FakeNode, epoch: int, *, seed: int = 0, split: str = "train") -> 
 
 
 def check_batch(node: FakeNode, batch: Batch, *, seed: int = 0, split: str = "train") -> None:
-    """Compare every value of a batch with what the plan and the made-up samples say."""
+    """Compare every value of a batch with the plan and the fake node's samples."""
     order = plan(node, batch.epoch, seed=seed, split=split)
     sample_ids = np.full(BATCH, -1, dtype=np.int64)
     if batch.index < order.batches:
@@ -79,6 +79,14 @@ def check_batch(node: FakeNode, batch: Batch, *, seed: int = 0, split: str = "tr
     assert torch.equal(batch.images, Normaliser(torch.device("cpu"), batch.images.dtype)(pixels))
 
 
+def check_epoch(node: FakeNode, loader: FeederLoader, epoch: int) -> None:
+    """Iterate over a whole epoch, which must be ``epoch``, and compare every batch."""
+    batches = list(loader)
+    assert [(batch.epoch, batch.index) for batch in batches] == [(epoch, i) for i in range(12)]
+    for batch in batches:
+        check_batch(node, batch)
+
+
 def test_an_epoch_is_every_batch_of_the_plan_once_and_in_order(node: FakeNode) -> None:
     with make_loader(node, seed=11) as loader:
         batches = list(loader)
@@ -89,7 +97,7 @@ def test_an_epoch_is_every_batch_of_the_plan_once_and_in_order(node: FakeNode) -
     assert len(torch.cat([batch.sample_ids for batch in batches]).unique()) == 96
 
 
-def test_a_batch_unpacks_and_has_the_promised_form(node: FakeNode) -> None:
+def test_a_batch_unpacks_and_has_the_documented_shapes(node: FakeNode) -> None:
     with make_loader(node) as loader:
         images, labels = next(iter(loader))
     assert images.shape == (BATCH, 4, SIDE, SIDE)
@@ -107,7 +115,7 @@ def test_a_feeder_can_be_at_an_ipv6_address() -> None:
         check_batch(node, next(iter(loader)))
 
 
-def test_the_loader_knows_the_dataset(node: FakeNode) -> None:
+def test_the_loader_has_the_datasets_classes_size_and_fingerprint(node: FakeNode) -> None:
     with make_loader(node) as loader:
         assert loader.classes == ("cat", "dog", "emu")
         assert loader.samples == 97
@@ -117,12 +125,10 @@ def test_the_loader_knows_the_dataset(node: FakeNode) -> None:
 def test_set_epoch_chooses_the_epoch(node: FakeNode) -> None:
     with make_loader(node) as loader:
         loader.set_epoch(3)
-        for batch in loader:
-            assert batch.epoch == 3
-            check_batch(node, batch)
+        check_epoch(node, loader, 3)
 
 
-def test_iterating_again_without_set_epoch_goes_on_to_the_next_epoch(node: FakeNode) -> None:
+def test_iterating_again_without_set_epoch_takes_the_next_epoch(node: FakeNode) -> None:
     with make_loader(node) as loader:
         loader.set_epoch(5)
         assert [{batch.epoch for batch in loader} for _ in range(3)] == [{5}, {6}, {7}]
@@ -130,25 +136,21 @@ def test_iterating_again_without_set_epoch_goes_on_to_the_next_epoch(node: FakeN
 
 def test_the_next_epochs_first_batches_are_fetched_before_it_begins(node: FakeNode) -> None:
     with make_loader(node, window=3) as loader:
-        for batch in loader:
-            check_batch(node, batch)
+        check_epoch(node, loader, 0)
         node.wait_until(lambda: (1, 2) in wanted_keys(node), "the next epoch is not fetched")
         before = wanted_keys(node)
         loader.set_epoch(1)
-        for batch in loader:
-            check_batch(node, batch)
+        check_epoch(node, loader, 1)
     assert wanted_keys(node)[: len(before)] == before
-    assert wanted_keys(node).count((1, 0)) == 1, "what was fetched ahead was used"
+    assert wanted_keys(node).count((1, 0)) == 1, "a prefetched batch was requested again"
 
 
-def test_another_epoch_than_the_next_gives_back_what_was_fetched_ahead(node: FakeNode) -> None:
+def test_choosing_another_epoch_releases_prefetched_batches(node: FakeNode) -> None:
     with make_loader(node, window=3) as loader:
         for _ in loader:
             pass
         loader.set_epoch(40)
-        for batch in loader:
-            check_batch(node, batch)
-            assert batch.epoch == 40
+        check_epoch(node, loader, 40)
 
 
 def test_set_epoch_starts_fetching(node: FakeNode) -> None:
@@ -162,7 +164,7 @@ def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
     with make_loader(node) as loader:
         batches = iter(loader)
         next(batches)
-        with pytest.raises(ConfigError, match=r"set_epoch\(4\) came in the middle of epoch 0"):
+        with pytest.raises(ConfigError, match=r"set_epoch\(4\) was called in the middle of"):
             loader.set_epoch(4)
         batches.close()
         loader.set_epoch(4)
@@ -170,7 +172,7 @@ def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
 
 
 def test_an_epoch_is_over_with_its_last_batch(node: FakeNode) -> None:
-    """Loops that count their steps never ask for a batch after the last one."""
+    """Loops that count their steps never call ``next`` after the last batch."""
     with make_loader(node) as loader:
         for epoch in (0, 5):
             loader.set_epoch(epoch)
@@ -186,22 +188,19 @@ def test_breaking_out_and_starting_another_epoch_works(node: FakeNode) -> None:
             if batch.index == 2:
                 break
         loader.set_epoch(8)
-        batches = list(loader)
-    assert [(batch.epoch, batch.index) for batch in batches] == [(8, i) for i in range(12)]
-    for batch in batches:
-        check_batch(node, batch)
+        check_epoch(node, loader, 8)
 
 
-def test_restarting_the_same_epoch_gives_it_from_its_start(node: FakeNode) -> None:
+def test_choosing_the_same_epoch_again_restarts_it(node: FakeNode) -> None:
     with make_loader(node) as loader:
         for batch in loader:
             if batch.index == 5:
                 break
         loader.set_epoch(0)
-        assert [batch.index for batch in loader] == list(range(12))
+        check_epoch(node, loader, 0)
 
 
-def test_a_new_iterator_ends_the_one_before(node: FakeNode) -> None:
+def test_a_new_iterator_ends_the_previous_one(node: FakeNode) -> None:
     with make_loader(node) as loader:
         first = iter(loader)
         next(first)
@@ -239,7 +238,7 @@ def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_
         assert sorted(sample_ids) == list(range(97))
 
 
-def test_an_epoch_is_not_over_while_its_last_batch_is_waited_for(node: FakeNode) -> None:
+def test_an_epoch_is_not_over_during_the_wait_for_its_last_batch(node: FakeNode) -> None:
     with make_loader(node) as loader, ThreadPoolExecutor(1) as pool:
         last = len(loader) - 1
         node.script = lambda key, messages: [] if key == (0, last) else messages
@@ -278,31 +277,31 @@ def test_padding_changes_neither_shape_nor_loss(node: FakeNode) -> None:
     assert loss(logits, last.labels) == loss(logits[:1], last.labels[:1])
 
 
-def test_batches_stay_as_they_are_while_later_ones_arrive(node: FakeNode) -> None:
+def test_batches_do_not_change_while_later_ones_arrive(node: FakeNode) -> None:
     """No buffer is reused under a tensor that the consumer still holds."""
     with make_loader(node, window=1) as loader:
         held = [batch for _ in range(3) for batch in loader]
+    assert len(held) == 36
     for batch in held:
         check_batch(node, batch)
 
 
 @pytest.mark.parametrize("window", [1, 2, 7])
-def test_no_more_than_the_window_is_ever_wanted(node: FakeNode, window: int) -> None:
+def test_requests_in_flight_never_exceed_the_window(node: FakeNode, window: int) -> None:
     with make_loader(node, window=window) as loader:
-        for _ in range(2):
-            for batch in loader:
-                check_batch(node, batch)
+        for epoch in range(2):
+            check_epoch(node, loader, epoch)
     assert node.largest_window == window
 
 
-def test_a_smaller_window_than_asked_for_is_respected(node: FakeNode) -> None:
+def test_the_nodes_smaller_window_is_respected(node: FakeNode) -> None:
     node.window = 2
     with make_loader(node, window=6) as loader:
         assert len(list(loader)) == 12
     assert node.largest_window == 2
 
 
-def test_a_slow_consumer_bounds_what_is_fetched(node: FakeNode) -> None:
+def test_a_slow_consumer_bounds_prefetching(node: FakeNode) -> None:
     with make_loader(node, window=2) as loader:
         batches = iter(loader)
         next(batches)
@@ -311,7 +310,7 @@ def test_a_slow_consumer_bounds_what_is_fetched(node: FakeNode) -> None:
         assert max(wanted_keys(node)) == (0, 3), "one is taken, three wait in their buffers"
 
 
-def test_a_failure_on_the_device_loses_no_buffer(
+def test_an_error_on_the_device_leaks_no_buffer(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make_loader(node, window=1) as loader:
@@ -320,11 +319,10 @@ def test_a_failure_on_the_device_loses_no_buffer(
             for _ in range(5):
                 with pytest.raises(ZeroDivisionError):
                     next(iter(loader))
-        for batch in loader:
-            check_batch(node, batch)
+        check_epoch(node, loader, 5)
 
 
-def test_statistics_count_what_happened(node: FakeNode) -> None:
+def test_statistics_of_an_evaluation(node: FakeNode) -> None:
     with make_loader(node, split="val") as loader:
         assert loader.statistics().first_batch_s is None
         for _ in loader:
@@ -348,7 +346,7 @@ def test_other_dtypes(node: FakeNode, dtype: torch.dtype) -> None:
         check_batch(node, batch)
 
 
-def test_mean_and_std_are_the_callers(node: FakeNode) -> None:
+def test_mean_and_std_can_be_chosen(node: FakeNode) -> None:
     with make_loader(node, mean=(0.5, 0.5, 0.5), std=(1 / 255,) * 3, dtype=torch.float32) as loader:
         batch = next(iter(loader))
     pixels = torch.from_numpy(sample_pixels(batch.sample_ids.numpy(), 0, SIDE))
@@ -357,7 +355,7 @@ def test_mean_and_std_are_the_callers(node: FakeNode) -> None:
     assert torch.allclose(batch.images, normalise(pixels, one, half, torch.float32), atol=1e-4)
 
 
-def test_close_is_idempotent_and_leaves_nothing_behind(node: FakeNode) -> None:
+def test_close_is_idempotent_and_leaks_no_thread_or_descriptor(node: FakeNode) -> None:
     process = psutil.Process()
     gc.collect()
     threads, files = set(threading.enumerate()), process.num_fds()
@@ -368,7 +366,7 @@ def test_close_is_idempotent_and_leaves_nothing_behind(node: FakeNode) -> None:
     loader.close()
     wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
     wait_until(lambda: process.num_fds() <= files, "both ends of the connection are closed")
-    node.wait_until(lambda: node.count(Bye) == 1, "no goodbye")
+    node.wait_until(lambda: node.count(Bye) == 1, "no Bye")
     with pytest.raises(ConfigError, match=r"this loader of .* is closed"):
         next(batches)
     for use in (lambda: iter(loader), lambda: loader.set_epoch(1)):
@@ -387,7 +385,7 @@ def test_closing_takes_less_than_two_seconds(node: FakeNode) -> None:
     happens_within(2, close)
 
 
-def test_an_interrupt_while_the_thread_starts_leaves_nothing_behind(
+def test_an_interrupt_while_the_thread_starts_leaks_no_thread(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[threading.Thread] = []
@@ -407,7 +405,7 @@ def test_an_interrupt_while_the_thread_starts_leaves_nothing_behind(
     assert not thread.is_alive()
 
 
-def test_a_forgotten_loader_ends_its_thread(node: FakeNode) -> None:
+def test_a_garbage_collected_loader_ends_its_thread(node: FakeNode) -> None:
     threads = set(threading.enumerate())
     loader = make_loader(node)
     batches = iter(loader)
@@ -433,7 +431,7 @@ def test_closing_from_another_thread_ends_a_wait(node: FakeNode) -> None:
         closer.join()
 
 
-_FORGETFUL_SCRIPT = """
+_UNCLOSED_SCRIPT = """
     import sys
     from trainer_client import FeederLoader
     loader = FeederLoader(sys.argv[1], dataset="birds", batch_size=8, image_size=8, device="cpu")
@@ -479,9 +477,9 @@ def run_script(script: str, endpoint: str) -> str:
     return result.stdout
 
 
-def test_a_program_that_never_closes_its_loader_still_ends(node: FakeNode) -> None:
-    run_script(_FORGETFUL_SCRIPT, node.endpoint)
-    node.wait_until(lambda: node.count(Bye) == 1, "no goodbye at the program's end")
+def test_a_program_that_never_closes_its_loader_still_exits(node: FakeNode) -> None:
+    run_script(_UNCLOSED_SCRIPT, node.endpoint)
+    node.wait_until(lambda: node.count(Bye) == 1, "no Bye at the program's end")
 
 
 def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNode) -> None:
@@ -489,12 +487,12 @@ def test_a_fork_gets_a_clear_error_and_does_not_disturb_its_parent(node: FakeNod
     assert len(lines) == 3
     assert all("cannot work in its fork" in line for line in lines)
     assert batches == "11"
-    node.wait_until(lambda: not node.sessions, "no goodbye")
+    node.wait_until(lambda: not node.sessions, "no Bye")
     assert (node.count(Hello), node.count(Bye)) == (1, 1)
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
-def test_a_loader_that_is_sent_to_another_process_says_what_to_do(
+def test_pickling_or_copying_a_loader_is_an_error_with_a_remedy(
     node: FakeNode, duplicate: Callable[[object], object]
 ) -> None:
     with (
@@ -534,13 +532,13 @@ def unanswered(node: FakeNode) -> bool:
 
 
 @pytest.mark.parametrize(("batches", "window"), [(0.5, 1), (1.0, 1), (2.9, 2), (100.0, 4)])
-def test_the_window_is_bounded_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
+def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
     batch_bytes = SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
     with make_loader(node, window=4, window_bytes=int(batches * batch_bytes)):
         (hello,) = (message for message in node.heard if isinstance(message, Hello))
     assert hello.window == window
 
 
-def test_a_window_of_no_bytes_is_refused(node: FakeNode) -> None:
+def test_a_window_of_zero_bytes_is_refused(node: FakeNode) -> None:
     with pytest.raises(ConfigError, match="window_bytes must be at least 1, got 0"):
         make_loader(node, window_bytes=0)

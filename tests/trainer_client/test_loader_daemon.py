@@ -29,14 +29,14 @@ BATCH, SIDE, SEED = 6, 32, 5
 
 
 class Packed:
-    """A small dataset, and its batches as made in this process."""
+    """A small dataset, and its batches as computed in this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.dataset = Dataset.open(path)
 
     def check(self, batch: Batch, loader: FeederLoader) -> None:
-        """Compare a batch with the same one made here, to the last bit."""
+        """Compare a batch with the same one computed here, to the bit."""
         recipe = loader.recipe
         plan = recipe.plan_epoch(self.dataset.layout, seed=SEED, epoch=batch.epoch)
         sample_ids = plan.samples(batch.index)
@@ -90,9 +90,7 @@ def make_loader(endpoint: str, **options: object) -> FeederLoader:
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_every_batch_is_the_one_that_the_plan_says(
-    packed: Packed, endpoint: str, split: str
-) -> None:
+def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str) -> None:
     with make_loader(endpoint, split=split) as loader:
         assert loader.fingerprint == packed.dataset.fingerprint
         assert loader.classes == packed.dataset.classes
@@ -104,7 +102,7 @@ def test_every_batch_is_the_one_that_the_plan_says(
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_another_number_of_ranks_goes_on_with_the_same_samples(
+def test_another_number_of_ranks_resumes_with_the_same_samples(
     packed: Packed, endpoint: str, split: str
 ) -> None:
     with make_loader(endpoint, split=split) as loader:
@@ -142,7 +140,7 @@ AUGMENTED = {
 def test_every_packing_gives_the_same_batches_to_both_clients(
     packed: Packed, endpoint: str, packing: Packing
 ) -> None:
-    """The last batch of the padded epoch is partly padding: that is the same too."""
+    """Including the padding in the epoch's last batch."""
     fields = {**AUGMENTED, "last_batch": "pad", "packing": packing}
     default = Recipe.for_split("train", batch_size=BATCH, image_size=SIDE, **AUGMENTED)
     with make_loader(endpoint, recipe=fields) as loader:
@@ -162,19 +160,19 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
             assert (levels[fetched.valid :] == 128).all()
     with BatchFetcher(endpoint, dataset="shapes", recipe=default, seed=SEED) as fetcher:
         (plain,) = fetcher.fetch([(0, 0)])
-        pixels = torch.from_numpy(plain.pixels.copy())  # torch takes nothing that is read-only
+        pixels = torch.from_numpy(plain.pixels.copy())  # torch refuses read-only arrays
         expected = Normaliser(torch.device("cpu"), torch.float16)(pixels)
         assert torch.equal(batches[0].images, expected)
 
 
-def test_a_bad_field_of_the_recipe_is_refused_before_anybody_is_asked(endpoint: str) -> None:
+def test_an_invalid_field_of_the_recipe_is_refused(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"rand_augment_magnitude must be a whole number 0 \.\."):
         make_loader(endpoint, recipe={"rand_augment_magnitude": 31})
     with pytest.raises(ConfigError, match="no field 'color_jitter'"):
         make_loader(endpoint, recipe={"color_jitter": 0.4})
 
 
-def test_breaking_off_and_jumping_between_epochs(packed: Packed, endpoint: str) -> None:
+def test_breaking_out_of_and_jumping_between_epochs(packed: Packed, endpoint: str) -> None:
     with make_loader(endpoint, window=3) as loader:
         for epoch, stop in ((0, 3), (7, 1), (7, 7), (1, 5)):
             loader.set_epoch(epoch)
@@ -183,10 +181,11 @@ def test_breaking_off_and_jumping_between_epochs(packed: Packed, endpoint: str) 
                 packed.check(batch, loader)
                 if index == stop:
                     break
+            assert index == min(stop, len(loader) - 1)
         assert loader.statistics().reconnects == 0
 
 
-def test_the_daemon_says_which_datasets_it_has(endpoint: str) -> None:
+def test_an_unknown_dataset_is_refused_with_the_known_ones(endpoint: str) -> None:
     with pytest.raises(DatasetError, match=r"no dataset 'shape' here.*: shapes$"):
         make_loader(endpoint, dataset="shape")
 
@@ -196,9 +195,7 @@ def test_the_daemon_refuses_a_batch_larger_than_the_dataset(endpoint: str) -> No
         make_loader(endpoint, batch_size=SAMPLES + 1)
 
 
-def test_a_daemon_that_is_stopped_and_started_goes_unnoticed(
-    packed: Packed, tmp_path: Path
-) -> None:
+def test_the_loader_survives_a_stop_and_start_of_the_daemon(packed: Packed, tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     datasets = {"shapes": packed.path}
     with contextlib.ExitStack() as stack:
@@ -215,14 +212,14 @@ def test_a_daemon_that_is_stopped_and_started_goes_unnoticed(
         packed.check(batch, loader)
 
 
-def test_a_daemon_that_is_killed_names_itself_and_one_that_returns_goes_unnoticed(
+def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
     packed: Packed, tmp_path: Path
 ) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     datasets = {"shapes": packed.path}
     with contextlib.ExitStack() as stack:
         with (
-            contextlib.suppress(ResourceError),  # it cannot end well
+            contextlib.suppress(ResourceError),  # serving() reports the kill
             serving(datasets, endpoint, tmp_path),
         ):
             patient = stack.enter_context(make_loader(endpoint, window=2))

@@ -1,4 +1,4 @@
-"""Loaders that go on where others stopped, against a node that keeps the rules."""
+"""Loaders that resume where others stopped, against a correct fake node."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ def node() -> Iterator[FakeNode]:
         assert fake.problems == []
 
 
-def place(batch: Batch) -> tuple[int, int]:
+def position_of(batch: Batch) -> tuple[int, int]:
     return batch.epoch, batch.index
 
 
@@ -35,7 +35,7 @@ def rows(batches: list[Batch]) -> list[int]:
 
 
 def take(loader: FeederLoader, count: int) -> list[Batch]:
-    """Take batches, one epoch after the other."""
+    """Take ``count`` batches, across epochs."""
     taken: list[Batch] = []
     while len(taken) < count:
         for batch in loader:
@@ -47,7 +47,7 @@ def take(loader: FeederLoader, count: int) -> list[Batch]:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("before", [0, 1, 5, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS + 3])
-def test_a_resumed_loader_gives_what_the_undisturbed_one_gives_next(
+def test_a_resumed_loader_continues_like_an_uninterrupted_one(
     node: FakeNode, before: int, split: str
 ) -> None:
     steps = STEPS + (split == "val")
@@ -60,47 +60,47 @@ def test_a_resumed_loader_gives_what_the_undisturbed_one_gives_next(
         assert resumed.state_dict() == state
         assert len(resumed) == steps
         for number, batch in enumerate(take(resumed, steps + 2), before):
-            assert place(batch) == divmod(number, steps)
+            assert position_of(batch) == divmod(number, steps)
             check_batch(node, batch, split=split)
         assert resumed.statistics().reconnects == 0
 
 
-def test_batches_that_were_only_fetched_ahead_are_not_counted(node: FakeNode) -> None:
+def test_prefetched_batches_do_not_advance_the_state(node: FakeNode) -> None:
     with make_loader(node, window=4) as loader:
         batches = iter(loader)
         next(batches)
-        node.wait_until(lambda: (0, 4) in wanted_keys(node), "nothing is fetched ahead")
+        node.wait_until(lambda: (0, 4) in wanted_keys(node), "nothing is prefetched")
         assert loader.state_dict()["step"] == 1
 
 
-def test_nothing_before_the_position_is_asked_for(node: FakeNode) -> None:
+def test_no_batch_before_the_position_is_requested(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict() | {"epoch": 2, "step": 7}
         loader.load_state_dict(state)
-        node.wait_until(lambda: (2, 10) in wanted_keys(node), "loading begins no fetching")
+        node.wait_until(lambda: (2, 10) in wanted_keys(node), "loading does not start fetching")
         loader.set_epoch(2)
-        assert [place(batch) for batch in loader] == [(2, step) for step in range(7, STEPS)]
+        assert [position_of(batch) for batch in loader] == [(2, step) for step in range(7, STEPS)]
     assert min(wanted_keys(node)) == (2, 7)
     assert len(wanted_keys(node)) == len(set(wanted_keys(node)))
 
 
-def test_the_usual_loop_goes_on_in_the_loaded_epoch(node: FakeNode) -> None:
+def test_the_documented_loop_resumes_in_the_loaded_epoch(node: FakeNode) -> None:
     with make_loader(node) as loader:
         start = loader.state_dict() | {"epoch": 1, "step": STEPS - 1}
         loader.load_state_dict(start)
         seen = []
         for epoch in range(int(start["epoch"]), 4):
             loader.set_epoch(epoch)
-            seen += [place(batch) for batch in loader]
+            seen += [position_of(batch) for batch in loader]
     later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
     assert seen == [(1, STEPS - 1), *later]
 
 
-def test_an_epoch_of_another_integer_type_is_that_epoch(node: FakeNode) -> None:
+def test_the_epoch_may_be_an_integer_of_any_type(node: FakeNode) -> None:
     for epoch in (np.int64(3), torch.tensor(3)):
         with make_loader(node) as loader:
             loader.set_epoch(epoch)  # type: ignore[arg-type]
-            assert place(next(iter(loader))) == (3, 0)
+            assert position_of(next(iter(loader))) == (3, 0)
             assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
     with make_loader(node) as loader:
         with pytest.raises(ConfigError, match=r"epoch must be a whole number, got 2\.0"):
@@ -108,7 +108,7 @@ def test_an_epoch_of_another_integer_type_is_that_epoch(node: FakeNode) -> None:
         assert next(iter(loader)).epoch == 0
 
 
-def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
+def test_after_a_break_the_state_is_the_next_batch(node: FakeNode) -> None:
     with make_loader(node) as loader:
         for batch in loader:
             if batch.index == 2:
@@ -119,7 +119,7 @@ def test_after_a_break_the_state_is_where_it_stopped(node: FakeNode) -> None:
         assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (1, 1)
 
 
-def test_a_batch_that_could_not_be_had_is_the_next_one_of_the_state(node: FakeNode) -> None:
+def test_after_an_error_the_state_is_the_missing_batch(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key == (0, 3) else messages
     with make_loader(node, timeout_s=3.0) as loader:
         with pytest.raises(PeerError):
@@ -129,7 +129,7 @@ def test_a_batch_that_could_not_be_had_is_the_next_one_of_the_state(node: FakeNo
     assert (state["epoch"], state["step"]) == (0, 3)
 
 
-def test_loading_after_the_start_is_refused_and_disturbs_nothing(node: FakeNode) -> None:
+def test_loading_after_the_start_is_refused_without_effect(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
         batches = iter(loader)
@@ -146,7 +146,7 @@ def test_loading_after_the_start_is_refused_and_disturbs_nothing(node: FakeNode)
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"seed": 1}, "of seed 0, this loader has 1: pass seed=0"),
         ({"image_size": 16, "recipe": {"resize_size": 16}}, "recipe with fingerprint"),
@@ -156,14 +156,14 @@ def test_loading_after_the_start_is_refused_and_disturbs_nothing(node: FakeNode)
     ],
 )
 def test_a_state_of_another_job_is_refused(
-    node: FakeNode, options: dict[str, Any], complaint: str
+    node: FakeNode, options: dict[str, Any], message: str
 ) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
     with make_loader(node, **options) as other:
-        with pytest.raises(ConfigError, match=complaint):
+        with pytest.raises(ConfigError, match=message):
             other.load_state_dict(state)
-        assert next(iter(other)).epoch == 0, "a refusal leaves the loader as it was"
+        assert next(iter(other)).epoch == 0, "a refusal changed the loader"
 
 
 def test_a_state_of_another_dataset_is_refused(node: FakeNode) -> None:
@@ -179,10 +179,10 @@ def test_a_state_of_another_dataset_is_refused(node: FakeNode) -> None:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 8), (8, 1)])
-def test_another_number_of_ranks_goes_on_with_the_same_global_order(
+def test_another_number_of_ranks_resumes_with_the_same_global_order(
     node: FakeNode, before: int, after: int, split: str
 ) -> None:
-    """The order is that of the batches the job began with, in this epoch and in later ones."""
+    """The order is that of the batch size that the job began with, also in later epochs."""
 
     def loaders(world_size: int) -> Iterator[FeederLoader]:
         for rank in range(world_size):
@@ -203,7 +203,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_order(
         with loader:
             seen.append(take(loader, 5))
             states.append(loader.state_dict())
-    assert all(state == states[0] for state in states), "any rank's state does for all"
+    assert all(state == states[0] for state in states), "ranks have different states"
     resumed = []
     for loader in loaders(after):
         with loader:
@@ -219,7 +219,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_order(
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_the_number_of_ranks_may_change_again_and_again(node: FakeNode, split: str) -> None:
-    """Up and down, in mid-epoch, at an epoch's end and without a step in between."""
+    """Up and down, in mid-epoch, at an epoch's end and without a step between two changes."""
     state: dict[str, Any] | None = None
     seen: list[list[int]] = []
     counts = {1: 3, 2: 7, 8: 0, 4: STEPS + (split == "val") - 10}
@@ -239,7 +239,7 @@ def test_the_number_of_ranks_may_change_again_and_again(node: FakeNode, split: s
 
 
 def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int) -> list[list[int]]:
-    """Each step's rows of all ranks, from the plan of the first run."""
+    """Each step's sample ids over all ranks, from the plan of the first run."""
     steps = STEPS + (split == "val")
     recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
     order = []
@@ -254,14 +254,14 @@ def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int)
     return order
 
 
-def test_the_same_batch_size_opens_no_other_session(node: FakeNode) -> None:
+def test_the_same_batch_size_keeps_the_session(node: FakeNode) -> None:
     with make_loader(node) as loader:
         loader.load_state_dict(loader.state_dict() | {"step": 4})
         assert next(iter(loader)).index == 4
     assert node.count(Hello) == 1
 
 
-def test_a_loader_that_is_told_the_order_opens_no_other_session(node: FakeNode) -> None:
+def test_the_states_order_batch_size_in_the_recipe_keeps_the_session(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict() | {"step": 4}
     hellos = node.count(Hello)
@@ -277,14 +277,15 @@ def test_a_loader_that_is_told_the_order_opens_no_other_session(node: FakeNode) 
     assert node.count(Hello) == hellos + 2
 
 
-def test_another_order_replaces_the_session_and_leaves_nothing_behind(node: FakeNode) -> None:
+def test_another_order_replaces_the_session_and_leaks_no_thread(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
     threads = set(threading.enumerate())
     with make_loader(node, batch_size=4, rank=1, world_size=2) as half:
         half.load_state_dict(state)
         node.wait_until(lambda: node.count(Bye) == 2, "the first session is not ended")
-        wait_until(lambda: len(set(threading.enumerate()) - threads) == 1, "one thread is left")
+        wait_until(lambda: len(set(threading.enumerate()) - threads) == 1, "one thread remains")
+        node.wait_until(lambda: node.count(Request), "loading does not start fetching")
         requests = [message for message in node.heard if isinstance(message, Request)]
         assert all(message.session == 3 for message in requests)
     wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
@@ -301,7 +302,7 @@ def test_a_dataset_that_changes_while_a_state_is_loaded_is_an_error(node: FakeNo
         iter(half)
 
 
-def test_saying_the_state_is_small_and_asks_nobody(node: FakeNode) -> None:
+def test_the_state_is_small_and_sends_no_request(node: FakeNode) -> None:
     with make_loader(node) as loader:
         take(loader, 3)
         state = loader.state_dict()

@@ -1,4 +1,4 @@
-"""The state of a loader and its cursor, without a feeder: one spelling, refusals with remedies."""
+"""A loader's state and cursor, without a feeder: one form, refusals with remedies."""
 
 import contextlib
 import json
@@ -49,12 +49,12 @@ anything = st.recursive(
 
 
 @given(state=states)
-def test_every_state_comes_back_as_it_was_also_through_json(state: dict[str, Any]) -> None:
+def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> None:
     assert LoaderState.parse(state).to_dict() == state
     assert LoaderState.parse(json.loads(json.dumps(state))).to_dict() == state
 
 
-def test_the_largest_state_of_a_plain_name_is_below_a_kilobyte() -> None:
+def test_the_largest_state_is_below_a_kilobyte() -> None:
     largest = GOOD | {"epoch": 2**31 - 2, "step": 2**48 - 1, "world_size": 2**32}
     largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "seed": 2**64 - 1}
     largest |= {"dataset": "n" * 128}
@@ -76,8 +76,8 @@ def test_a_field_of_another_type_or_range_is_refused_in_one_line(name: str, valu
 
 
 @given(state=anything)
-def test_what_is_no_state_is_refused(state: Any) -> None:
-    with pytest.raises(ConfigError, match="load what state_dict"):
+def test_invalid_states_are_refused(state: Any) -> None:
+    with pytest.raises(ConfigError, match="load the unchanged result of a FeederLoader's state"):
         LoaderState.parse(state)
 
 
@@ -89,7 +89,7 @@ def test_a_missing_field_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"more": 1}, "unknown field `more`"),
         ({"version": 2}, "the state has version 2, this trainer_client reads up to 1: install"),
@@ -107,8 +107,8 @@ def test_a_missing_field_is_named(name: str) -> None:
         ({"fingerprint": "two\nlines"}, r"at `\$.fingerprint`"),
     ],
 )
-def test_the_refusal_says_which_field(change: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_the_refusal_names_the_field(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         LoaderState.parse(GOOD | change)
 
 
@@ -131,13 +131,13 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
 
 
 @pytest.mark.parametrize(
-    ("loader", "complaint"),
+    ("loader", "message"),
     [
         (
             {"fingerprint": "c" * 32, "dataset": "other"},
             "dataset 'imagenet' with fingerprint aaa.* this loader has 'other' with ccc.*: serve",
         ),
-        ({"recipe": "c" * 32}, "recipe with fingerprint bbb.* has ccc.*: give split, image_size"),
+        ({"recipe": "c" * 32}, "recipe with fingerprint bbb.* has ccc.*: pass split, image_size"),
         ({"seed": 8}, "of seed 7, this loader has 8: pass seed=7"),
         (
             {"world_size": 2},
@@ -151,15 +151,15 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
         ({"batch_size": 65}, "this loader has 260, 4 with 65, .*: pass batch_size=64"),
     ],
 )
-def test_a_loader_that_does_not_fit_is_told_what_differs_and_what_to_do(
-    loader: dict[str, Any], complaint: str
+def test_the_refusal_of_a_loader_has_the_difference_and_the_remedy(
+    loader: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=complaint) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         state().check_fits(state(**loader))
     assert "\n" not in str(caught.value)
 
 
-def test_the_recipe_counts_but_for_its_batch_sizes() -> None:
+def test_the_recipes_fingerprint_ignores_its_batch_sizes() -> None:
     recipe = Recipe.for_split("train", batch_size=64)
     smaller = Recipe.for_split("train", batch_size=32, order_batch_size=64)
     assert state_recipe(recipe) == state_recipe(smaller)
@@ -168,25 +168,25 @@ def test_the_recipe_counts_but_for_its_batch_sizes() -> None:
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """A cursor through a loader's life; at every point another one is made from its state."""
+    """A cursor through a loader's life; a fresh one resumes from its state at every point."""
 
     steps = 3
 
     def __init__(self) -> None:
         super().__init__()
         self.cursor = Cursor(self.steps)
-        self.next = Position(0, 0)  # where the next iterator begins, by the documentation
-        self.left: list[Position] | None = None  # of the epoch that is iterated over
+        self.next = Position(0, 0)  # where the documentation says that the next iterator begins
+        self.remaining: list[Position] | None = None  # of the current epoch
 
     def epoch_from(self, position: Position) -> list[Position]:
         return [Position(position.epoch, step) for step in range(position.step, self.steps)]
 
     @invariant()
-    def a_fresh_cursor_goes_on_with_the_same_batches(self) -> None:
+    def a_fresh_cursor_resumes_with_the_same_batches(self) -> None:
         fresh = Cursor(self.steps)
         fresh.load(self.cursor.at)
         assert fresh.at == self.cursor.at, "state(load(s)) is not s"
-        expected = self.left or self.epoch_from(self.next)
+        expected = self.remaining or self.epoch_from(self.next)
         seen = []
         fresh.start()
         for _ in expected:
@@ -195,39 +195,40 @@ class CursorMachine(RuleBasedStateMachine):
         assert seen == expected
         assert fresh.at == fresh.next == Position(expected[0].epoch + 1, 0)
 
-    @precondition(lambda self: self.left is None)
+    @precondition(lambda self: self.remaining is None)
     @rule(epoch=st.integers(0, 5))
     def choose(self, epoch: int) -> None:
         if epoch != self.next.epoch:
             self.next = Position(epoch, 0)
         assert self.cursor.set_epoch(epoch) == self.next
 
-    @precondition(lambda self: self.left is None)
+    @precondition(lambda self: self.remaining is None)
     @rule()
     def start(self) -> None:
-        assert self.cursor.start() == self.next
-        self.left = self.epoch_from(self.next)
+        self.cursor.start()
+        assert self.cursor.at == self.next
+        self.remaining = self.epoch_from(self.next)
         self.next = Position(self.next.epoch + 1, 0)
 
-    @precondition(lambda self: self.left)
+    @precondition(lambda self: self.remaining)
     @rule()
     def take(self) -> None:
-        assert self.left is not None
-        assert self.cursor.at == self.left.pop(0)
+        assert self.remaining is not None
+        assert self.cursor.at == self.remaining.pop(0)
         self.cursor.advance()
 
-    @precondition(lambda self: self.left == [])
+    @precondition(lambda self: self.remaining == [])
     @rule()
     def exhaust(self) -> None:
-        self.left = None
+        self.remaining = None
 
-    @precondition(lambda self: self.left)
+    @precondition(lambda self: self.remaining)
     @rule()
-    def break_off_and_begin_the_next_epoch(self) -> None:
-        self.left = None
+    def break_and_begin_the_next_epoch(self) -> None:
+        self.remaining = None
         self.start()
 
-    @precondition(lambda self: self.left is None)
+    @precondition(lambda self: self.remaining is None)
     @rule(epoch=st.integers(0, 3), step=st.integers(0, 2))
     def resume(self, epoch: int, step: int) -> None:
         self.cursor = Cursor(self.steps)
@@ -248,11 +249,12 @@ def test_loading_after_the_start_raises_and_changes_nothing() -> None:
         assert cursor.at == Position(0, 0)
 
 
-def test_the_last_state_that_is_loaded_counts() -> None:
+def test_the_last_loaded_state_counts() -> None:
     cursor = Cursor(5)
     cursor.load(Position(2, 2))
     cursor.load(Position(1, 4))
-    assert cursor.start() == Position(1, 4)
+    cursor.start()
+    assert cursor.at == Position(1, 4)
 
 
 def test_a_step_past_the_epoch_is_refused() -> None:
@@ -260,7 +262,7 @@ def test_a_step_past_the_epoch_is_refused() -> None:
         Cursor(5).load(Position(0, 5))
 
 
-def test_choosing_another_epoch_after_loading_begins_it_at_its_start() -> None:
+def test_choosing_another_epoch_after_loading_discards_the_loaded_step() -> None:
     cursor = Cursor(5)
     cursor.load(Position(2, 3))
     assert cursor.set_epoch(4) == Position(4, 0)

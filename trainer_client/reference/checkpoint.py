@@ -1,8 +1,8 @@
-"""The checkpoint file of the reference job, which is always whole.
+"""The checkpoint file of the reference job, written atomically.
 
-The file is written beside its name, brought to disk and renamed: whatever kills the job, the name
-holds the old checkpoint or the new one. Its content is compared with its checksums when it is read.
-It is tensors, numbers and strings only, read with ``weights_only``: nothing in it is code.
+The file is written under a temporary name, synced and renamed: after a kill at any moment it holds
+the old checkpoint or the new one. Reading verifies its checksums. It has tensors, numbers and
+strings only and is read with ``weights_only``, so nothing in it runs as code.
 """
 
 import os
@@ -18,14 +18,14 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.regular_file import open_regular_file
 
-CHECKPOINT_VERSION: Final = 1  # raise it when entries change their meaning
+CHECKPOINT_VERSION: Final = 1  # increment when the meaning of an entry changes
 
 _DAMAGE: Final = BadZipFile, zlib.error
-_FOLDER: Final = 0x10  # a zip entry's attribute, MS-DOS's
+_FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
 
 
 def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace ``path`` by ``content`` in one step; ResourceError when that fails."""
+    """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
     unfinished = path.with_name(path.name + ".unfinished")
     try:
         with unfinished.open("wb") as file:
@@ -38,7 +38,7 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
-    except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
+    except (OSError, RuntimeError) as error:  # torch raises the latter when the disk is full
         unfinished.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise ResourceError(
@@ -48,7 +48,7 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Return what was saved, on the CPU.
+    """Return the saved content, on the CPU.
 
     Raises ConfigError when it is no checkpoint of this job, ResourceError when it cannot be read.
     """
@@ -56,7 +56,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         file = open_regular_file(path)
     except OSError as error:
         raise ResourceError(
-            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or begin "
+            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or start "
             "without --resume"
         ) from error
     with file:
@@ -70,16 +70,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if version != CHECKPOINT_VERSION:
         raise ConfigError(
             f"{path} is no checkpoint of version {CHECKPOINT_VERSION} of this job, but of "
-            f"{version}: name another one, or go on with the version that saved it"
+            f"{version}: name another one, or use the version that saved it"
         )
     return dict(content)
 
 
 def _check_sums(file: BinaryIO) -> None:
-    """Raise one of _DAMAGE where a byte has changed: torch writes checksums, but reads none."""
+    """Raise one of _DAMAGE if a byte has changed: torch writes checksums but checks none."""
     with ZipFile(file) as archive:
         damaged = archive.testzip()
-        # Only zip's own headers have no checksum; this bit has torch read another record's bytes.
+        # Zip's own headers have no checksum, and this bit makes torch read another record's bytes.
         folders = (each.filename for each in archive.infolist() if each.external_attr & _FOLDER)
         damaged = damaged or next(folders, None)
     if damaged is not None:

@@ -1,12 +1,11 @@
 """ResNet-50 for batches of four channels, and a small relative of it for the demo.
 
-The architecture is that of He et al. (2015) in the variant 1.5, which everybody trains: a
-bottleneck's stride is in its 3×3 convolution. Each block's last batch norm starts with a gain of 0,
-so that every block begins as the identity (Goyal et al. 2017). Modules have torchvision's names.
+The architecture is that of He et al. (2015) in the usual variant 1.5: a bottleneck's stride is in
+its 3×3 convolution. Each block's last batch norm starts with a gain of 0, so that every block
+begins as the identity (Goyal et al. 2017). Modules have torchvision's names.
 
-The stem reads four channels, the fourth of which the loader fills with zeros. A checkpoint for
-three channels loads as it is: the stem's weights get a fourth channel of zeros, which changes no
-output.
+The stem reads four channels; the loader fills the fourth with zeros. A checkpoint for three
+channels loads: the stem's weights get a fourth channel of zeros, which changes no output.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +81,7 @@ class ResNet(nn.Module):
         width: int = 64,
         channels: int = CHANNELS,
     ) -> None:
-        """``blocks`` in each of the four stages; ``width`` of the first, doubled at each next."""
+        """Build four stages of ``blocks`` each; ``width`` is the first's and doubles in each."""
         super().__init__()
         self.conv1 = _conv(channels, width, 7, 2)
         self.bn1 = nn.BatchNorm2d(width)
@@ -96,7 +95,7 @@ class ResNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(width * 8 * block.expansion, num_classes)
         with torch.no_grad():
-            self.conv1.weight[:, 3:] = 0  # inputs there are 0: as are their gradients
+            self.conv1.weight[:, 3:] = 0  # their inputs are 0, so their gradients are, too
         self.register_load_state_dict_pre_hook(_widen_stem)  # type: ignore[no-untyped-call]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -145,7 +144,7 @@ def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential | None:
 
 
 def _widen_stem(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    """Give a three-channel checkpoint's stem a fourth channel of zeros while it is loaded."""
+    """Add a fourth channel of zeros to the stem of a three-channel checkpoint during loading."""
     weight = state_dict.get(prefix + _STEM_WEIGHT)
     stem = module.get_parameter(_STEM_WEIGHT)
     if weight is None or weight.ndim != 4 or (weight.shape[1], stem.shape[1]) != (3, CHANNELS):

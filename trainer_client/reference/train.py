@@ -1,4 +1,4 @@
-"""What ``trainer_client.train`` does: options, ranks, loaders, epochs, the result."""
+"""The job of ``trainer_client.train``: options, ranks, loaders, epochs, the result."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ __all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]
 
 @dataclass(slots=True, kw_only=True)
 class TrainingResult:
-    """All that a job has to report; ``losses`` are this rank's, one for each step."""
+    """The result of a job; ``losses`` are this rank's, one for each step."""
 
     options: TrainingOptions
     device: str
@@ -50,9 +50,9 @@ def train(
     report: Callable[[str], None],
     on_batch: Callable[[Batch, FeederLoader], None] | None = None,
 ) -> TrainingResult:
-    """Run the job to its end, saying how it goes through ``report`` (one line a call).
+    """Run the job to its end; ``report`` gets a line at a time.
 
-    ``on_batch`` is shown each batch before it is trained on.
+    ``on_batch`` is called with each batch before the step that trains on it.
     """
     _check_options(options)
     with contextlib.ExitStack() as stack:
@@ -73,8 +73,8 @@ def train(
         if options.val_dataset is not None:
             val_loader = stack.enter_context(_make_loader(options, device, "val"))
         trainer = Trainer(options, loader, device)
-        said = report if rank == 0 else _say_nothing
-        said(
+        log = report if rank == 0 else _discard
+        log(
             f"{options.model} on {device}, {world_size} x {options.batch_size} images a step, "
             f"{len(loader)} steps an epoch, {loader.samples:,} images of {len(loader.classes)} "
             "classes"
@@ -89,40 +89,40 @@ def train(
             path, every_steps = Path(options.checkpoint), options.checkpoint_steps
             saver = stack.enter_context(Saver(trainer, path, every_steps=every_steps, rank=rank))
             if options.resume:
-                said(saver.resume())
+                log(saver.resume())
         for epoch in range(int(loader.state_dict()["epoch"]), options.epochs):
-            trained = trainer.train_epoch(epoch, result.losses, said, show_batch, saver)
+            trained = trainer.train_epoch(epoch, result.losses, log, show_batch, saver)
             result.loader = loader.statistics()
-            is_whole = loader.state_dict()["step"] == 0
-            if is_whole and val_loader is not None:
+            is_complete = loader.state_dict()["step"] == 0
+            if is_complete and val_loader is not None:
                 trained = trainer.evaluate(val_loader, trained)
             result.epochs.append(trained)
-            said(str(trained))
-            if saver is not None and is_whole:
+            log(str(trained))
+            if saver is not None and is_complete:
                 saver.end_epoch()
             if saver is not None and saver.is_stopping:
                 result.was_stopped = True
-                said(saver.say_stop())
+                log(saver.format_stop())
                 break
         return result
 
 
 def _check_options(options: TrainingOptions) -> None:
-    """Raise ConfigError for what neither the loader nor the saver checks."""
+    """Raise ConfigError for invalid options that neither the loader nor the saver checks."""
     if options.resume and options.checkpoint is None:
-        raise ConfigError("--resume needs --checkpoint FILE: where is the job to go on from?")
+        raise ConfigError("--resume needs --checkpoint FILE, the checkpoint to resume from")
     if options.model not in MODELS:
         raise ConfigError(f"model must be one of {', '.join(MODELS)}, got {options.model!r}")
     for name in ("epochs", "lr", "momentum", "weight_decay", "warmup_epochs"):
         value = getattr(options, name)
-        if value is not None and not 0 <= value < math.inf:  # so that nan is refused, too
-            raise ConfigError(f"{name} must be a number from 0 on, got {value}")
+        if value is not None and not 0 <= value < math.inf:  # refuses nan, too
+            raise ConfigError(f"{name} must be a finite number, 0 or more, got {value}")
     if not 0 <= options.label_smoothing <= 1:
         raise ConfigError(f"label_smoothing must be a number 0 .. 1, got {options.label_smoothing}")
 
 
 def _choose_device(name: str | None) -> torch.device:
-    """Return the device, which is there; "cuda" is this rank's. ConfigError when it is not."""
+    """Return a usable device; "cuda" is this rank's. ConfigError when it is not usable."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -130,7 +130,7 @@ def _choose_device(name: str | None) -> torch.device:
         if device == torch.device("cuda"):  # names no index
             device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch is without CUDA
+    except (RuntimeError, AssertionError) as error:  # the latter when torch lacks CUDA
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ConfigError(
             f"device {name!r} cannot be used here ({reason}): pass --device cpu, or leave it out"
@@ -139,7 +139,7 @@ def _choose_device(name: str | None) -> torch.device:
 
 
 def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
-    """Join the other ranks when torchrun started this process; return rank and world size."""
+    """Join the other ranks if torchrun started this process; return rank and world size."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_torchelastic_launched():
@@ -155,7 +155,7 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     is_val = split == "val"
     recipe = dict(options.val_recipe if is_val else options.recipe)
-    if is_val:  # the usual 256 for 224, in the same proportion for other sizes
+    if is_val:  # the usual ratio of 256 to 224
         recipe.setdefault("resize_size", round(options.image_size * 256 / 224))
     return FeederLoader(
         options.endpoint,
@@ -174,7 +174,7 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
     )
 
 
-def _say_nothing(line: str) -> None:
+def _discard(line: str) -> None:
     pass
 
 
@@ -204,7 +204,7 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
         "--seed", type=int, default=0, help="of order, crops and weights; default: %(default)s"
     )
     parser.add_argument(
-        "--window", type=int, default=4, help="batches to ask for ahead; default: %(default)s"
+        "--window", type=int, default=4, help="batches to request ahead; default: %(default)s"
     )
     parser.add_argument(
         "--timeout-s",
@@ -212,7 +212,7 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
         default=60.0,
         help="of each wait for a feeder; default: %(default)s",
     )
-    parser.add_argument("--device", help="default: CUDA where there is one, else cpu")
+    parser.add_argument("--device", help="default: cuda if available, else cpu")
     parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
     parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
     for option, use in (("--recipe", "training"), ("--val-recipe", "evaluation")):
@@ -221,19 +221,21 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=f"a further field of the recipe for {use}, again for each",
+            help=f"another field of the recipe for {use}; may be repeated",
         )
     parser.add_argument(
-        "--checkpoint", metavar="FILE", help="save the job there after each epoch, and on SIGTERM"
+        "--checkpoint", metavar="FILE", help="save the job there after each epoch and on SIGTERM"
     )
     parser.add_argument(
         "--checkpoint-steps",
         type=int,
         default=1000,
-        help="and after so many steps; default: %(default)s",
+        help="steps between further checkpoints; default: %(default)s",
     )
-    parser.add_argument("--resume", action="store_true", help="go on from FILE if it exists")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
+    parser.add_argument(
+        "--resume", action="store_true", help="resume from the checkpoint if it exists"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result there")
     values = vars(parser.parse_args(arguments))
     json_path: Path | None = values.pop("json")
     for name in ("recipe", "val_recipe"):
@@ -242,7 +244,7 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[TrainingOptions, Pa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job from the command line; returns the exit status."""
+    """Run the job from the command line and return its exit status."""
     return run_guarded("train", lambda: _run(arguments))
 
 
@@ -255,8 +257,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def run_process() -> int:
-    """Run the job as a whole process, in which ``feeder.process.program`` was first."""
-    # While it trains, Ctrl-C ends the job as an exception does: with a goodbye to the feeders.
+    """Run the job as a process that ``feeder.process.program`` has started."""
+    # During training Ctrl-C raises KeyboardInterrupt, so that the sessions are closed.
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGTERM, signal.SIG_DFL),

@@ -1,9 +1,9 @@
 """One model in training: steps, schedule, evaluation with exact counts.
 
-The recipe is the usual one for ImageNet: SGD with momentum, a learning rate in proportion to the
-global batch with a linear warm-up and a cosine decay per step, label smoothing, no weight decay on
-biases and norms, channels_last. On CUDA the forward pass runs in the loader's half precision
-(float16 with a scaled loss); on a CPU in float32, which is the fastest there.
+The training recipe is the usual one for ImageNet: SGD with momentum, a learning rate proportional
+to the global batch with a linear warm-up and a cosine decay per step, label smoothing, no weight
+decay on biases and norms, channels_last. On CUDA the forward pass runs in the loader's half
+precision (float16 with a scaled loss), on a CPU in float32, which is the fastest there.
 
 Losses stay on the device until an epoch ends or a line is due: reading one waits for the device.
 """
@@ -23,7 +23,7 @@ from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client.reference.resnet import MODELS
 
-BASE_BATCH: Final = 256  # the batch that a learning rate of 0.1 belongs to (Goyal et al. 2017)
+BASE_BATCH: Final = 256  # global batch for a learning rate of 0.1 (Goyal et al. 2017)
 LOG_EVERY_STEPS: Final = 50
 
 
@@ -37,7 +37,7 @@ class TrainingOptions:
     model: str = "resnet50"
     epochs: int = 90
     batch_size: int = 256  # of each rank
-    lr: float | None = None  # None: 0.1 for a global batch of 256, in proportion to it
+    lr: float | None = None  # None: 0.1 for a global batch of 256, proportional to it
     momentum: float = 0.9
     weight_decay: float = 5e-5
     label_smoothing: float = 0.1
@@ -47,20 +47,20 @@ class TrainingOptions:
     window: int = 4
     timeout_s: float = 60.0
     device: str | None = None
-    server_key: str | None = None  # where the feeder has keys: its public one, a file or its text
-    client_key: str | None = None  # and the file of this job's secret one
+    server_key: str | None = None  # where the feeder has keys: its public key, a file or its text
+    client_key: str | None = None  # and the file of this job's secret key
     recipe: dict[str, object] = field(default_factory=dict)  # further fields, for training
     val_recipe: dict[str, object] = field(default_factory=dict)  # and for evaluation
     checkpoint: str | None = None  # file
-    checkpoint_steps: int = 1000  # between two checkpoints; at each epoch's end there is one too
-    resume: bool = False  # go on from the checkpoint, where there is one
+    checkpoint_steps: int = 1000  # between checkpoints, beside the one at each epoch's end
+    resume: bool = False  # from the checkpoint, if it exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochResult:
-    """One epoch as this rank saw it; images are those of all ranks.
+    """One epoch as measured by this rank; images are those of all ranks.
 
-    Of an epoch that the job was resumed or stopped in, only the steps that this process took count.
+    If the job was resumed or stopped in this epoch, only the steps of this process count.
     """
 
     epoch: int
@@ -68,7 +68,7 @@ class EpochResult:
     images: int
     seconds: float
     images_per_s: float
-    wait_share: float  # of the time: waiting for the feeder
+    wait_share: float  # share of the time spent waiting for the feeder
     loss: float  # mean over the epoch
     lr: float
     val_images: int | None = None
@@ -77,21 +77,21 @@ class EpochResult:
     val_s: float | None = None
 
     def __str__(self) -> str:
-        """Say it in one line for people."""
+        """Return the result as one line for the log."""
         line = (
             f"epoch {self.epoch}: loss {self.loss:.3f}, {self.images_per_s:,.0f} images/s, "
             f"waited for data {self.wait_share:.0%} of {self.seconds:.1f} s, lr {self.lr:.4f}"
         )
         if self.val_images and self.val_correct is not None:
             line += (
-                f", {self.val_correct:,} of {self.val_images:,} right "
+                f", {self.val_correct:,} of {self.val_images:,} correct "
                 f"({self.val_correct / self.val_images:.1%})"
             )
         return line
 
 
 class StepHook(Protocol):
-    """What a job does around each step."""
+    """Called before and after each step."""
 
     def begin(self) -> None:
         """Prepare, before the step's work."""
@@ -137,7 +137,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a job needs to go on; the same in every rank, for any number of them."""
+        """Return the state that resumes the job: equal in all ranks, for any number of them."""
         return {
             "name": self.options.model,
             "model": self._plain_model.state_dict(),
@@ -148,7 +148,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken; ConfigError when it is of another model or job."""
+        """Resume at ``state``; ConfigError when it is of another model or job."""
         try:
             if state["name"] != self.options.model:
                 raise ConfigError(
@@ -166,11 +166,11 @@ class Trainer:
             raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
 
     def _check_optimiser(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError where loading ``state`` would silently replace an option."""
+        """Raise ConfigError if loading ``state`` would silently override an option."""
         names = {"initial_lr": "lr", "momentum": "momentum", "weight_decay": "weight_decay"}
         for saved, here in zip(state["param_groups"], self.optimiser.param_groups, strict=True):
             for key, name in names.items():
-                # Close is equal: the default lr is a product, rounded for its number of ranks.
+                # isclose: the default lr is a product, rounded differently by number of ranks.
                 if not math.isclose(saved[key], here[key]):
                     raise ConfigError(
                         f"the checkpoint is of {name} {saved[key]}, this job has {here[key]}: "
@@ -183,11 +183,11 @@ class Trainer:
         losses: list[float],
         report: Callable[[str], None],
         on_batch: Callable[[Batch], None] | None,
-        around_step: StepHook | None = None,
+        step_hook: StepHook | None = None,
     ) -> EpochResult:
-        """Take every step that is left of an epoch; appends each step's loss to ``losses``.
+        """Take the remaining steps of an epoch; append each step's loss to ``losses``.
 
-        ``around_step`` may end it earlier.
+        ``step_hook`` may end the epoch early.
         """
         self.model.train()
         self.loader.set_epoch(epoch)
@@ -196,8 +196,8 @@ class Trainer:
         on_device: list[torch.Tensor] = []
         first_step = int(self.loader.state_dict()["step"])
         for step, batch in enumerate(self.loader, first_step):
-            if around_step is not None:
-                around_step.begin()
+            if step_hook is not None:
+                step_hook.begin()
             if on_batch is not None:
                 on_batch(batch)
             on_device.append(self._step(batch))
@@ -208,7 +208,7 @@ class Trainer:
                     f"  epoch {epoch}, step {step + 1} of {len(self.loader)}: loss {loss:.3f}, "
                     f"{rate * self.loader.world_size:,.0f} images/s"
                 )
-            if around_step is not None and around_step.end(step):
+            if step_hook is not None and step_hook.end(step):
                 break
         epoch_losses = torch.stack(on_device).tolist()
         seconds = time.monotonic() - start_s
@@ -238,7 +238,7 @@ class Trainer:
         return loss.detach()
 
     def evaluate(self, loader: FeederLoader, trained: EpochResult) -> EpochResult:
-        """Return the epoch's result with counts over the whole evaluation set, of all ranks."""
+        """Return ``trained`` with counts over the whole evaluation set and all ranks."""
         self.model.eval()
         start_s = time.monotonic()
         accuracy = Accuracy(loader.samples, self.device)
@@ -258,7 +258,7 @@ class Trainer:
 
 
 def lr_factor(step: int, warmup_steps: float, steps: int) -> float:
-    """Return the share of the full learning rate: up linearly, then down as a cosine."""
+    """Return the share of the full learning rate: linear warm-up, then cosine decay."""
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     progress = (step - warmup_steps) / max(1.0, steps - warmup_steps)
@@ -268,7 +268,7 @@ def lr_factor(step: int, warmup_steps: float, steps: int) -> float:
 def _parameter_groups(
     model: nn.Module, weight_decay: float
 ) -> list[dict[str, float | list[nn.Parameter]]]:
-    """Decay matrices and kernels; biases and norms (vectors) stay as they are."""
+    """Return groups with weight decay (matrices, kernels) and without (biases, norms)."""
     kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     return [

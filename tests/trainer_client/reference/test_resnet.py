@@ -1,4 +1,4 @@
-"""ResNet-50 with a stem of four channels, and its small relative."""
+"""ResNet-50 with a stem of four channels, and the small model."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch import nn
 
 from trainer_client.reference.resnet import MODELS, Bottleneck, ResNet, resnet50, resnet_small
 
-torch.set_num_threads(1)  # models this small only lose by sharing the work
-PARAMETERS_OF_THREE_CHANNELS = 25_557_032  # as every ResNet-50 for ImageNet has
+torch.set_num_threads(1)  # more threads only slow down models this small
+PARAMETERS_OF_THREE_CHANNELS = 25_557_032  # of every ResNet-50 for ImageNet
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -18,7 +18,7 @@ def three_channel_resnet(width: int = 64) -> ResNet:
     torch.manual_seed(3)
     model = ResNet(Bottleneck, (3, 4, 6, 3), num_classes=1000, channels=3, width=width)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):  # as trained ones are: no block is the identity
+        if isinstance(module, nn.BatchNorm2d):  # as if trained: no block is the identity
             nn.init.uniform_(module.weight, 0.5, 1.5)
             nn.init.normal_(module.bias, std=0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
@@ -30,7 +30,7 @@ def test_resnet50_has_the_parameters_of_a_resnet50_and_the_fourth_channels() -> 
     assert count_parameters(resnet50()) == PARAMETERS_OF_THREE_CHANNELS + 64 * 7 * 7
 
 
-def test_names_are_torchvisions() -> None:
+def test_parameter_names_are_torchvisions() -> None:
     names = list(resnet50().state_dict())
     assert len(names) == 320
     for name in (
@@ -52,7 +52,7 @@ def test_a_checkpoint_for_three_channels_loads_and_gives_the_same_outputs() -> N
     checkpoint = plain.state_dict()
     model = resnet50().eval()
     model.load_state_dict(checkpoint)
-    assert checkpoint["conv1.weight"].shape == (64, 3, 7, 7), "the caller's dict stays as it was"
+    assert checkpoint["conv1.weight"].shape == (64, 3, 7, 7), "loading changed the caller's dict"
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         padded = nn.functional.pad(images, (0, 0, 0, 0, 0, 1))
@@ -70,7 +70,7 @@ def test_a_checkpoint_for_three_channels_loads_inside_another_module() -> None:
     assert not stem[:, 3].any()
 
 
-def test_its_own_checkpoints_load() -> None:
+def test_a_checkpoint_for_four_channels_loads() -> None:
     state = resnet_small(3).state_dict()
     state["conv1.weight"] += 1
     model = resnet_small(3)
@@ -86,14 +86,18 @@ def test_a_checkpoint_with_another_stem_is_refused() -> None:
 
 
 def test_the_stride_is_in_the_bottlenecks_3x3_convolution() -> None:
-    for name, module in resnet50().named_modules():
-        if isinstance(module, Bottleneck):
-            first = name in ("layer2.0", "layer3.0", "layer4.0")
-            strides = [c.stride for c in (module.conv1, module.conv2, module.conv3)]
-            assert strides == [(1, 1), (2, 2) if first else (1, 1), (1, 1)]
+    blocks = {
+        name: [conv.stride for conv in (module.conv1, module.conv2, module.conv3)]
+        for name, module in resnet50().named_modules()
+        if isinstance(module, Bottleneck)
+    }
+    assert len(blocks) == 16
+    for name, strides in blocks.items():
+        first = name in ("layer2.0", "layer3.0", "layer4.0")
+        assert strides == [(1, 1), (2, 2) if first else (1, 1), (1, 1)]
 
 
-def test_every_block_begins_as_the_identity_and_the_fourth_channel_unused() -> None:
+def test_every_block_begins_as_the_identity_and_ignores_the_fourth_channel() -> None:
     model = resnet50()
     gains = [block.bn3.weight for block in model.modules() if isinstance(block, Bottleneck)]
     assert len(gains) == 16
@@ -103,7 +107,7 @@ def test_every_block_begins_as_the_identity_and_the_fourth_channel_unused() -> N
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_run_on_batches_as_the_loader_gives_them(name: str) -> None:
+def test_models_run_on_the_loaders_batches(name: str) -> None:
     model = MODELS[name](7).to(memory_format=torch.channels_last).eval()
     images = torch.zeros(2, 4, 64, 64).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The reference job: its arithmetic, and whole runs against a made-up node."""
+"""The reference job: its arithmetic, and whole runs against a fake node."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from trainer_client.reference.train import _choose_device
 from trainer_client.reference.trainer import _parameter_groups, lr_factor
 from trainer_client.train import TrainingOptions, main, train
 
-torch.set_num_threads(1)  # models this small only lose by sharing the work
+torch.set_num_threads(1)  # more threads only slow down models this small
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = 97
 
@@ -68,7 +68,7 @@ def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
     assert lr_factor(25, 4, 20) == 0.0
 
 
-def test_without_a_warm_up_the_learning_rate_begins_in_full() -> None:
+def test_without_a_warm_up_the_learning_rate_starts_at_its_maximum() -> None:
     assert lr_factor(0, 0, 10) == 1.0
 
 
@@ -108,11 +108,11 @@ def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
     assert result.loader.first_batch_s is not None
     assert lines[0].startswith("small on cpu, 1 x 16 images a step, 6 steps an epoch, 97 images")
     assert lines[1].startswith("epoch 0: loss ")
-    assert "of 97 right" in lines[1]
+    assert "of 97 correct" in lines[1]
     assert node.problems == []
 
 
-def test_the_same_seed_trains_the_same(node: FakeNode) -> None:
+def test_the_same_seed_gives_the_same_losses(node: FakeNode) -> None:
     first = train(make_options(node), report=lambda line: None)
     second = train(make_options(node), report=lambda line: None)
     other = train(make_options(node, seed=1), report=lambda line: None)
@@ -120,10 +120,13 @@ def test_the_same_seed_trains_the_same(node: FakeNode) -> None:
     assert first.losses != pytest.approx(other.losses, rel=1e-3)
 
 
-def test_evaluation_leaves_the_training_order_alone(node: FakeNode) -> None:
+def test_evaluation_does_not_disturb_the_training_order(node: FakeNode) -> None:
     train(make_options(node, val_dataset="val"), report=lambda line: None)
-    wanted = {key[0] for m in node.heard if isinstance(m, Request) for key in m.want}
-    assert wanted <= {0, 1, 2}
+    requests = [message for message in node.heard if isinstance(message, Request)]
+    training = min(request.session for request in requests)
+    wanted = [key for request in requests if request.session == training for key in request.want]
+    assert wanted[:12] == [(epoch, index) for epoch in range(2) for index in range(6)]
+    assert {epoch for epoch, _ in wanted[12:]} <= {2}, "only the next epoch is prefetched"
 
 
 def test_an_unknown_model_is_refused() -> None:
@@ -145,7 +148,7 @@ def test_the_command_writes_its_result_as_json(
     assert "epoch 0: loss" in capsys.readouterr().out
 
 
-def test_the_command_hands_on_fields_of_the_recipe(
+def test_the_command_passes_on_fields_of_the_recipe(
     node: FakeNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = ["auto_augment=trivial-augment-wide", "erasing_probability=0.1"]
@@ -163,32 +166,32 @@ def test_the_command_hands_on_fields_of_the_recipe(
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
-        ("--lr -1", "lr must be a number from 0 on, got -1.0"),
-        ("--lr nan", "lr must be a number from 0 on, got nan"),
-        ("--momentum -0.5", "momentum must be a number from 0 on, got -0.5"),
-        ("--weight-decay inf", "weight_decay must be a number from 0 on, got inf"),
-        ("--warmup-epochs -5", "warmup_epochs must be a number from 0 on, got -5.0"),
-        ("--epochs -1", "epochs must be a number from 0 on, got -1"),
+        ("--lr -1", "lr must be a finite number, 0 or more, got -1.0"),
+        ("--lr nan", "lr must be a finite number, 0 or more, got nan"),
+        ("--momentum -0.5", "momentum must be a finite number, 0 or more, got -0.5"),
+        ("--weight-decay inf", "weight_decay must be a finite number, 0 or more, got inf"),
+        ("--warmup-epochs -5", "warmup_epochs must be a finite number, 0 or more, got -5.0"),
+        ("--epochs -1", "epochs must be a finite number, 0 or more, got -1"),
         ("--label-smoothing 2", "label_smoothing must be a number 0 .. 1, got 2.0"),
         ("--device gpu", "device 'gpu' cannot be used here ("),
         ("--device cuda:99", "device 'cuda:99' cannot be used here ("),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_in_one_line(
-    options: str, complaint: str, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_is_refused_in_one_line(
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["tcp://127.0.0.1:9", "--dataset", "x", "--device", "cpu"]
     arguments += ["--timeout-s", "0.3", *options.split()]
     assert main(arguments) == ConfigError.exit_status
     error = capsys.readouterr().err
-    assert error.startswith(f"train: error: {complaint}")
+    assert error.startswith(f"train: error: {message}")
     assert error.count("\n") == 1
 
 
 def test_cuda_is_the_device_of_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.empty", lambda *size, device: None)  # there is one, and it works
+    monkeypatch.setattr("torch.empty", lambda *size, device: None)  # any device works
     assert _choose_device("cuda") == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert _choose_device("cuda") == torch.device("cuda", 3)
@@ -226,7 +229,7 @@ def test_the_command_trains_from_a_feeder_with_keys(
     assert "epoch 0: loss" in capsys.readouterr().out
 
 
-def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_absent_daemon_is_one_line_and_its_status(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["tcp://127.0.0.1:9", "--dataset", "x", "--timeout-s", "0.3", "--device", "cpu"]
     assert main(arguments) == PeerError.exit_status
     error = capsys.readouterr().err
@@ -234,7 +237,7 @@ def test_nobody_there_is_one_line_and_the_right_status(capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
-def test_a_daemon_that_goes_ends_the_job_with_one_line(node: FakeNode) -> None:
+def test_a_missing_batch_ends_the_job_with_its_name(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] > 2 else messages
     with pytest.raises(PeerError, match="no batch 3 of epoch 0 from tcp://"):
         train(make_options(node, timeout_s=3.0), report=lambda line: None)
@@ -261,7 +264,7 @@ def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
         finally:
             job.kill()
     assert (job.returncode, error) == (130, "train: interrupted\n")
-    node.wait_until(lambda: node.count(Bye), "no goodbye")
+    node.wait_until(lambda: node.count(Bye), "no Bye")
 
 
 @pytest.mark.slow
@@ -279,7 +282,7 @@ def test_two_ranks_share_an_epoch_and_count_the_evaluation_once(
             job.kill()
     assert job.returncode == 0, error
     assert "small on cpu, 2 x 16 images a step, 3 steps an epoch" in output
-    assert output.count("epoch 0: loss") == 1, "one rank speaks"
+    assert output.count("epoch 0: loss") == 1, "only rank 0 reports"
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["epochs"][0]["val_images"] == SAMPLES
     assert result["epochs"][0]["images"] == 96

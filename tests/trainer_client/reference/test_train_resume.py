@@ -48,7 +48,7 @@ def node() -> Iterator[FakeNode]:
 
 
 class Job:
-    """A job of one or two ranks, each of which logs what it trains on."""
+    """A job of one or two ranks, each of which logs the samples of its steps."""
 
     def __init__(self, node: FakeNode, folder: Path, name: str, *, ranks: int) -> None:
         fields = {
@@ -88,7 +88,7 @@ class Job:
 
     def steps(self) -> list[tuple[Step, list[int]]]:
         """Each step that every rank has begun, with the samples of all ranks in order."""
-        logs = [[*map(json.loads, _whole_lines(log))] for log in self.logs]
+        logs = [[*map(json.loads, _complete_lines(log))] for log in self.logs]
         steps = []
         for shares in zip(*logs, strict=False):
             assert len({(epoch, step) for epoch, step, _ in shares}) == 1
@@ -97,7 +97,7 @@ class Job:
         return steps
 
     def wait_for(self, step: Step) -> None:
-        """Wait until every rank is at a step."""
+        """Wait until every rank has begun a step."""
         wait_until(
             lambda: step in [at for at, _ in self.steps()] or not self.is_alive(), f"{step} begins"
         )
@@ -107,12 +107,12 @@ class Job:
         return all(process.poll() is None for process in self.processes)
 
 
-def _whole_lines(log: Path) -> list[str]:
+def _complete_lines(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Record:
-    """What the job trained on in this process."""
+    """The samples of each step of the job in this process."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[Step, list[int]]] = []
@@ -122,7 +122,7 @@ class Record:
 
 
 def check_steps(node: FakeNode, steps: list[tuple[Step, list[int]]], first: Step) -> None:
-    """Compare with the order of the job's first run, without a gap from ``first`` on."""
+    """Compare with the order of the job's first run, from ``first`` on without a gap."""
     recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
     start = first[0] * STEPS + first[1]
     assert steps
@@ -132,14 +132,14 @@ def check_steps(node: FakeNode, steps: list[tuple[Step, list[int]]], first: Step
         assert ids == recipe.plan_epoch(node.layout, seed=0, epoch=epoch).samples(step).tolist()
 
 
-def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
+def test_killed_and_stopped_jobs_resume_with_the_same_samples_on_other_ranks(
     node: FakeNode, tmp_path: Path
 ) -> None:
     path = tmp_path / "job.pt"
     node.script = lambda key, messages: [] if key == (1, 3) else messages
     with Job(node, tmp_path, "killed", ranks=1) as killed:
         killed.wait_for((1, 2))
-        wait_until(lambda: position(path) == (1, 2), "the step is saved")
+        wait_until(lambda: position(path) == (1, 2), "the checkpoint of the step")
     check_steps(node, killed.steps(), (0, 0))
 
     node.script = lambda key, messages: messages
@@ -155,14 +155,14 @@ def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
 
     with Job(node, tmp_path, "stopped", ranks=2) as stopped:
         stopped.wait_for((3, 1))
-        stopped.processes[1].send_signal(signal.SIGTERM)  # the other one must hear of it
-        said = [process.communicate(timeout=DEADLINE_S) for process in stopped.processes]
-    assert [process.returncode for process in stopped.processes] == [0, 0], said
+        stopped.processes[1].send_signal(signal.SIGTERM)  # must stop the other one, too
+        outputs = [process.communicate(timeout=DEADLINE_S) for process in stopped.processes]
+    assert [process.returncode for process in stopped.processes] == [0, 0], outputs
     check_steps(node, stopped.steps(), (1, 2))
     epoch, step = stopped.steps()[-1][0]
     after = divmod(epoch * STEPS + step + 1, STEPS)
     assert position(path) == after
-    assert f"stopped by SIGTERM, step {after[1]} of epoch {after[0]} comes next" in said[0][0]
+    assert f"stopped by SIGTERM, step {after[1]} of epoch {after[0]} comes next" in outputs[0][0]
 
     joined = Record()
     options["epochs"] = after[0] + 2
@@ -172,7 +172,7 @@ def test_killed_and_stopped_jobs_go_on_with_the_same_samples_on_other_ranks(
 
 
 class OtherRank:
-    """What all_reduce sees of another rank: its values, larger ones count."""
+    """Another rank in an all_reduce with MAX."""
 
     def __init__(self, *values: int) -> None:
         self.values = torch.tensor(values)
@@ -186,7 +186,7 @@ class OtherRank:
         self.is_over = True
 
 
-def test_ranks_that_do_not_go_on_at_the_same_step_are_told(
+def test_ranks_that_would_resume_at_different_steps_are_an_error(
     node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = make_options(node, epochs=1, checkpoint=str(tmp_path / "job.pt"), resume=True)
@@ -196,11 +196,11 @@ def test_ranks_that_do_not_go_on_at_the_same_step_are_told(
         node.endpoint, dataset="train", batch_size=16, image_size=32, device="cpu"
     ) as loader:
         trainer = Trainer(options, loader, torch.device("cpu"))
-        loader.world_size = 2  # as far as the saver knows
+        loader.world_size = 2  # for the saver only
         saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
         monkeypatch.setattr("torch.distributed.all_reduce", OtherRank(0, 0).all_reduce)
         loader.world_size = 1
-        with pytest.raises(ConfigError, match="rank 1 would go on at step 0 of epoch 1, another"):
+        with pytest.raises(ConfigError, match="rank 1 would resume at step 0 of epoch 1, another"):
             saver.resume()
 
 
@@ -210,7 +210,7 @@ def test_another_ranks_vote_stops_this_one_too(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("torch.distributed.all_reduce", other.all_reduce)
         vote = StopVote(object())  # type: ignore[arg-type]
         vote.begin()
-        assert not other.is_over, "nobody waits before the step is computed"
+        assert not other.is_over, "the vote must not wait before the step is computed"
         assert vote.end() is bool(vote_of_other)
         assert other.is_over
 
@@ -222,9 +222,11 @@ def position(path: Path) -> Step | None:
     return state["epoch"], state["step"]
 
 
-def test_a_resumed_job_learns_what_the_undisturbed_one_does(node: FakeNode, tmp_path: Path) -> None:
+def test_a_resumed_job_has_the_losses_of_an_uninterrupted_one(
+    node: FakeNode, tmp_path: Path
+) -> None:
     options = {"checkpoint": str(tmp_path / "job.pt"), "resume": True, "val_dataset": "val"}
-    whole = train(make_options(node, epochs=2), report=lambda line: None)
+    uninterrupted = train(make_options(node, epochs=2), report=lambda line: None)
 
     class Stopped(Exception):  # noqa: N818 -- no error of the job's
         pass
@@ -237,11 +239,11 @@ def test_a_resumed_job_learns_what_the_undisturbed_one_does(node: FakeNode, tmp_
     with pytest.raises(Stopped):
         train(make_options(node, **options), report=lambda line: None, on_batch=stop)
     rest = train(make_options(node, **options), report=lambda line: None)
-    assert rest.losses == pytest.approx(whole.losses[STEPS + 3 :], rel=1e-3)
-    assert rest.epochs[0].lr == whole.epochs[1].lr
+    assert rest.losses == pytest.approx(uninterrupted.losses[STEPS + 3 :], rel=1e-3)
+    assert rest.epochs[0].lr == uninterrupted.epochs[1].lr
     assert rest.epochs[0].val_images == SAMPLES
     done = train(make_options(node, **options), report=lambda line: None)
-    assert (done.losses, done.epochs) == ([], []), "nothing is left to do"
+    assert (done.losses, done.epochs) == ([], []), "a finished job trained again"
 
 
 def test_an_epoch_is_saved_with_its_evaluation_not_before(
@@ -272,7 +274,7 @@ def test_sigterm_in_one_process_saves_and_ends_with_status_0(
     result = train(options, report=lambda line: None, on_batch=terminate)
     assert signal.getsignal(signal.SIGTERM) is before
     assert result.was_stopped
-    assert position(path) in ((0, 3), (0, 4)), "the vote was in, or came with the next step"
+    assert position(path) == (0, 4), "the next step's vote stops the job"
     assert main(command_line(node, "--checkpoint", str(path), "--resume")) == 0
     assert f"resumed from {path}, step " in capsys.readouterr().out
     assert position(path) == (1, 0)
@@ -299,13 +301,13 @@ def test_sigterm_during_an_evaluation_stops_after_it(
 def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) -> None:
     path = tmp_path / "job.pt"
     train(make_options(node, epochs=1, checkpoint=str(path)), report=lambda line: None)
-    for changes, complaint in (
+    for changes, message in (
         ({"model": "resnet50"}, "is of model 'small', this job trains 'resnet50': pass --model"),
         ({"batch_size": 8}, "global batch of 16, .*: pass batch_size=16"),
         ({"seed": 4}, "of seed 0, this loader has 4"),
     ):
         options = make_options(node, checkpoint=str(path), resume=True, **changes)
-        with pytest.raises(ConfigError, match=complaint):
+        with pytest.raises(ConfigError, match=message):
             train(options, report=lambda line: None)
     content = load_checkpoint(path)
     del content["optimiser"]
@@ -314,26 +316,24 @@ def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) 
         train(make_options(node, checkpoint=str(path), resume=True), report=lambda line: None)
 
 
-def test_resuming_without_a_checkpoint_says_so_and_begins_anew(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_resuming_without_a_checkpoint_starts_from_scratch(node: FakeNode, tmp_path: Path) -> None:
     lines: list[str] = []
     options = {"epochs": 1, "checkpoint": str(tmp_path / "none"), "resume": True}
     train(make_options(node, **options), report=lines.append)
-    assert lines[1] == f"no checkpoint {tmp_path / 'none'} yet: beginning anew"
+    assert lines[1] == f"no checkpoint {tmp_path / 'none'} yet: starting from scratch"
     with pytest.raises(ConfigError, match="--resume needs --checkpoint"):
         train(make_options(node, resume=True), report=lines.append)
     with pytest.raises(ConfigError, match="checkpoint_steps must be 1 or more, got 0"):
         train(make_options(node, **options, checkpoint_steps=0), report=lines.append)
 
 
-def test_a_checkpoint_that_could_never_be_written_is_refused_before_training(
+def test_a_checkpoint_path_that_cannot_be_written_is_refused_before_training(
     node: FakeNode, tmp_path: Path
 ) -> None:
     for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), "", "x" * 300):
         record = Record()
         options = make_options(node, checkpoint=name, resume=True)
-        with pytest.raises(ConfigError, match="checkpoint must name a file in a folder that is"):
+        with pytest.raises(ConfigError, match="checkpoint must name a file in an existing"):
             train(options, report=lambda line: None, on_batch=record.note)
         assert record.steps == []
 
@@ -349,7 +349,7 @@ def test_an_option_that_the_checkpoint_would_override_is_refused(
         train(options, report=lambda line: None)
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "job.pt"
     save_checkpoint(path, {"step": 1})
     with pytest.raises(ResourceError, match=r"cannot write the checkpoint .*: make room"):
@@ -367,7 +367,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Pat
     assert [each.name for each in tmp_path.iterdir()] == ["job.pt"]
 
 
-def test_checkpoints_come_every_so_many_steps_of_the_job_and_after_epochs(
+def test_checkpoints_come_every_checkpoint_steps_and_after_epochs(
     node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[Step] = []
@@ -381,7 +381,7 @@ def test_checkpoints_come_every_so_many_steps_of_the_job_and_after_epochs(
     assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]
 
 
-def test_a_checkpoint_is_on_disk_before_it_has_its_name(
+def test_a_checkpoint_is_synced_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, done = tmp_path / "job.pt", []
@@ -400,12 +400,12 @@ def test_a_checkpoint_is_on_disk_before_it_has_its_name(
 @pytest.mark.parametrize(
     "damage", ["empty", "garbage", "cut", "bit", "method", "folder", "version"]
 )
-def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+def test_invalid_checkpoints_are_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "job.pt"
     save_checkpoint(path, {"step": torch.ones(1000)})
     whole = path.read_bytes()
     bit = whole.replace(torch.ones(2).numpy().tobytes(), torch.tensor([1.0, 2]).numpy().tobytes())
-    # Of the record's entry in zip's directory: how it is compressed, and if it is a folder.
+    # In the record's entry of zip's directory: the compression method and the folder attribute.
     entry = whole.rindex(b"PK\1\2", 0, whole.rindex(b"archive/data/0"))
     method, folder = bytearray(whole), bytearray(whole)
     method[entry + 10] = 8
