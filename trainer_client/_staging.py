@@ -34,7 +34,7 @@ class CopyEvent(Protocol):
 
 
 class CopiesInFlight:
-    """Buffers whose copy to the device may still be reading them, oldest first."""
+    """Buffers with a copy to the device in flight, oldest first."""
 
     def __init__(self) -> None:
         self._copies: deque[tuple[CopyEvent, int, HostTensors | None]] = deque()
@@ -153,7 +153,7 @@ class CudaStage:
             return self._normaliser(pixels), labels
 
     def reclaim(self) -> list[int]:
-        """Return the buffers whose copies are done, waiting when the host is too far ahead."""
+        """Return the buffers with finished copies; waits when the host is too far ahead."""
         return self._copies.reclaim()
 
     def finish(self) -> list[int]:
