@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Shared fixtures and settings of all tests."""
 
 import signal
 from pathlib import Path
@@ -8,29 +8,29 @@ from hypothesis import HealthCheck, settings
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
 
-# A shell ignores SIGINT in what it runs in the background, and all that tests start would inherit
-# that: there, an interrupt would be no interrupt. Whoever handles it is left alone.
+# A shell starts background jobs with SIGINT ignored, and child processes would inherit that: tests
+# that interrupt them would hang. A handler that is already installed stays.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The same examples in every run, however slow the machine: a run that fails says something about
-# the change, and not about luck. `--hypothesis-profile default` draws others.
+# The same examples in every run, however slow the machine, so that a failure points to the change
+# under test. `--hypothesis-profile default` draws random ones.
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
 
 
-@pytest.hookimpl(tryfirst=True)  # before a shuffle
+@pytest.hookimpl(tryfirst=True)  # before a random order is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that mostly wait, so that others have the processors meanwhile."""
+    """Run the tests that mostly wait first: the others use the processors in the meantime."""
     items.sort(key=lambda item: "faults" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")
 def imagenet_sample() -> Path:
-    """The folder of 201 real ImageNet JPEGs beside the checkout; skips where it is missing."""
+    """The folder of 201 real ImageNet JPEGs beside the checkout; skips if it is missing."""
     if not _SAMPLE.is_dir():
         pytest.skip(f"the ImageNet sample is not at {_SAMPLE.name} beside the checkout (../shared)")
     return _SAMPLE

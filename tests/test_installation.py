@@ -1,4 +1,4 @@
-"""What the wheel and the source archive hold, and commands in environments that lack something."""
+"""Contents of the wheel and the source archive; commands where a library is missing."""
 
 import os
 import shutil
@@ -12,28 +12,29 @@ from pathlib import Path
 
 import pytest
 
+import trainer_client
 from tests.support.sources import REPOSITORY
 
 BASE = ("numpy", "numpy.libs", "zmq", "pyzmq.libs", "msgspec")
 DECODING = ("PIL", "turbojpeg.py", "psutil", "xxhash")
 
 
-def run(*command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [*map(str, command)],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**environment, **more},
+        env={**environment, **variables},
     )
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A git checkout of the files as they are here."""
+    """A git checkout of this working tree's tracked files."""
     if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
-        pytest.skip("this is no git checkout: what an archive holds is asked of git")
+        pytest.skip("not a git checkout: the archive's contents are compared with git's list")
     folder = tmp_path_factory.mktemp("checkout")
     listed = run("git", "-C", REPOSITORY, "ls-files", "-z").stdout.split("\0")
     for name in filter(None, listed):
@@ -44,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for arguments in (
         ("init", "--quiet"),
         ("add", "--all"),
-        (*author, "commit", "-qm", "as it is"),
+        (*author, "commit", "-qm", "snapshot"),
     ):
         done = run("git", "-C", folder, *arguments)
         assert done.returncode == 0, done.stderr
@@ -52,7 +53,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(kind: str, checkout: Path, folder: Path, **environment: str) -> Path:
-    """Have setuptools build a ``wheel`` or an ``sdist``, as pip does; return the archive."""
+    """Build a ``wheel`` or an ``sdist`` with setuptools, as pip does; return the archive."""
     code = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
     made = run("env", "-C", checkout, sys.executable, "-c", code, **environment)
     assert made.returncode == 0, made.stderr
@@ -62,12 +63,12 @@ def build(kind: str, checkout: Path, folder: Path, **environment: str) -> Path:
 
 @pytest.fixture(scope="module")
 def bare_wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as built without a compiler."""
+    """The wheel, built without a compiler."""
     return build("wheel", checkout, tmp_path_factory.mktemp("wheel"), CC="/bin/false")
 
 
 def environment_with(wheel: Path, folder: Path, libraries: tuple[str, ...]) -> Path:
-    """Make a virtual environment of the wheel and some of the libraries here; return its bin."""
+    """Create a virtual environment of the wheel and links to ``libraries``; return its bin."""
     venv.create(folder, symlinks=True)
     packages = (
         folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -77,7 +78,7 @@ def environment_with(wheel: Path, folder: Path, libraries: tuple[str, ...]) -> P
     assert numpy.origin is not None
     for name in libraries:
         source = Path(numpy.origin).parents[1] / name
-        if source.exists():  # not all wheels bring libraries of their own
+        if source.exists():  # not every wheel bundles libraries
             (packages / name).symlink_to(source)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python")
     installed = run(*pip, folder / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
@@ -90,7 +91,7 @@ def base(bare_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment_with(bare_wheel, tmp_path_factory.mktemp("base"), BASE)
 
 
-def test_a_wheel_is_built_without_a_compiler_and_holds_all_but_sources_in_c(
+def test_wheel_built_without_a_compiler_has_everything_but_c_sources(
     bare_wheel: Path,
 ) -> None:
     names = set(zipfile.ZipFile(bare_wheel).namelist())
@@ -107,10 +108,10 @@ def test_a_wheel_is_built_without_a_compiler_and_holds_all_but_sources_in_c(
     }
 
 
-def test_a_wheel_that_is_built_with_a_compiler_has_the_part_in_c_and_no_sources(
+def test_wheel_built_with_a_compiler_has_the_extension_and_no_c_sources(
     checkout: Path, tmp_path: Path
 ) -> None:
-    compiler = tmp_path / "cc"  # one that makes its files, and leaves them empty
+    compiler = tmp_path / "cc"  # a stub that creates empty output files
     compiler.write_text(
         '#!/bin/sh\nfor word; do [ "$last" = -o ] && : >"$word"; last=$word; done\n'
     )
@@ -123,14 +124,14 @@ def test_a_wheel_that_is_built_with_a_compiler_has_the_part_in_c_and_no_sources(
     assert [name for name in names if name.endswith((".c", ".h"))] == []
 
 
-def test_the_source_archive_holds_all_that_git_does(checkout: Path, tmp_path: Path) -> None:
+def test_source_archive_has_every_tracked_file(checkout: Path, tmp_path: Path) -> None:
     listed = run("git", "-C", checkout, "ls-files", "-z").stdout.split("\0")
     with tarfile.open(build("sdist", checkout, tmp_path)) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {*listed} - held == set()
 
 
-def test_the_engine_loads_in_an_environment_without_torch_and_decoders(base: Path) -> None:
+def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
     code = """
         import importlib, pkgutil, sys
         import feeder.client
@@ -167,7 +168,7 @@ def test_the_engine_loads_in_an_environment_without_torch_and_decoders(base: Pat
         ("python -m trainer_client.train tcp://127.0.0.1:1 --dataset d", "torch", "client"),
     ],
 )
-def test_commands_say_in_one_line_which_library_is_missing(
+def test_commands_name_a_missing_library_in_one_line(
     base: Path, tmp_path: Path, command: str, library: str, extra: str
 ) -> None:
     name, *arguments = command.split()
@@ -179,7 +180,7 @@ def test_commands_say_in_one_line_which_library_is_missing(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_commands_of_clients_need_no_extra(base: Path, tmp_path: Path) -> None:
+def test_client_commands_need_no_extra(base: Path, tmp_path: Path) -> None:
     answer = run(base / "feeder", "keygen", tmp_path / "key")
     assert (answer.returncode, answer.stderr) == (0, "")
     keys = ("--server-key", tmp_path / "key.pub", "--client-key", tmp_path / "none")
@@ -188,7 +189,7 @@ def test_commands_of_clients_need_no_extra(base: Path, tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
 
 
-def test_a_daemon_without_its_part_in_c_says_so_in_one_line(
+def test_daemon_without_its_extension_fails_in_one_line(
     bare_wheel: Path, tmp_path: Path
 ) -> None:
     scripts = environment_with(bare_wheel, tmp_path / "venv", (*BASE, *DECODING))
@@ -205,9 +206,8 @@ def test_a_daemon_without_its_part_in_c_says_so_in_one_line(
         assert (answer.returncode, answer.stderr.count("\n")) == (4, 1), answer.stderr
 
 
-def test_the_public_names_of_the_client_are_there() -> None:
-    trainer_client = pytest.importorskip("trainer_client")
-    pytest.importorskip("torch")
+def test_every_public_name_of_the_client_resolves() -> None:
+    assert {"Batch", "FeederLoader", "PeerError"} <= {*trainer_client.__all__}
     for name in trainer_client.__all__:
-        assert getattr(trainer_client, name) is not None
+        assert hasattr(trainer_client, name), name
     assert trainer_client.PeerError.__module__ == "feeder.errors"

@@ -1,4 +1,4 @@
-"""`make setup` builds Pillow-SIMD again where an existing checkout has another than it should."""
+"""`make setup` rebuilds Pillow-SIMD in a checkout whose build is stale, missing or overwritten."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ BUILDS = "--force-reinstall --no-deps --no-cache-dir --no-binary pillow-simd"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout that is set up, as far as make looks."""
+    """A checkout that make considers set up, by its files and their times."""
     if shutil.which("make") is None:
         pytest.skip("make is missing: apt-get install make")
     (tmp_path / ".ci").mkdir()
@@ -40,16 +40,16 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def would_run(checkout: Path) -> str:
-    """Return the commands that ``make setup`` would run there."""
+    """Return the commands that ``make setup`` would run."""
     command = ["make", "--dry-run", "--no-print-directory", "setup"]
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_is_set_up_stays(checkout: Path) -> None:
+def test_setup_does_nothing_when_up_to_date(checkout: Path) -> None:
     assert "pip" not in would_run(checkout)
 
 
-def test_another_list_of_system_packages_builds_it_again_past_pips_cache(checkout: Path) -> None:
+def test_changed_system_packages_force_a_rebuild_without_pips_cache(checkout: Path) -> None:
     later_s = (checkout / ".venv" / ".project").stat().st_mtime + 1
     os.utime(checkout / ".ci" / "system-packages", (later_s, later_s))
     commands = would_run(checkout)
@@ -59,18 +59,18 @@ def test_another_list_of_system_packages_builds_it_again_past_pips_cache(checkou
     assert commands.index(BUILDS) < commands.index("--editable")
 
 
-def test_a_pillow_over_it_is_taken_away_first(checkout: Path) -> None:
+def test_pillow_installed_over_it_is_removed_before_the_rebuild(checkout: Path) -> None:
     packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
     (packages / "pillow-13.0.0.dist-info").mkdir()
     commands = would_run(checkout)
     assert commands.index("uninstall --yes pillow") < commands.index(BUILDS)
 
 
-def test_one_that_is_gone_comes_back(checkout: Path) -> None:
+def test_missing_pillow_is_rebuilt(checkout: Path) -> None:
     packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
     shutil.rmtree(packages / "PIL")
     assert BUILDS in would_run(checkout)
 
 
-def test_what_is_built_with_is_installed() -> None:
+def test_system_packages_include_libtiff() -> None:
     assert " libtiff-dev " in (REPOSITORY / ".ci" / "system-packages").read_text()
