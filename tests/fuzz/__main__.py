@@ -1,11 +1,11 @@
 """The command behind `make fuzz`.
 
-    python -m tests.fuzz                             all targets, their usual number of inputs
-    python -m tests.fuzz --minutes 60                as many as there is time for
-    python -m tests.fuzz TARGET… --inputs 1000       some targets
-    python -m tests.fuzz TARGET --seed N             one input, shown
+    python -m tests.fuzz                             all targets, their default number of inputs
+    python -m tests.fuzz --minutes 60                as many inputs as fit into 60 minutes
+    python -m tests.fuzz TARGET… --inputs 1000       selected targets
+    python -m tests.fuzz TARGET --seed N             one input, printed
 
-The exit status is 1 where something was found.
+The exit status is 1 if there are findings.
 """
 
 import argparse
@@ -26,14 +26,14 @@ _BATCH_INPUTS = 20_000
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Run the command line."""
     options = _parser().parse_args()
     names = options.targets or [target.name for target in TARGETS]
     targets = [find_target(name) for name in names]
     builds = {False: plain(), True: plain() if options.plain else build()}
     if options.seed is not None:
         return _run_one(names, options.seed, builds)
-    _say(f"feeder: fuzz: {builds[True].reason}")
+    _log(f"feeder: fuzz: {builds[True].reason}")
     began_s = time.monotonic()
     if builds[True].extension:
         _check_harness(builds[True])
@@ -46,7 +46,7 @@ def main() -> int:
         for count in [max(1, round(target.inputs * share))]
         for at in range(0, count, _BATCH_INPUTS)
     ]
-    once.sort(key=lambda span: span.first)  # every target early, so that findings come early
+    once.sort(key=lambda span: span.first)  # all targets from the start, for early findings
     spans: Iterable[Span] = once
     deadline_s = None
     if options.minutes is not None:
@@ -60,10 +60,10 @@ def main() -> int:
     tallies = {name: Tally() for name in names}
     for name, tally in _run_all(spans, builds, options.jobs, deadline_s, tallies):
         for failure in tally.failures:
-            _say(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
+            _log(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
         tallies[name].add(tally)
-    _say(format_table(tallies, time.monotonic() - began_s))
-    _say(format_failures(tallies))
+    _log(format_table(tallies, time.monotonic() - began_s))
+    _log(format_failures(tallies))
     return int(any(tally.failures for tally in tallies.values()))
 
 
@@ -74,13 +74,13 @@ def _run_all(
     deadline_s: float | None,
     tallies: dict[str, Tally],
 ) -> Iterator[tuple[str, Tally]]:
-    """Run the spans, ``jobs`` processes at a time, and yield what came of each target's."""
+    """Run the spans, ``jobs`` processes at a time; yield target names with their results."""
     waiting: set[Future[dict[str, Tally]]] = set()
-    left = iter(spans)
+    remaining = iter(spans)
     with ThreadPoolExecutor(jobs) as pool:
         while True:
             while len(waiting) < jobs and (deadline_s is None or time.monotonic() < deadline_s):
-                span = next(left, None)
+                span = next(remaining, None)
                 if span is None:
                     break
                 if len(tallies[span.target].failures) >= FINDINGS_MAX:
@@ -98,18 +98,18 @@ def _run_all(
 
 def _run_one(names: list[str], seed: int, builds: dict[bool, Build]) -> int:
     if len(names) != 1:
-        _say("feeder: error: --seed takes one target: python -m tests.fuzz TARGET --seed N")
+        _log("feeder: error: --seed takes one target: python -m tests.fuzz TARGET --seed N")
         return 2
     target = find_target(names[0])
-    _say(show(target.input_of(seed)))
+    _log(show(target.input_of(seed)))
     tallies = run_spans([Span(target.name, seed, 1)], builds[target.native], hang_s=HANG_S)
-    _say(format_table(tallies, None))
-    _say(format_failures(tallies))
+    _log(format_table(tallies, None))
+    _log(format_failures(tallies))
     return int(bool(tallies[target.name].failures))
 
 
 def _check_harness(sanitized: Build) -> None:
-    """Raise unless the sanitizers find one byte read too many: a check that cannot fail is none."""
+    """Raise unless the sanitizers detect a planted overread of one byte."""
     tallies = run_spans([Span("planted-overread", 0, 500)], sanitized)
     if not any("heap-buffer-overflow" in f.what for f in tallies["planted-overread"].failures):
         raise RuntimeError(f"the sanitizers do not work here: {tallies}")
@@ -118,18 +118,18 @@ def _check_harness(sanitized: Build) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all unless given")
-    parser.add_argument("--inputs", type=int, help="in all, shared out among the targets")
-    parser.add_argument("--minutes", type=float, help="go on with new inputs for so long")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
+    parser.add_argument("--inputs", type=int, help="total, divided among the targets")
+    parser.add_argument("--minutes", type=float, help="continue with new inputs for this long")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--seed", type=int, help="run this one input and show it")
+    parser.add_argument("--seed", type=int, help="run and print this one input")
     parser.add_argument("--plain", action="store_true", help="without the sanitizers")
     cpus = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=int, default=cpus, help=f"processes ({cpus})")
     return parser
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

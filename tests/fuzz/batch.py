@@ -1,10 +1,10 @@
-"""Runs inputs of targets in this process, one after the other; the first finding ends it.
+"""Runs inputs of targets in this process, one after another; the first finding ends it.
 
     python -m tests.fuzz.batch FOLDER EXTENSION SPAN…     each span is TARGET:FIRST:COUNT
 
-Before each input its place is written to FOLDER/progress, one PROGRESS a span, which the runner
-reads: whatever ends this process, the runner knows at which input. EXTENSION is what stands in for
-``feeder.jpeg._native``, or empty. Invariant: nothing of feeder is imported before it is in place.
+Before each input its seed is written to FOLDER/progress, one PROGRESS a span, so that the runner
+knows the input at which this process ended. EXTENSION replaces ``feeder.jpeg._native``, or is
+empty. Invariant: no module that uses the extension is imported before it is loaded.
 """
 
 import contextlib
@@ -30,25 +30,25 @@ WAITING, RUNNING, FINISHED = range(3)
 
 FINDING_STATUS = 70
 _WARM_UP_MAX = 2000
-_GROWTH_FROM = 2000  # inputs: of fewer, nothing can be said about growth
-_VIRTUAL_ROOM_BYTES = 1 << 30  # what is asked for and never touched: thread stacks, arenas
+_GROWTH_FROM = 2000  # inputs; fewer are too few to measure growth
+_VIRTUAL_ROOM_BYTES = 1 << 30  # address space reserved but never touched: thread stacks, arenas
 
 
-class Finding(Exception):  # noqa: N818 -- it is no error of ours
-    """Raised where an input takes too long or too much memory."""
+class Finding(Exception):  # noqa: N818 -- not an error of the harness
+    """Raised when an input takes too long or too much memory."""
 
 
 def main(folder: Path, extension: str, spans: list[str]) -> int:
     """Run the spans; return the exit status."""
     faulthandler.enable()
-    sys.setrecursionlimit(1000)  # as in the daemon, whatever ran before
+    sys.setrecursionlimit(1000)  # as in the daemon
     if extension:
         _load_extension(extension)
     from feeder.process.parent_death import die_with_parent
 
     die_with_parent(os.getppid())
     os.environ["FEEDER_FUZZ_FOLDER"] = str(folder)
-    from tests.fuzz.targets import find_target  # brings numpy, Pillow and the decoders along
+    from tests.fuzz.targets import find_target  # imports numpy, Pillow and the decoders
 
     warnings.simplefilter("error")
     with (folder / "progress").open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
@@ -58,7 +58,7 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
             try:
                 batch.run(find_target(name), int(first), int(count))
             except MemoryError:
-                sys.stderr.write("MemoryError: more was asked for than the target may have\n")
+                sys.stderr.write("MemoryError: more requested than the target's limit\n")
                 return FINDING_STATUS
             except Exception:  # noqa: BLE001 -- every exception is a finding
                 sys.stderr.write(_last_lines(traceback.format_exc()))
@@ -80,7 +80,7 @@ class _Batch:
         warm_up = min(count // 4, _WARM_UP_MAX)
         gc.collect()
         start = self._memory("VmRSS:")
-        _forget_peak()
+        _reset_peak()
         peak_before = self._memory("VmHWM:")
         if not self._is_sanitized:
             _limit_memory(target.memory_bytes)
@@ -96,20 +96,20 @@ class _Batch:
             if took_ns > slowest_ns:
                 slowest_ns, slowest = took_ns, seed
                 if took_ns > slow_ns:
-                    raise Finding(f"it took {took_ns / 1e9:.2f} s of {target.slow_s:g}")
+                    raise Finding(f"took {took_ns / 1e9:.2f} s, limit {target.slow_s:g}")
             highest = self._memory("VmHWM:")
             if highest > peak_before:
                 peak = highest - start
                 if peak > target.memory_bytes:
-                    raise Finding(f"{peak >> 20} MiB were taken of {target.memory_bytes >> 20}")
+                    raise Finding(f"peak {peak >> 20} MiB, limit {target.memory_bytes >> 20}")
             if done == warm_up:
                 early = self._kept()
         if count >= _GROWTH_FROM:
             kept = max(0, self._kept() - early)
             if kept > target.growth_bytes:
                 raise Finding(
-                    f"{kept >> 20} MiB were kept after {count - warm_up} inputs, of "
-                    f"{target.growth_bytes >> 20}: something leaks"
+                    f"leak: {kept >> 20} MiB kept after {count - warm_up} inputs, "
+                    f"limit {target.growth_bytes >> 20}"
                 )
         PROGRESS.pack_into(*here, FINISHED, seed, done, accepted, slowest_ns, slowest, peak, kept)
 
@@ -124,13 +124,13 @@ class _Batch:
         return self._memory("VmRSS:")
 
 
-def _forget_peak() -> None:
-    with contextlib.suppress(OSError):  # a container that hides it: earlier peaks then count, too
+def _reset_peak() -> None:
+    with contextlib.suppress(OSError):  # not writable in some containers: earlier peaks count then
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _limit_memory(room_bytes: int) -> None:
-    """Let asking for very much more fail, even if it were never touched."""
+    """Limit the address space, so that huge allocations fail even if never touched."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (size + room_bytes + _VIRTUAL_ROOM_BYTES, hard))

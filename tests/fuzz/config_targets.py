@@ -1,4 +1,4 @@
-"""What people, jobs and the system write: configuration, recipes, states, endpoints, topology."""
+"""Input from users, jobs and the system: configuration, recipes, states, endpoints, topology."""
 
 import math
 import os
@@ -25,12 +25,12 @@ _LINE_CHARACTERS_MAX = 600
 
 @cache
 def _folder() -> Path:
-    """Return this process's folder, which goes with what the runner made for it."""
+    """Return this process's folder, inside the runner's temporary one."""
     return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
 
 
 def _refuses(error: Exception, given: object) -> bool:
-    """Check the error's line, which may quote what was given; return False, as a refusal does."""
+    """Check the error message, which may quote the input; return False, for a refusal."""
     text = str(error)
     assert text.isprintable(), repr(text[:500])
     assert len(text) <= _LINE_CHARACTERS_MAX + 2 * _characters(given), len(text)
@@ -38,14 +38,14 @@ def _refuses(error: Exception, given: object) -> bool:
 
 
 def _characters(value: object) -> int:
-    """Return how long a value of texts, maps and lists is, which may be nested deeply."""
-    characters, left = 0, [value]
-    while left:
-        part = left.pop()
+    """Return the total length of a value's scalars as text; maps and lists may be nested deeply."""
+    characters, remaining = 0, [value]
+    while remaining:
+        part = remaining.pop()
         if isinstance(part, dict):
-            left += [*part.keys(), *part.values()]
+            remaining += [*part.keys(), *part.values()]
         elif isinstance(part, list | tuple):
-            left += part
+            remaining += part
         else:
             characters += len(repr(part))
     return characters
@@ -94,7 +94,7 @@ def _toml(rng: random.Random) -> bytes:
 
 
 def _check_file(data: bytes) -> bool:
-    """A configuration that can be printed and loaded again, or ConfigError in a line."""
+    """A configuration that survives printing and loading, or ConfigError of one line."""
     path = _folder() / "feeder.toml"
     path.write_bytes(data)
     try:
@@ -137,7 +137,7 @@ def _overrides(rng: random.Random) -> dict[str, Any]:
 
 
 def _check_overrides(given: dict[str, Any]) -> bool:
-    """The same for the command line."""
+    """A configuration from the command line, or ConfigError of one line."""
     try:
         load_config(None, given)
     except ConfigError as error:
@@ -189,7 +189,7 @@ def _recipe_fields(rng: random.Random) -> dict[str, Any]:
 
 
 def _check_recipe(fields: dict[str, Any]) -> bool:
-    """A recipe within its ranges that is told by its fingerprint, or ConfigError in a line."""
+    """A recipe within its ranges, with a fingerprint, or ConfigError of one line."""
     given = dict(fields)
     try:
         if "parse" in given:
@@ -204,7 +204,7 @@ def _check_recipe(fields: dict[str, Any]) -> bool:
     return True
 
 
-# --- The state of a loader, out of a checkpoint ---------------------------------------------------
+# --- The state of a loader, from a checkpoint ---------------------------------------------------
 
 _STATE = LoaderState(
     epoch=3,
@@ -220,7 +220,7 @@ _STATE = LoaderState(
 
 
 def _check_state(state: Any) -> bool:
-    """A state that says the same again, or ConfigError in a line."""
+    """A state that survives a round trip, or ConfigError of one line."""
     try:
         parsed = LoaderState.parse(state)
         parsed.check_fits(_STATE)
@@ -258,7 +258,7 @@ def _endpoint(rng: random.Random) -> str:
 
 
 def _check_endpoint(text: str) -> bool:
-    """An endpoint that is spelled as it would be again, or ConfigError in a line."""
+    """An endpoint that survives a round trip, or ConfigError of one line."""
     try:
         endpoint = parse_endpoint(text)
         endpoint.for_node(3)
@@ -281,7 +281,7 @@ def _endpoint_list(rng: random.Random) -> bytes:
 
 
 def _check_endpoint_list(content: bytes) -> bool:
-    """Endpoints that each can be dialled, or ConfigError in a line that names file and line."""
+    """Endpoints that can be connected to, or ConfigError that names file and line."""
     try:
         endpoints = parse_list(content, "file")
     except ConfigError as error:
@@ -302,7 +302,7 @@ def _cpulist(rng: random.Random) -> str:
 
 
 def _check_cpulist(text: str) -> bool:
-    """A pin, or ConfigError in a line."""
+    """A pin, or ConfigError of one line."""
     try:
         parse_pin(text)
     except ConfigError as error:
@@ -336,7 +336,7 @@ def _tree(rng: random.Random) -> dict[str, bytes]:
 
 
 def _check_tree(tree: dict[str, bytes]) -> bool:
-    """A topology with CPUs and a count of them, or ResourceError in a line that names the file."""
+    """A topology and a count of CPUs, or ResourceError of one line that names the file."""
     with tempfile.TemporaryDirectory(dir=_folder()) as name:
         root = Path(name)
         for path, content in tree.items():

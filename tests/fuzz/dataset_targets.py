@@ -1,4 +1,4 @@
-"""A dataset on disk: manifest, shard header, whole shards, read to pixels and verified."""
+"""A dataset on disk: manifest, shard header, whole shards, decoded and verified."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ _RECIPES = (
 
 @cache
 def _folder() -> Path:
-    """Return this process's folder, which goes with what the runner made for it."""
+    """Return this process's folder, inside the runner's temporary one."""
     return Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
 
 
@@ -61,7 +61,7 @@ def _shards() -> tuple[bytes, ...]:
 
 
 def _manifest_of(shard: bytes) -> Manifest:
-    """Return the manifest of a dataset of this one shard, whatever it is."""
+    """Return the manifest of a dataset of this one shard, valid or not."""
     index = int.from_bytes(shard[48:56], "little")
     entry = ShardEntry(name=_SHARD, samples=_SAMPLES, bytes=len(shard), index_xxh3=f"{index:016x}")
     return Manifest(
@@ -105,13 +105,13 @@ def _manifest_bytes(rng: random.Random) -> bytes:
 
 
 def _sealed(fields: Any) -> bytes:
-    """Return manifest.json with these fields and the fingerprint that belongs to them."""
+    """Return manifest.json with these fields and a matching fingerprint."""
     try:
         if isinstance(fields, dict):
             fields.pop("fingerprint", None)
             fields["fingerprint"] = _fingerprint(fields)
         return canonical_json(fields)
-    except (ValueError, RecursionError):  # NaN, or nested too deeply to be written by us
+    except (ValueError, RecursionError):  # NaN, or nested too deeply
         return b"[" * 5000
 
 
@@ -120,7 +120,7 @@ def _fingerprint(fields: dict[str, Any]) -> str:
 
 
 def _check_manifest(data: bytes) -> bool:
-    """A manifest that spells exactly these bytes and can be opened, or DatasetError in a line."""
+    """A manifest that encodes to exactly these bytes and can be opened, or DatasetError."""
     try:
         manifest = decode_manifest(data, "manifest.json")
         assert manifest.encode() == data
@@ -150,7 +150,7 @@ def _rehashed_header(header: bytes) -> bytes:
 
 
 def _check_header(data: bytes) -> bool:
-    """A header that spells exactly these bytes, or DatasetError."""
+    """A header that encodes to exactly these bytes, or DatasetError."""
     try:
         header = decode_header(data, "shard")
     except DatasetError as error:
@@ -164,7 +164,7 @@ def _check_header(data: bytes) -> bool:
 
 @dataclass(frozen=True)
 class DamagedShard:
-    """A shard file, the manifest beside it and the recipe it is read with."""
+    """A shard file, its manifest, and the recipe to read it with."""
 
     shard: bytes
     manifest: Manifest
@@ -173,16 +173,16 @@ class DamagedShard:
 
 
 def _damaged_shard(rng: random.Random) -> DamagedShard:
-    """Return a shard whose checksums are right again in most places, so that damage gets far."""
+    """Return a damaged shard; most checksums are valid, so that the damage reaches later checks."""
     valid = rng.choice(_shards())
     kind = rng.random()
-    shard = mutate_bytes(rng, valid, edits_max=3) if kind < 0.15 else _redone(rng, valid)
+    shard = mutate_bytes(rng, valid, edits_max=3) if kind < 0.15 else _resealed(rng, valid)
     manifest = _manifest_of(shard if rng.random() < 0.9 else valid)
     return DamagedShard(shard, manifest, rng.choice(_RECIPES), rng.randrange(3))
 
 
-def _redone(rng: random.Random, valid: bytes) -> bytes:
-    """Return a shard with other blobs or record fields, and checksums that say they are right."""
+def _resealed(rng: random.Random, valid: bytes) -> bytes:
+    """Return a shard with damaged blobs or record fields, and updated checksums."""
     header = decode_header(valid, "valid")
     records = np.frombuffer(valid, RECORD, header.samples, header.records_offset).copy()
     body, names = valid[: header.records_offset], valid[header.names_offset :]
@@ -215,7 +215,7 @@ def _damage_field(rng: random.Random, records: np.ndarray, row: int) -> None:
     bits = 8 * records.dtype[name].itemsize
     value = int(records[row][name])
     limit = 2**bits - 1
-    if name == "blob_bytes":  # more than the file has is refused at once; see how it is
+    if name == "blob_bytes":  # anything longer than the file is refused at once
         limit = 2**20
     choices = (0, 1, value + 1, value - 1, value * 2, value ^ 1 << rng.randrange(bits), limit)
     records[name][row] = max(0, min(rng.choice(choices), limit))
@@ -237,7 +237,7 @@ def _write(damaged: DamagedShard) -> Path:
 
 
 def _check_reading(damaged: DamagedShard) -> bool:
-    """All samples as pixels, or DatasetError in a line."""
+    """All samples decode to pixels, or DatasetError of one line."""
     recipe = damaged.recipe
     shape = pixel_layout_of(recipe.packing).image_shape(recipe.image_size)
     accepted = 0
@@ -259,7 +259,7 @@ def _check_reading(damaged: DamagedShard) -> bool:
 
 
 def _check_verifying(damaged: DamagedShard) -> bool:
-    """Every problem is reported in a line; what has none is what the reader takes."""
+    """Each problem is one line; a shard without problems can be read."""
     folder = _write(damaged)
     entry = damaged.manifest.shards[0]
     setup = VerifySetup(path=str(folder), classes=len(_CLASSES), tile_width_px=128)
@@ -272,7 +272,7 @@ def _check_verifying(damaged: DamagedShard) -> bool:
         assert problem.isprintable(), repr(problem[:500])
     if problems:
         return False
-    assert _check_reading(damaged), "a sample that was verified cannot be read"
+    assert _check_reading(damaged), "a verified sample cannot be read"
     return True
 
 

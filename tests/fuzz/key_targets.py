@@ -1,4 +1,4 @@
-"""Keys: what people put into key files, and what libzmq asks about who knocks."""
+"""Key files, and the requests by which libzmq authenticates a connecting client (ZAP)."""
 
 import random
 
@@ -46,7 +46,7 @@ def _refuses(error: Exception) -> bool:
     assert text.isprintable(), repr(text[:500])
     assert len(text) < 1000, len(text)
     for secret in _SECRETS:
-        assert secret.text not in text, "a secret is quoted"
+        assert secret.text not in text, "the error quotes a secret"
     return False
 
 
@@ -56,7 +56,7 @@ def _secret(rng: random.Random) -> bytes:
 
 
 def _check_secret(data: bytes) -> bool:
-    """A key that is written and read as the same, or ConfigError that quotes no secret."""
+    """A key that survives a round trip, or ConfigError that quotes no secret."""
     try:
         key = parse_secret_key(data, "file")
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Damage: valid bytes and valid values made into nearly valid ones, by a seeded generator."""
+"""Seeded mutation of valid bytes and values into nearly valid ones."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def nested(rng: random.Random) -> Any:
-    """Return lists or maps within one another, up to a few thousand deep."""
+    """Return nested lists or maps, up to a few thousand deep."""
     depth, as_map = rng.choice((3, 60, 1100, 5000)), rng.random() < 0.5
     value: Any = rng.choice((None, 0, "x"))
     for _ in range(depth):
@@ -38,7 +38,8 @@ def mutate_bytes(
 ) -> bytes:
     """Return ``data`` with one to ``edits_max`` edits.
 
-    ``others`` are spliced in, ``tokens`` are words of the format that overwrite or are inserted.
+    Pieces of ``others`` are spliced in; ``tokens`` are words of the format, inserted or written
+    over other bytes.
     """
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, edits_max))):
@@ -67,7 +68,7 @@ def mutate_bytes(
 
 
 def _set_number(rng: random.Random, out: bytearray, at: int) -> None:
-    """Write a number of 1 to 8 bytes, in either byte order, or change the one that is there."""
+    """Write a number of 1 to 8 bytes in either byte order, or modify the present one."""
     width = rng.choice((1, 2, 2, 4, 4, 8))
     order = rng.choice(("little", "big"))
     if rng.random() < 0.4:
@@ -78,7 +79,7 @@ def _set_number(rng: random.Random, out: bytearray, at: int) -> None:
 
 
 def mutate_value(rng: random.Random, value: Any, *, edits_max: int = 3) -> Any:
-    """Return a copy of a value of maps, lists and scalars with one to ``edits_max`` parts other."""
+    """Return a copy of a value of maps, lists and scalars with one to ``edits_max`` edits."""
     for _ in range(rng.choice((1, 1, edits_max))):
         value = _edited(rng, value)
     return value

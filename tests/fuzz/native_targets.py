@@ -36,21 +36,21 @@ _SOFS = (b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc9", b"\xff\xca")
 
 
 class Guarded:
-    """Bytes to be written to, between others that must stay what they are."""
+    """A buffer between guard bytes that must not change."""
 
     def __init__(self, size_bytes: int) -> None:
         self._all = np.full(size_bytes + 2 * _GUARD_BYTES, _GUARD, np.uint8)
         self.inside = self._all[_GUARD_BYTES : _GUARD_BYTES + size_bytes]
 
     def check(self) -> None:
-        """Check that nothing was written outside."""
+        """Check the guard bytes."""
         assert (self._all[:_GUARD_BYTES] == _GUARD).all(), "written before the buffer"
         assert (self._all[-_GUARD_BYTES:] == _GUARD).all(), "written after the buffer"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A damaged sample, and the window that is asked of it."""
+    """A damaged sample, and the window to decode."""
 
     blob: bytes
     layout: tuple[int, ...]
@@ -69,7 +69,7 @@ def damage_blob(rng: random.Random, tiled: TiledJpeg) -> bytes:
         return mutate_bytes(rng, tiled.blob, tokens=JPEG_TOKENS)
     first, end = bounds[part], bounds[part + 1]
     changed = mutate_bytes(rng, tiled.blob[first:end], tokens=JPEG_TOKENS)
-    if rng.random() < 0.7:  # as long as it was, so that the other parts keep their meaning
+    if rng.random() < 0.7:  # same length, so that the other parts stay valid
         changed = (changed + tiled.blob[first:end][len(changed) :])[: end - first]
     return tiled.blob[:first] + changed + tiled.blob[end:]
 
@@ -100,8 +100,8 @@ def _sample(rng: random.Random) -> Sample:
 
 
 def _check_sample(sample: Sample) -> bool:
-    """Joined, checked and decoded, or ValueError; nothing is touched outside of the buffers."""
-    blob = np.frombuffer(sample.blob, np.uint8).copy()  # of its very size, as scratch never is
+    """Joined, checked and decoded, or ValueError; no byte outside the buffers is touched."""
+    blob = np.frombuffer(sample.blob, np.uint8).copy()  # of its exact size, unlike scratch
     mcus = sample.window[1]
     with contextlib.suppress(ValueError):
         check_segments(blob, *sample.layout, mcus)
@@ -154,7 +154,7 @@ def _check_decoding(given: tuple[bytes, int, int, int, int]) -> bool:
 
 
 def damage_jpeg(rng: random.Random, jpeg: bytes) -> bytes:
-    """Return a damaged JPEG that seldom claims to be giant, as most damage to a size would."""
+    """Return a damaged JPEG; sizes that became huge are mostly reduced."""
     out = bytearray(mutate_bytes(rng, jpeg, tokens=JPEG_TOKENS, others=(rng.choice(jpegs()),)))
     if rng.random() < 0.9995:
         for at in range(len(out) - 9):
@@ -173,7 +173,7 @@ def _jpeg_to_pack(rng: random.Random) -> tuple[bytes, int, int]:
 
 
 def _check_packing(given: tuple[bytes, int, int]) -> bool:
-    """RecodeError, or a sample that passes every check of its own and decodes as a whole."""
+    """RecodeError, or a sample that passes its own checks and decodes as a whole."""
     jpeg, tile_width_px, orientation = given
     try:
         transform_jpeg(jpeg, orientation)
@@ -191,7 +191,7 @@ def _check_packing(given: tuple[bytes, int, int]) -> bool:
 
 
 def check_whole(tiled: TiledJpeg) -> None:
-    """Check that what packing made is what serving takes."""
+    """Check that a packed sample can be served."""
     assert isinstance(tiled.layout, SegmentLayout)
     check_segments(tiled.blob, *tiled.layout, -(-tiled.width // tiled.mcu_width_px))
     if tiled.width * tiled.height <= _SMALL_PIXELS:
@@ -210,7 +210,7 @@ def _size_of(jpeg: bytes) -> tuple[int, int]:
     return width, height
 
 
-# A header may ask for 100 million pixels, of which packing keeps 6 bytes each.
+# A header may declare 100 million pixels, and packing keeps 6 bytes for each.
 _PACKING_BYTES = 1 << 30
 
 TARGETS = (

@@ -1,4 +1,4 @@
-"""Small valid images of every kind, for targets to damage; made once in a process."""
+"""Small valid images of every kind, for targets to damage; created once in a process."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -28,7 +28,7 @@ JPEG_TOKENS: Sequence[bytes] = (
 
 @cache
 def jpegs() -> tuple[bytes, ...]:
-    """Return JPEGs that can be re-coded: all samplings and codings that this machine can make."""
+    """Return JPEGs that can be re-coded: all samplings and codings available on this machine."""
     made = []
     for number, (width, height) in enumerate(_SIZES):
         shown = Image.fromarray(picture(width, height, number))
@@ -46,7 +46,7 @@ def jpegs() -> tuple[bytes, ...]:
 
 @cache
 def other_images() -> tuple[bytes, ...]:
-    """Return images that have to be encoded anew, and some that merely look like images."""
+    """Return images in other formats, which packing converts or refuses."""
     made = []
     for number, (width, height) in enumerate(_SIZES):
         shown = Image.fromarray(picture(width, height, number))
@@ -67,7 +67,7 @@ def other_images() -> tuple[bytes, ...]:
 
 @cache
 def tiled_jpegs() -> tuple[TiledJpeg, ...]:
-    """Return all JPEGs as packing stores them, at several tile widths."""
+    """Return all JPEGs as packing stores them, at various tile widths."""
     return tuple(
         tile_jpeg(jpeg, TILE_WIDTHS_PX[number % len(TILE_WIDTHS_PX)])
         for number, jpeg in enumerate(jpegs())

@@ -1,6 +1,6 @@
-"""Targets with a planted fault each: by these one sees that the harness finds such faults.
+"""Targets with one planted fault each, to prove that the harness finds such faults.
 
-An input is whether the fault is to happen now, which it is for one seed in forty.
+An input is a bool, true for one seed in forty: whether the fault happens.
 """
 
 import ctypes

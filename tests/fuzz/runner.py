@@ -1,7 +1,7 @@
-"""Watches the processes that run inputs, and says which input a process died, hung or failed at.
+"""Watches the processes that run inputs, and reports the input at which one died, hung or failed.
 
-A process runs a few thousand inputs. When one ends it, the next process goes on after that input,
-so that one finding does not hide the others; after FINDINGS_MAX of them a target is left alone.
+A process runs a few thousand inputs. When one of them ends it, the next process continues after
+that input, so that a finding does not hide others; a target ends after FINDINGS_MAX of them.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tests.fuzz.sanitized import REPOSITORY, Build
 
 FINDINGS_MAX = 3
 HANG_S = 60.0
-"""Wall time after which an input counts as one that never ends; CPU time has its own bound."""
+"""Wall time after which an input counts as a hang; CPU time has its own limit."""
 
 _POLL_S = 0.05
 _STACK_S = 3.0
@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A finding."""
+    """A finding: what happened, and the end of the process's output."""
 
     target: str
     seed: int
@@ -47,13 +47,13 @@ class Failure:
 
     @property
     def reproducer(self) -> str:
-        """The command that makes the input again and runs it alone."""
+        """The command that reproduces the input and runs it alone."""
         return f".venv/bin/python -m tests.fuzz {self.target} --seed {self.seed}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a target's inputs."""
+    """The results of a target's inputs."""
 
     inputs: int = 0
     accepted: int = 0
@@ -69,7 +69,7 @@ class Tally:
         return self.inputs - self.accepted - len(self.failures)
 
     def add(self, other: "Tally") -> None:
-        """Add what came of other inputs of the target."""
+        """Add the results of other inputs of the target."""
         self.inputs += other.inputs
         self.accepted += other.accepted
         if other.slowest_s > self.slowest_s:
@@ -80,19 +80,22 @@ class Tally:
 
 
 def run_spans(spans: Sequence[Span], build: Build, *, hang_s: float = HANG_S) -> dict[str, Tally]:
-    """Run the spans one after the other; return what came of each target."""
+    """Run the spans one after another; return the results of each target."""
     tallies = {span.target: Tally() for span in spans}
-    left = list(spans)
-    while left:
-        left = _run_process(left, build, hang_s, tallies)
-        left = [s for s in left if s.count and len(tallies[s.target].failures) < FINDINGS_MAX]
+    remaining = list(spans)
+    while remaining:
+        remaining = [
+            span
+            for span in _run_process(remaining, build, hang_s, tallies)
+            if span.count and len(tallies[span.target].failures) < FINDINGS_MAX
+        ]
     return tallies
 
 
 def _run_process(
     spans: Sequence[Span], build: Build, hang_s: float, tallies: dict[str, Tally]
 ) -> list[Span]:
-    """Run spans in one process, as far as it gets; return what is left of them."""
+    """Run spans in one process until it ends; return those that remain."""
     with tempfile.TemporaryDirectory(prefix="feeder-fuzz-", dir=_memory_folder()) as name:
         folder = Path(name)
         progress = folder / "progress"
@@ -113,12 +116,12 @@ def _run_process(
             finally:
                 process.kill()
                 process.wait()
-        said = (folder / "stderr").read_text(errors="replace").splitlines()
-        return _account(spans, progress.read_bytes(), process.returncode, hung, said, tallies)
+        output = (folder / "stderr").read_text(errors="replace").splitlines()
+        return _account(spans, progress.read_bytes(), process.returncode, hung, output, tallies)
 
 
 def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) -> bool:
-    """Wait for the process to end; return whether it had to be ended."""
+    """Wait for the process to end; return whether it hung and was aborted."""
     last, since_s = b"", time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,8 +130,8 @@ def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) ->
         now = progress.read_bytes()
         if now != last:
             last, since_s = now, time.monotonic()
-        elif time.monotonic() - since_s > (hang_s if any(now) else HANG_S):  # 0s: it is starting
-            process.send_signal(signal.SIGABRT)  # faulthandler then says where it is
+        elif time.monotonic() - since_s > (hang_s if any(now) else HANG_S):  # zeros: it is starting
+            process.send_signal(signal.SIGABRT)  # faulthandler prints the stack
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STACK_S)
             return True
@@ -139,10 +142,10 @@ def _account(
     progress: bytes,
     status: int,
     hung: bool,
-    said: list[str],
+    output: list[str],
     tallies: dict[str, Tally],
 ) -> list[Span]:
-    left: list[Span] = []
+    remaining: list[Span] = []
     found = False
     for number, span in enumerate(spans):
         state, seed, done, accepted, slowest_ns, slowest, peak, kept = PROGRESS.unpack_from(
@@ -151,28 +154,28 @@ def _account(
         tally = Tally(done, accepted, slowest_ns / 1e9, slowest, peak, kept)
         if state == RUNNING:
             found = True
-            what = "hangs" if hung else _words(status, said)
-            detail = "\n".join(said[-_DETAIL_LINES:])
+            what = "hangs" if hung else _describe(status, output)
+            detail = "\n".join(output[-_DETAIL_LINES:])
             tally.inputs = seed - span.first + 1
             tally.failures.append(Failure(span.target, seed, what, detail))
-            left.append(Span(span.target, seed + 1, span.first + span.count - seed - 1))
+            remaining.append(Span(span.target, seed + 1, span.first + span.count - seed - 1))
         elif state != FINISHED:
-            left.append(span)
+            remaining.append(span)
         tallies[span.target].add(tally)
-    if not found and (left or status != 0):
-        raise RuntimeError("the process never began or never ended:\n" + "\n".join(said[-40:]))
-    return left
+    if not found and (remaining or status != 0):
+        raise RuntimeError("the process did not run its inputs:\n" + "\n".join(output[-40:]))
+    return remaining
 
 
-def _words(status: int, said: list[str]) -> str:
-    for line in said:
+def _describe(status: int, output: list[str]) -> str:
+    for line in output:
         if "ERROR: AddressSanitizer" in line or "runtime error:" in line:
             return line.strip()
     if status < 0:
         return f"dies of {signal.Signals(-status).name}"
-    return said[-1].strip() if said else f"ends with status {status}"
+    return output[-1].strip() if output else f"ends with status {status}"
 
 
 def _memory_folder() -> str | None:
-    """Return a folder in memory, where there is one: targets that read files write many."""
+    """Return a folder in memory if there is one, as targets that read files write many."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

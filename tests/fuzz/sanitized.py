@@ -14,7 +14,7 @@ _FOLDER = REPOSITORY / "build" / "fuzz"
 _FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 _FLAGS += ["-g", "-O1", "-shared", "-fPIC"]
 _ASAN_OPTIONS = {
-    "detect_leaks": "0",  # Python keeps much until it ends; the batch measures growth instead
+    "detect_leaks": "0",  # Python frees much only at exit; the batch measures growth instead
     "max_allocation_size_mb": "2048",
     "allocator_may_return_null": "1",
     "quarantine_size_mb": "4",
@@ -27,12 +27,12 @@ _ASAN_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a batch needs to run with; without an extension it runs with the installed one."""
+    """The extension and environment for a batch; without an extension it uses the installed one."""
 
     extension: str
     environment: dict[str, str]
     reason: str
-    """In words, for the head of the table."""
+    """A description, for the head of the table."""
 
 
 def plain() -> Build:
@@ -41,7 +41,7 @@ def plain() -> Build:
 
 
 def build() -> Build:
-    """Return the sanitized build, made now unless it is there; the plain one where it cannot be."""
+    """Return the sanitized build, cached in build/fuzz; the plain one if it cannot be built."""
     compiler = shutil.which("gcc")
     if compiler is None:
         return _without("there is no gcc")
@@ -54,8 +54,8 @@ def build() -> Build:
     depends = [REPOSITORY / name for name in module["depends"]]
     flags = [*module["extra-compile-args"], *_FLAGS, f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-l{name}" for name in module["libraries"]]
-    what = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
-    folder = _FOLDER / hashlib.blake2b(what, digest_size=8).hexdigest()
+    inputs = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
+    folder = _FOLDER / hashlib.blake2b(inputs, digest_size=8).hexdigest()
     extension = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not extension.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,19 +63,19 @@ def build() -> Build:
         command = [compiler, *flags, *map(str, sources), *libraries, "-o", str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            return _without("it does not build: " + (done.stderr.splitlines() or ["?"])[-1])
+            return _without("the build failed: " + (done.stderr.splitlines() or ["?"])[-1])
         unfinished.replace(extension)
     environment = {
         "LD_PRELOAD": " ".join(path for path in runtimes if path),
         "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _ASAN_OPTIONS.items()),
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "PYTHONMALLOC": "malloc",  # so that every bytes object has its redzones
+        "PYTHONMALLOC": "malloc",  # gives every bytes object redzones
     }
     return Build(str(extension), environment, "C parts with AddressSanitizer and UBSan")
 
 
-def _without(why: str) -> Build:
-    return Build("", {}, f"C parts WITHOUT sanitizers: {why}")
+def _without(reason: str) -> Build:
+    return Build("", {}, f"C parts WITHOUT sanitizers: {reason}")
 
 
 def _runtime(compiler: str, name: str) -> str | None:

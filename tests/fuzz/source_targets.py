@@ -21,7 +21,7 @@ def _source(rng: random.Random) -> tuple[bytes, str, SourceOptions]:
         images = other_images()
         data = rng.choice(images)
         if rng.random() < 0.95:
-            head = 128 if rng.random() < 0.5 else len(data)  # where most of the structure is
+            head = 128 if rng.random() < 0.5 else len(data)  # most of the structure
             data = mutate_bytes(rng, data[:head], others=images, edits_max=3) + data[head:]
     options = SourceOptions(
         tile_width_px=rng.choice(TILE_WIDTHS_PX), apply_exif=rng.random() < 0.5, quality=95
@@ -30,7 +30,7 @@ def _source(rng: random.Random) -> tuple[bytes, str, SourceOptions]:
 
 
 def _check_source(given: tuple[bytes, str, SourceOptions]) -> bool:
-    """A sample that can be served, or SourceError, whose words are fit for quarantine.jsonl."""
+    """A sample that can be served, or SourceError with a reason fit for quarantine.jsonl."""
     try:
         sample = prepare_sample(*given)
     except SourceError as error:

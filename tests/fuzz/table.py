@@ -1,4 +1,4 @@
-"""What a fuzz run came to, as text."""
+"""The results of a fuzz run as text."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ _HEAD = ("target", "inputs", "accepted", "rejected", "slowest", "peak memory", "
 
 
 def format_table(tallies: Mapping[str, Tally], took_s: float | None) -> str:
-    """Return a row for each target and one for all."""
+    """Return a row for each target and one with the totals."""
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
@@ -22,13 +22,13 @@ def format_table(tallies: Mapping[str, Tally], took_s: float | None) -> str:
 
 
 def format_failures(tallies: Mapping[str, Tally]) -> str:
-    """Return each finding with what the process said and the command that repeats it."""
+    """Return each finding with the process's output and the command that reproduces it."""
     failures = [failure for tally in tallies.values() for failure in tally.failures]
     if not failures:
         return "no findings"
     parts = [
         f"FOUND: {failure.target}, seed {failure.seed}: {failure.what}\n"
-        f"again: {failure.reproducer}\n{failure.detail}\n"
+        f"reproduce: {failure.reproducer}\n{failure.detail}\n"
         for failure in failures
     ]
     return "\n".join([*parts, f"{len(failures)} findings"])

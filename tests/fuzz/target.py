@@ -1,8 +1,8 @@
-"""What a fuzz target is: how to make an input from a seed, what must hold, and within which bounds.
+"""A fuzz target: how to make an input from a seed, what must hold, and its time and memory limits.
 
 An input is a function of the target's name and the seed alone. ``check`` returns whether the input
-was accepted; False is for an input that was refused by exactly the error that is documented.
-Whatever else is raised is a finding.
+was accepted; False means that it was refused with the documented error. Any other exception is a
+finding.
 """
 
 import random
@@ -12,31 +12,31 @@ from typing import Any
 
 
 def show(value: Any, characters_max: int = 3000) -> str:
-    """Return an input as Python writes it, cut where it is long."""
+    """Return the repr of an input, shortened to ``characters_max``."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):
-        return "an input that is nested too deeply, or holds too long a number, to be written"
+        return "an input that is nested too deeply, or has too long a number, to be printed"
     return text if len(text) <= characters_max else f"{text[:characters_max]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One way into Feeder."""
+    """One entry point for input from outside."""
 
     name: str
     make: Callable[[random.Random], Any]
     check: Callable[[Any], bool]
     inputs: int
-    """How many the longer run has."""
+    """Their number in `make fuzz`."""
     native: bool = False
-    """Whether to run C code of ours, and so with the sanitizers where there are some."""
+    """Whether it runs our C code, and so uses the sanitized build if there is one."""
     slow_s: float = 1.0
-    """CPU time that one input may take; a tenth more than the worst that is in order."""
+    """Limit of CPU time for one input; a tenth above the worst legitimate case."""
     memory_bytes: int = 64 << 20
-    """What the process may grow by, at its highest, over what it has before the first input."""
+    """Limit of peak memory above that before the first input."""
     growth_bytes: int = 24 << 20
-    """What the process may have kept at the end of a batch over what it has early in it."""
+    """Limit of growth between the warm-up and the end of a batch."""
 
     def input_of(self, seed: int) -> Any:
         """Return the input of a seed."""

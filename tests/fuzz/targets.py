@@ -1,7 +1,7 @@
 """All targets.
 
-A new one goes into the module of its kind (NAME_targets.py, with a list TARGETS at its end); a new
-module is imported here and its list added to ours: nothing else needs to know.
+A new target goes into the TARGETS of the module of its kind (NAME_targets.py); the TARGETS of a new
+module are added here.
 """
 
 from tests.fuzz import (
@@ -26,8 +26,8 @@ TARGETS: tuple[Target, ...] = (
 
 
 def find_target(name: str) -> Target:
-    """Return the target of a name, a planted one too; KeyError names those that there are."""
+    """Return a target by its name, planted ones included; KeyError lists the known names."""
     known = {target.name: target for target in (*TARGETS, *PLANTED)}
     if name not in known:
-        raise KeyError(f"no target {name!r}: there are {', '.join(known)}")
+        raise KeyError(f"no target {name!r}; known targets: {', '.join(known)}")
     return known[name]

@@ -1,4 +1,4 @@
-"""What comes in over sockets: frames of clients and nodes, claims of slots, conversations."""
+"""Input from sockets: frames of clients and nodes, slot claims, conversations."""
 
 import random
 from typing import Any
@@ -79,7 +79,7 @@ NODE_MESSAGES = (
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
 )
 
-# pieces of MessagePack: lengths far beyond the data, nesting, extensions, the never-used byte
+# Pieces of MessagePack: lengths far beyond the data, nesting, extensions, the unused type byte.
 PIECES = (
     b"\xdd\xff\xff\xff\xff",
     b"\xdf\xff\xff\xff\xff",
@@ -107,7 +107,7 @@ PIECES = (
 
 
 def _frame(rng: random.Random, messages: tuple[Any, ...]) -> bytes:
-    """Return a frame: valid, with other values in its fields, with damaged bytes, or of pieces."""
+    """Return a frame: valid, with mutated fields, with damaged bytes, or made of pieces."""
     kind = rng.random()
     if kind < 0.02:
         return rng.choice((b"", PREFIX)) + rng.randbytes(rng.randrange(200))
@@ -125,22 +125,22 @@ def _frame(rng: random.Random, messages: tuple[Any, ...]) -> bytes:
 def _pack(value: Any) -> bytes:
     try:
         return msgspec.msgpack.encode(value)
-    except (OverflowError, RecursionError, ValueError):  # beyond what MessagePack can say
+    except (OverflowError, RecursionError, ValueError):  # not representable in MessagePack
         return PIECES[-4]
 
 
 def client_frame(rng: random.Random) -> bytes:
-    """Return what a client might send."""
+    """Return a client's frame, valid or damaged."""
     return _frame(rng, CLIENT_MESSAGES)
 
 
 def check_client_frame(frame: bytes) -> bool:
-    """A message that its sender could have sent, or a ProtocolError of one short harmless line."""
+    """A message that a client can send, or ProtocolError of one short printable line."""
     return _check(frame, decode_from_client)
 
 
 def check_node_frame(frame: bytes) -> bool:
-    """The same for what a node might send."""
+    """The same for a node's messages."""
     return _check(frame, decode_from_node)
 
 
@@ -148,14 +148,14 @@ def _check(frame: bytes, decode: Any) -> bool:
     try:
         message = decode(frame)
     except ProtocolError as error:
-        assert_harmless(str(error), 300)
+        assert_short_line(str(error), 300)
         return False
     assert decode(encode(message)) == message or "nan" in repr(message)
     return True
 
 
-def assert_harmless(text: str, characters_max: int) -> None:
-    """Check that a message of ours is one line, without controls, and not a whole file."""
+def assert_short_line(text: str, characters_max: int) -> None:
+    """Check that an error message is one short line without control characters."""
     assert text.isprintable(), repr(text[:500])
     assert len(text) <= characters_max, len(text)
 
@@ -171,15 +171,15 @@ def _check_packet(packet: bytes) -> bool:
         try:
             decode(packet)
         except ProtocolError as error:
-            assert_harmless(str(error), 300)
+            assert_short_line(str(error), 300)
         else:
             accepted += 1
     return accepted > 0
 
 
 def _conversation(rng: random.Random) -> list[tuple[bytes, bytes]]:
-    """Return frames of up to three peers, sessions guessed right more often than by chance."""
-    talk: list[tuple[bytes, bytes]] = []
+    """Return frames of up to three peers; session numbers are small, so that many match."""
+    frames: list[tuple[bytes, bytes]] = []
     for _ in range(rng.randint(2, 12)):
         fields = msgspec.to_builtins(rng.choice(CLIENT_MESSAGES))
         if "session" in fields:
@@ -189,15 +189,15 @@ def _conversation(rng: random.Random) -> list[tuple[bytes, bytes]]:
             fields |= {"want": keys, "release": keys[: rng.randrange(3)]}
         if rng.random() < 0.4:
             fields = mutate_value(rng, fields, edits_max=1)
-        talk.append((rng.choice((b"a", b"b", b"c")), PREFIX + _pack(fields)))
-    return talk
+        frames.append((rng.choice((b"a", b"b", b"c")), PREFIX + _pack(fields)))
+    return frames
 
 
-def _check_conversation(talk: list[tuple[bytes, bytes]]) -> bool:
-    """Whatever is said, sessions stay within their limits and answers can be sent."""
+def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
+    """Sessions stay within their limits and replies can be encoded, whatever is received."""
     table, limits = (shell := Shell()).table, shell.limits
     accepted = False
-    for number, (peer, frame) in enumerate(talk):
+    for number, (peer, frame) in enumerate(frames):
         try:
             message = decode_from_client(frame)
         except ProtocolError:
@@ -214,7 +214,7 @@ def _check_conversation(talk: list[tuple[bytes, bytes]]) -> bool:
         assert table.sessions.committed_bytes <= limits.slots_bytes
         assert len(table.sessions.open) <= limits.sessions_max
     for peer in (b"a", b"b", b"c"):
-        table.handle(PeerGone(peer), now_s=float(len(talk)))
+        table.handle(PeerGone(peer), now_s=float(len(frames)))
     assert len(table.sessions.open) == 0
     return accepted
 
