@@ -1,22 +1,24 @@
-# make demo   set up, then: synthetic data → pack → serve → ResNet trains → summary and pictures
-# make test   set up, then: lint, format, types and every test
-# make test-shuffled  every test, in another order each time (SEED=N: again in that one)
-# make test-starved   every test, while its processes and threads stop and starve (SEED=N)
-# make fast   set up, then: lint, format and the pure tests (under a minute)
-# make fix    the formatter and the linter's fixes
-# make setup  the set-up alone: system packages, .venv, pillow-simd for this CPU, torch
-# make peers  other loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
+# make setup  install system packages, .venv, pillow-simd built for this CPU, and torch
+# make demo   synthetic data → pack → serve → train a ResNet → summary and pictures
+# make test   lint, format, types and all tests
+# make fast   lint, format and the pure tests (under a minute)
+# make fix    apply the formatter and the linter's fixes
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
-# make test-numa     the daemon in a virtual machine with two NUMA nodes (about three minutes)
-# make test-systemd  the unit with its whole sandbox, systemd as process 1, in such a machine
+# make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
+# make test-shuffled  all tests in random order (SEED=N repeats an order)
+# make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
+# make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
+# make test-systemd   feeder.service in its sandbox under systemd, in such a machine
+#
+# All of them run `setup` first, which takes no time when nothing is stale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
-# Most tests wait for daemons, so more at a time than there are cores, file by file as collected.
+# Most tests wait for daemons, so more run at a time than there are cores; files in collection order.
 SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
-# The tests start some thousand Python processes, which would all compile anew what they import.
+# The tests start about a thousand Python processes, which need cached bytecode to start quickly.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
@@ -41,10 +43,10 @@ fix: setup $(VENV)/.test-packages
 	@$(BIN)/ruff format .
 
 test-shuffled: setup $(VENV)/.test-packages
-	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: the order of SEED=$$seed"; \
+	@seed=$(or $(SEED),$$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')); echo "feeder: random order, SEED=$$seed"; \
 	$(SUITE) --random-order-bucket=module --random-order-seed=$$seed
 
-# All takes several times as long there, so what hangs is given as much longer.
+# Everything takes several times as long, so the timeouts are longer too.
 test-starved: setup $(VENV)/.test-packages
 	@$(BIN)/python -m tests.support.starve $(if $(SEED),--seed $(SEED)) $(SUITE_OPTIONS) \
 		--timeout 900 --override-ini faulthandler_timeout=600
@@ -75,25 +77,24 @@ test-systemd: setup
 clean:
 	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Each stamp is made anew when what it depends on has changed; with none stale, make is quick.
+# Each step of the set-up leaves a stamp file and runs again when a dependency is newer.
 
 $(VENV)/bin/python:
 	@.ci/system-packages $(PYTHON)
-	@echo "feeder: making $(VENV)"
+	@echo "feeder: creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
 
-# Pillow-SIMD is always built here, for this CPU; pip's wheel cache does not know compiler flags. It
-# is built anew when the list of what it is built with changes, when it is gone, and when a package
-# that needs Pillow has had pip install that over it. A promised format that cannot be built is an
-# error.
+# Pillow-SIMD is always built for this CPU, past pip's wheel cache, which ignores compiler flags. It
+# is rebuilt when its system packages change, when it is missing, and when pip has installed Pillow
+# over it as another package's dependency. A required format that cannot be built is an error.
 SITE_PACKAGES := $(VENV)/lib/python3*/site-packages
 PILLOW_OVER_IT := $(wildcard $(SITE_PACKAGES)/[Pp]illow-[0-9]*.dist-info)
 PILLOW_IS_GONE := $(if $(wildcard $(SITE_PACKAGES)/PIL/_imaging.*.so),,yes)
 $(VENV)/.pillow-simd: pyproject.toml .ci/system-packages $(if $(PILLOW_OVER_IT)$(PILLOW_IS_GONE),FORCE) | $(VENV)/bin/python
 	@.ci/system-packages $(PYTHON)
 	@if [ -n "$(PILLOW_OVER_IT)" ]; then \
-		echo "feeder: removing the Pillow that lies over Pillow-SIMD; what needs it belongs into an environment of its own"; \
+		echo "feeder: removing Pillow, which overwrote Pillow-SIMD; install packages that need it in another environment"; \
 		$(PIP) uninstall --yes pillow; \
 	fi
 	@if grep -qw avx2 /proc/cpuinfo; then simd=AVX2 cc="cc -mavx2"; else simd=SSE4 cc="cc"; fi; \
@@ -110,12 +111,12 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 
 $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
-	@rm -f feeder/jpeg/_native*.so  # one that is built anew, or none
+	@rm -f feeder/jpeg/_native*.so  # no stale extension if the build fails
 	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@
 
-# The pictures of the bench are drawn in tests, too; `locales` is for names in other encodings.
+# Tests draw the bench's plots; `locales` is for file names in other encodings.
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
 	@$(PIP) --quiet install --editable '.[plots]'

@@ -1,6 +1,6 @@
-"""A process on the cores of one node with its memory on another, for guest_check to look at.
+"""A process with CPUs on one node and memory on another, inspected by guest_check.
 
-usage: python -m tests.numa.crossed_process CPU_NODE MEMORY_NODE    (ends with its standard input)
+usage: python -m tests.numa.crossed_process CPU_NODE MEMORY_NODE    (ends with its input)
 """
 
 import sys
@@ -12,7 +12,7 @@ _TOUCHED_BYTES = 16 << 20
 
 
 def main(cpu_node: int, memory_node: int) -> None:
-    """Cross the two, touch memory, say so, wait."""
+    """Apply the placement, touch memory, report it, wait for the end of the input."""
     cpus = read_topology().nodes[cpu_node].cpus
     apply_placement(NodePlacement(node_id=cpu_node, cpus=cpus, memory_node=memory_node, workers=1))
     touched = bytearray(_TOUCHED_BYTES)

@@ -1,4 +1,4 @@
-"""A real `feeder serve`, with the check in systemd's place."""
+"""A real `feeder serve`; this process receives its readiness notification, as systemd would."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from types import TracebackType
 
 from tests.numa.processes import children, command
 
-START_DEADLINE_S = 150.0  # generous: emulated cores are some twenty times slower than real ones
+START_DEADLINE_S = 150.0  # emulated cores are about twenty times slower
 STOP_DEADLINE_S = 30.0
 
 
 class Daemon:
-    """Starts on entry and is ready then; `stop` drains it; on exit nothing is left running."""
+    """On entry starts and waits until ready; `stop` drains; on exit kills all its processes."""
 
     def __init__(self, dataset: str, *arguments: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="feeder-numa-")
@@ -58,12 +58,12 @@ class Daemon:
         return self._process.pid
 
     def descendants(self) -> list[int]:
-        """The pids of all its processes that live, those included that lost their parent."""
+        """The pids of all its running processes, orphaned ones included."""
         found = {pid for pid in self._known if command(pid)}
         todo = [self._process.pid]
         while todo:
-            todo += (some := children(todo.pop()))
-            found |= set(some)
+            todo += (below := children(todo.pop()))
+            found |= set(below)
         return sorted(found)
 
     def stop(self) -> int:
@@ -72,7 +72,7 @@ class Daemon:
         return self._process.wait(STOP_DEADLINE_S)
 
     def messages(self) -> str:
-        """All that the daemon wrote for people."""
+        """The daemon's log."""
         return self._log.read_text()
 
     def _await_ready(self, listener: socket.socket) -> None:
@@ -83,7 +83,7 @@ class Daemon:
                     return
             except TimeoutError:
                 continue
-        raise RuntimeError(f"the daemon does not get ready; it says:\n{self.messages()}")
+        raise RuntimeError(f"the daemon is not ready in time; its log:\n{self.messages()}")
 
     def _kill(self) -> None:
         for pid in (self._process.pid, *self.descendants()):

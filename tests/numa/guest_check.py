@@ -1,8 +1,8 @@
-"""Runs in the guest: starts `feeder serve` on two NUMA nodes and asserts that it keeps to them.
+"""Runs in the guest: starts `feeder serve` on two NUMA nodes and checks its placement.
 
-Prints a line for each assertion and, last, ``N passed, M failed``. The same batches are fetched
-from node 0, from node 1 and from an unpinned daemon of one worker, which is also the control: its
-process must look unpinned, or the looking proves nothing.
+Prints a line for each check and, last, ``N passed, M failed``. The same batches are fetched from
+node 0, from node 1 and from an unpinned daemon of one worker. That daemon is also the control: the
+checks must find it unpinned, or they prove nothing.
 """
 
 import subprocess
@@ -29,21 +29,21 @@ BASE_PORT = 5555
 BATCH_SIZE = 16
 WINDOW = 4
 OWN_SHARE_MIN = 0.99
-"""Of a process's own pages on its node: 1 but for what the kernel set up before it could ask."""
+"""Share of a process's own pages on its node; the kernel maps some before the policy is set."""
 
 
 @dataclass
 class Fetched:
-    """What one endpoint sent: a digest of pixels, labels and sample ids for each batch."""
+    """The result from one endpoint: a digest of pixels, labels and sample ids for each batch."""
 
     digests: list[str]
     images: int
 
 
 def fetch(endpoint: str, done: threading.Event, may_close: threading.Event) -> Fetched:
-    """Fetch an epoch of training and one of validation; hold the sessions until `may_close`.
+    """Fetch an epoch of training and one of validation; keep the sessions open until `may_close`.
 
-    The slots of ended sessions are gone, and their place could not be looked at any more.
+    The slots of a closed session are unmapped, so their placement could not be checked.
     """
     fetched = Fetched(digests=[], images=0)
     recipes = [Recipe.for_split("train", batch_size=BATCH_SIZE)]
@@ -64,10 +64,10 @@ def fetch(endpoint: str, done: threading.Event, may_close: threading.Event) -> F
 
 
 def check_process(report: Report, name: str, pid: int, placement: NodePlacement) -> None:
-    """Assert mask, policy and pages of one process."""
+    """Check CPU mask, memory policy and pages of one process."""
     node = placement.memory_node
     found = check_placement(pid, placement)
-    assert found is not None, f"{name} is gone"
+    assert found is not None, f"{name} has ended"
     mask = format_cpulist(placement.cpus)
     report.check(found.cpus_ok, f"{name}: every thread may run on CPUs {mask} only", found.cpus_ok)
     maps = Path(f"/proc/{pid}/numa_maps").read_text()
@@ -83,18 +83,18 @@ def check_process(report: Report, name: str, pid: int, placement: NodePlacement)
 
 
 def memory_policies(numa_maps: str) -> set[str]:
-    """Return the policies of a process's mappings, but for OpenBLAS's own.
+    """Return the policies of a process's mappings, except those of OpenBLAS.
 
-    It asks for "local" memory for its buffers itself; on pinned cores that is the same node, and
-    their pages, once touched, count like all others.
+    OpenBLAS sets "local" for its buffers; on pinned CPUs that is the same node, and touched pages
+    count like all others.
     """
     return {line.split()[1] for line in numa_maps.splitlines()} - {"local"}
 
 
 def check_memory_follows_policy(report: Report, topology: Topology) -> None:
-    """Run on one node with memory bound to the other: only the policy can bring it there.
+    """Check that memory follows the policy, with CPUs on one node and memory bound to the other.
 
-    On its own node, a process would have its memory near by the kernel's habit alone.
+    With both on one node the kernel's default would give the same result.
     """
     here, there = topology.nodes
     crossed = NodePlacement(node_id=here.id, cpus=here.cpus, memory_node=there.id, workers=1)
@@ -110,11 +110,11 @@ def check_memory_follows_policy(report: Report, topology: Topology) -> None:
 
 
 def check_two_nodes(report: Report, dataset: str, topology: Topology) -> list[Fetched]:
-    """Assert where everything of a daemon on two nodes is while and after it serves."""
+    """Check the placement of a daemon on two nodes while it serves, and its end."""
     arguments = ("--bind", f"tcp://127.0.0.1:{BASE_PORT}", "--chunk-images", "4")
     with Daemon(dataset, *arguments) as daemon:
         for line in daemon.messages().splitlines():
-            report.say(f"      {line}")
+            report.log(f"      {line}")
         nodes = node_processes(daemon.pid)
         workers = {node: workers_of(node) for node in nodes}
         report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
@@ -147,7 +147,7 @@ def check_two_nodes(report: Report, dataset: str, topology: Topology) -> list[Fe
 def check_node(
     report: Report, numa_node: NumaNode, node: int, workers: list[int], ran_on: dict[int, set[int]]
 ) -> None:
-    """Assert that a node process and its workers, all given by pid, are where they should be."""
+    """Check the placement of a node process and its workers, all given by pid."""
     placement = NodePlacement(
         node_id=numa_node.id, cpus=numa_node.cpus, memory_node=numa_node.id, workers=len(workers)
     )
@@ -155,11 +155,11 @@ def check_node(
         name = f"node {numa_node.id}, {'node process' if pid == node else 'worker'} {pid}"
         check_process(report, name, pid, placement)
         good = bool(ran_on[pid]) and ran_on[pid] <= numa_node.cpus
-        report.check(good, f"{name}: seen running on its cores only", sorted(ran_on[pid]))
+        report.check(good, f"{name}: observed on its CPUs only", sorted(ran_on[pid]))
 
 
 def check_unpinned(report: Report, dataset: str, topology: Topology) -> Fetched:
-    """Fetch the same from one unpinned worker, and see that it does look unpinned."""
+    """Fetch the same from one unpinned worker, and check that it is found unpinned."""
     arguments = ("--pin", "off", "--workers", "1", "--bind", f"tcp://127.0.0.1:{BASE_PORT}")
     with Daemon(dataset, *arguments) as daemon:
         (node,) = node_processes(daemon.pid)
@@ -173,17 +173,18 @@ def check_unpinned(report: Report, dataset: str, topology: Topology) -> Fetched:
         )
         check = check_placement(node, everywhere)
         found = check is not None and not check.cpus_ok
-        report.check(found, "control: --pin off would not pass for pinned to node 0", check)
+        report.check(found, "control: --pin off is not taken for pinned to node 0", check)
         check_end(report, daemon)
     return fetched
 
 
 def check_end(report: Report, daemon: Daemon) -> None:
+    """Check that SIGTERM ends the daemon and all its processes."""
     began_s = time.monotonic()
     status = daemon.stop()
     report.check(status == 0, "SIGTERM ends the daemon", f"status {status}")
-    report.say(f"      after {time.monotonic() - began_s:.1f} s, in emulation")
-    report.check(not daemon.descendants(), "no process is left", daemon.descendants())
+    report.log(f"      after {time.monotonic() - began_s:.1f} s, in emulation")
+    report.check(not daemon.descendants(), "no process remains", daemon.descendants())
 
 
 def main(dataset: str) -> None:
@@ -200,7 +201,7 @@ def main(dataset: str) -> None:
 
 
 def compare(report: Report, fetched: Sequence[Fetched]) -> None:
-    """Assert that all endpoints sent the same bytes, and that these are worth comparing."""
+    """Check that all endpoints sent the same batches, which are not empty and all different."""
     for each, name in zip(fetched, ("node 0", "node 1", "--pin off --workers 1"), strict=True):
         seen = f"{len(each.digests)} batches, {each.images} images"
         report.check(each.images > 0, f"{name} serves an epoch of training and validation", seen)
@@ -208,7 +209,7 @@ def compare(report: Report, fetched: Sequence[Fetched]) -> None:
     different = len({digest for each in fetched for digest in each.digests})
     report.check(same, "the three send the same bytes", f"{different} different batches in all")
     distinct = different == len(fetched[0].digests)
-    report.check(distinct, "and no two batches are alike", f"{len(fetched[0].digests)} batches")
+    report.check(distinct, "no two batches are equal", f"{len(fetched[0].digests)} batches")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Process 1 of the guest: mounts what Linux programs expect, runs the check, powers off.
+"""Process 1 of the guest: mounts /proc, /sys and /dev, runs the check, powers off.
 
-Whatever happens, the guest ends: the host waits for qemu to exit and reads the report.
+The guest powers off even after an error: the host waits for qemu to exit and reads the report.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def main() -> None:
             report.write(f"guest check ended with status {status.returncode}\n")
     finally:
         if sys.exc_info()[0] is not None:
-            traceback.print_exc()  # onto the console, which the host shows
+            traceback.print_exc()  # to the console, which the host prints
         sys.stderr.flush()
         os.sync()
         libc.reboot(_RB_POWER_OFF)

@@ -1,4 +1,4 @@
-"""The processes of a daemon as /proc shows them."""
+"""The processes of a daemon, from /proc."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def children(parent: int) -> list[int]:
 
 
 def command(pid: int) -> str:
-    """Return a process's command line; empty where it is gone or a zombie."""
+    """Return a process's command line; empty if it has ended or is a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -37,7 +37,7 @@ def processors(pid: int) -> set[int]:
 
 
 def stat_fields(path: Path) -> list[str]:
-    """Return proc(5)'s stat from field 3, state, on; nothing where the process is gone."""
+    """Return the fields of proc(5)'s stat from field 3, state; none if the process has ended."""
     try:
         return path.read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the checks in the guest say to the host, line by line."""
+"""The results of the checks in the guest, printed line by line for the host."""
 
 import sys
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 @dataclass
 class Report:
-    """Counts and prints the assertions."""
+    """Counts and prints the checks."""
 
     passed: int = 0
     failed: int = 0
 
     def check(self, good: bool, claim: str, seen: object) -> None:
-        """Print one assertion with what was seen."""
+        """Print one check with the observed value."""
         self.passed += good
         self.failed += not good
-        self.say(f"{'ok  ' if good else 'FAIL'}  {claim}: {seen}")
+        self.log(f"{'ok  ' if good else 'FAIL'}  {claim}: {seen}")
 
-    def say(self, line: str) -> None:
-        """Print a line at once: the host sees how far the guest got, whatever happens."""
+    def log(self, line: str) -> None:
+        """Print a line and flush, so that the host has the progress even if the guest dies."""
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """Print the summary that the host looks for, and exit."""
-        self.say(f"{self.passed} passed, {self.failed} failed")
+        """Print the summary, which the host parses, and exit."""
+        self.log(f"{self.passed} passed, {self.failed} failed")
         sys.exit(self.failed > 0)

@@ -1,7 +1,7 @@
-"""Builds the guest's root as an initramfs: files of this machine at the paths they have here.
+"""Builds the guest's root as an initramfs: files of this machine at their own paths.
 
-The same paths make everything work unchanged: the interpreter finds its library, the virtual
-environment its packages, the loader its libraries. What is not added does not exist in the guest.
+Because paths are the same, the interpreter finds its library, the virtual environment its packages
+and the loader its libraries. Only what is added exists in the guest.
 
 Source of the format: Documentation/driver-api/early-userspace/buffer-format.rst (newc).
 """
@@ -38,20 +38,20 @@ _METADATA = (
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A file or link that this machine does not have."""
+    """A generated file, folder or link."""
 
     mode: int
     content: bytes
 
 
 class RootImage:
-    """Collects paths of this machine and made files, then writes them as one newc archive."""
+    """Collects files of this machine and generated ones, then writes them as a newc archive."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Path | _Made] = {}  # by path in the guest
 
     def add(self, path: Path) -> None:
-        """Add a file, a link with all that it leads to, or an empty folder, with its parents."""
+        """Add a file, a link with its target, or an empty folder, with the parents."""
         current = Path("/")
         for position, name in enumerate(path.parts[1:]):
             current = current / name
@@ -64,7 +64,7 @@ class RootImage:
             self._sources[str(current)] = current
 
     def add_tree(self, folder: Path) -> None:
-        """Add a folder's files, without what a daemon never imports (tests, headers)."""
+        """Add a folder's files, except those that a daemon never imports (tests, headers)."""
         for where, folders, files in os.walk(folder):
             folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
             for name in files:
@@ -72,17 +72,17 @@ class RootImage:
                     self.add(Path(where) / name)
 
     def add_at(self, source: Path, target: str) -> None:
-        """Add one file or empty folder under another path; its folder must exist in the guest."""
+        """Add a file or empty folder at another path, whose parent must exist in the guest."""
         self._sources[target] = source
 
     def add_text(self, target: str, text: str, mode: int = 0o644) -> None:
-        """Add a file with this text, and the folders that it lies in."""
+        """Add a file with this text, and its parents."""
         for folder in Path(target).parents:
             self._sources.setdefault(str(folder), _Made(stat.S_IFDIR, b""))
         self._sources[target] = _Made(stat.S_IFREG | mode, text.encode())
 
     def add_shared_libraries(self) -> None:
-        """Add what the collected programs and libraries load: the closure that ldd reports."""
+        """Add the libraries that the collected programs and libraries load, as ldd reports them."""
         objects = [
             str(source)
             for source in self._sources.values()
@@ -95,7 +95,7 @@ class RootImage:
             self.add(Path(library))
 
     def write(self, path: Path) -> None:
-        """Write the archive, parents before what they hold."""
+        """Write the archive, folders before their content."""
         with path.open("wb") as archive:
             for number, (name, source) in enumerate(sorted(self._sources.items())):
                 if name != "/":
@@ -133,7 +133,7 @@ def python_and_daemon(image: RootImage, project: Path) -> None:
 
 
 def _turbojpeg() -> Iterator[Path]:
-    """Yield the library that PyTurboJPEG opens by path where no ldconfig answers, as there."""
+    """Yield the library that PyTurboJPEG opens by path without ldconfig, as in the guest."""
     import turbojpeg
 
     yield from (Path(p) for p in turbojpeg.DEFAULT_LIB_PATHS["Linux"] if Path(p).exists())
@@ -153,7 +153,9 @@ def _write_entry(archive: BinaryIO, number: int, name: str, source: Path | _Made
         mode, mtime = status.st_mode, int(status.st_mtime)
         size = status.st_size if stat.S_ISREG(mode) else 0
     if stat.S_ISDIR(mode):
-        mode = stat.S_IFDIR | 0o755  # this interpreter may lie in a home that only we may enter
+        mode = (
+            stat.S_IFDIR | 0o755
+        )  # the interpreter may be in a home that other users cannot enter
     encoded = name.encode() + b"\0"
     fields = (number, mode, 0, 0, 1, mtime, size, 0, 0, 0, 0, len(encoded), 0)
     archive.write(b"070701" + b"".join(b"%08x" % field for field in fields) + encoded)

@@ -1,12 +1,11 @@
-"""`make test-numa`: boots a guest with two NUMA nodes and shows what the check in it found.
+"""`make test-numa`: boots a guest with two NUMA nodes and prints the results of its checks.
 
 usage: python -m tests.numa.run [placement | unit]
 
-placement (without an argument): `feeder serve` keeps processes and memory on their nodes, and sends
-the same bytes as one unpinned worker. unit: the same nodes, but systemd is process 1 and runs
-feeder.service with its whole sandbox.
+placement (the default): `feeder serve` keeps processes and memory on their nodes, and sends the
+same bytes as one unpinned worker. unit: systemd as process 1 runs feeder.service in its sandbox.
 
-Exit status 0 where all passed, 1 where not, 2 where this machine cannot run the guest.
+Exit status: 0 if all checks passed, 1 if not, 2 if this machine cannot run the guest.
 """
 
 import re
@@ -23,14 +22,14 @@ from tests.numa.virtual_machine import CannotRunError, boot, check_host, fetch_k
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".build" / "numa"
-IMAGES = 61  # a prime: no batch size and no number of shards divides it
+IMAGES = 61  # a prime: not divisible by batch size or number of shards
 GUEST_DEADLINE_S = 480.0
 CONSOLE_LINES = 40
 INIT = {
     "placement": "/init -- /dataset",
     "unit": f"{SYSTEMD} systemd.show_status=0 systemd.journald.forward_to_console=1",
 }
-"""Process 1 of the guest, and the rest of the kernel's command line."""
+"""Process 1 of each guest, with the rest of the kernel's command line."""
 
 
 def main(guest: str = "placement") -> int:
@@ -47,7 +46,7 @@ def main(guest: str = "placement") -> int:
             sys.stderr.write(f"test-numa: cannot run here: {error}\n")
             return 2
         megabytes = root_image.stat().st_size / 1e6
-        say(f"test-numa: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
+        log(f"test-numa: booting {kernel.name} on two emulated nodes, root of {megabytes:.0f} MB")
         in_time = boot(
             kernel,
             root_image,
@@ -58,16 +57,16 @@ def main(guest: str = "placement") -> int:
         )
         good = in_time and show_report(report)
         if not good:
-            why = "ended" if in_time else f"was ended after {GUEST_DEADLINE_S:.0f} s"
-            say(f"test-numa: the guest {why}; the end of its console:")
+            how = "ended" if in_time else f"was killed after {GUEST_DEADLINE_S:.0f} s"
+            log(f"test-numa: the guest {how}; the end of its console:")
             lines = console.read_text(errors="replace").replace("\r", "").splitlines()
-            say("\n".join(lines[-CONSOLE_LINES:]))
-    say(f"test-numa: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
+            log("\n".join(lines[-CONSOLE_LINES:]))
+    log(f"test-numa: {'passed' if good else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
     return 0 if good else 1
 
 
 def show_report(report: Path) -> bool:
-    """Print what the guest has reported; True where it ends with passes and no failure."""
+    """Print the guest's report; return whether its summary has passes and no failure."""
     text = report.read_text(errors="replace").replace("\r", "")
     sys.stdout.write(text)
     summary = re.search(r"^(\d+) passed, (\d+) failed$", text, re.MULTILINE)
@@ -75,7 +74,7 @@ def show_report(report: Path) -> bool:
 
 
 def build_root(folder: Path, guest: str) -> Path:
-    """Pack the dataset, and make the guest's root with it and process 1; returns the archive."""
+    """Pack the dataset and build the guest's root with it and process 1; return the archive."""
     source, dataset = folder / "source", folder / "dataset"
     run_python("bench", "synthetic", str(source), "--images", str(IMAGES), "--classes", "3")
     run_python("feeder", "pack", str(source), str(dataset))
@@ -93,14 +92,14 @@ def build_root(folder: Path, guest: str) -> Path:
     return folder / "root.cpio"
 
 
-def say(line: str) -> None:
-    """Show a line at once, also where make collects the output."""
+def log(line: str) -> None:
+    """Print a line and flush."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def run_python(module: str, *arguments: str) -> None:
-    """Run one of the project's modules; what it says is shown only where it fails."""
+    """Run one of the project's modules; print its output only if it fails."""
     answer = subprocess.run(
         [sys.executable, "-m", module, *arguments], cwd=PROJECT, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Runs in the guest after systemd started feeder.service: is it up, closed in and placed?"""
+"""Runs in the guest after systemd started feeder.service: is it up, sandboxed and placed?"""
 
 import os
 import re
@@ -22,18 +22,18 @@ OWN_SHARE_MIN = 0.99
 
 
 def systemctl(*arguments: str) -> str:
-    """Return what systemctl says about the service."""
+    """Return the output of systemctl for the service."""
     command = ["/bin/systemctl", *arguments, "feeder.service"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
-    """Run all checks, then report."""
+    """Run all checks, then print the summary."""
     report = Report()
     state = systemctl("show", "-P", "ActiveState")
     report.check(state == "active", "systemd has started the service", state)
     if state != "active":
-        report.say(systemctl("status", "--no-pager", "--full"))
+        report.log(systemctl("status", "--no-pager", "--full"))
         report.finish()
     restarts = systemctl("show", "-P", "NRestarts")
     report.check(restarts == "0", "without a restart", f"{restarts} restarts")
@@ -46,20 +46,18 @@ def main() -> None:
             images = int((client.fetch(0, 0).sample_ids >= 0).sum())
             report.check(images == 8, f"serves at {endpoint}", f"{images} images")
     mode = os.stat("/run/feeder/feeder").st_mode & 0o777
-    report.check(
-        mode == 0o660, "its ipc socket is open to its group, and to no others", f"{mode:o}"
-    )
+    report.check(mode == 0o660, "its ipc socket is open to its group only", f"{mode:o}")
     processes = [supervisor, *children(supervisor)]
     systemctl("stop")
     result = systemctl("show", "-P", "Result"), systemctl("show", "-P", "ExecMainStatus")
-    report.check(result == ("success", "0"), "systemctl stop ends it in peace", result)
-    left = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
-    report.check(not left, "no process is left", left)
+    report.check(result == ("success", "0"), "systemctl stop ends it cleanly", result)
+    remaining = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+    report.check(not remaining, "no process remains", remaining)
     report.finish()
 
 
 def check_sandbox(report: Report, supervisor: int) -> None:
-    """Assert that the sandbox is in force: what /proc says of it."""
+    """Check in /proc that the sandbox is in force."""
     status = dict(
         re.findall(r"^(\w+):\t(.*)$", Path(f"/proc/{supervisor}/status").read_text(), re.M)
     )
@@ -72,7 +70,7 @@ def check_sandbox(report: Report, supervisor: int) -> None:
 
 
 def check_nodes(report: Report, supervisor: int) -> None:
-    """Assert that the sandbox lets every process take its place and bind its memory."""
+    """Check that every process could pin itself and bind its memory inside the sandbox."""
     nodes = node_processes(supervisor)
     report.check(len(nodes) == 2, "one node process for each NUMA node", nodes)
     for numa_node, node in zip(read_topology().nodes, nodes, strict=True):
@@ -83,7 +81,7 @@ def check_nodes(report: Report, supervisor: int) -> None:
             found = check_placement(pid, placement)
             good = found is not None and found.cpus_ok and found.on_node_share >= OWN_SHARE_MIN
             bound = f" bind:{numa_node.id} " in Path(f"/proc/{pid}/numa_maps").read_text()
-            claim = f"process {pid} is bound to node {numa_node.id}, and there"
+            claim = f"process {pid} is bound to node {numa_node.id} and runs there"
             report.check(good and bound, claim, found)
 
 

@@ -1,6 +1,6 @@
 """Adds systemd and the project's unit to the guest's root: systemd is process 1 there.
 
-The unit is the one that we ship, byte for byte; what it names is put where it says.
+The unit is the shipped one, byte for byte; the files that it names are put at their paths.
 """
 
 import sys
@@ -38,7 +38,7 @@ Wants=feeder.service check.service
 
 
 def add_systemd(image: RootImage, project: Path) -> None:
-    """Add systemd, the unit, its configuration and program, and a service that runs the check."""
+    """Add systemd, the unit with its configuration and program, and a service for the check."""
     if not SYSTEMD.exists():
         raise CannotRunError(f"{SYSTEMD} is missing: apt-get install systemd")
     for name in ("/var/log", "/var/lib", "/var/tmp", "/home", "/root", *_PROGRAMS):

@@ -1,7 +1,7 @@
-"""Gets Debian's cloud kernel (Ubuntu: the virtual one) and runs it in qemu with two NUMA nodes.
+"""Downloads Debian's cloud kernel (Ubuntu: the virtual one); boots it in qemu with two NUMA nodes.
 
-Software emulation, so that it runs on any machine, in any container. The kernel is downloaded
-once by apt into .build/, never installed.
+Software emulation runs on any machine and in any container. apt downloads the kernel once into
+.build/; it is not installed.
 """
 
 import platform
@@ -20,11 +20,11 @@ _STEP_DEADLINE_S = 180
 
 
 class CannotRunError(Exception):
-    """Raised with one line that says what this machine lacks for the test, and what to do."""
+    """Raised if this machine cannot run the guest: one line with what is missing and what to do."""
 
 
 def check_host() -> None:
-    """Raise CannotRunError where no x86-64 guest with this machine's Python can be run here."""
+    """Raise CannotRunError unless this machine can run an x86-64 guest with its own Python."""
     if platform.machine() != "x86_64":
         raise CannotRunError(
             f"the guest runs this machine's Python and needs x86_64; this is {platform.machine()}"
@@ -39,7 +39,9 @@ def fetch_kernel(folder: Path) -> Path:
         return found[-1]
     for tool in ("apt-get", "apt-cache", "dpkg"):
         if shutil.which(tool) is None:
-            raise CannotRunError(f"{tool} is missing, and the kernel comes from Debian or Ubuntu")
+            raise CannotRunError(
+                f"{tool} is missing; the kernel is downloaded from Debian or Ubuntu"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         package = _kernel_package()
@@ -59,10 +61,10 @@ def boot(
     report: Path,
     deadline_s: float,
 ) -> bool:
-    """Run the guest until it powers off; False where it had to be ended at the deadline.
+    """Run the guest until it powers off; return False if it was killed at the deadline.
 
-    `init` is process 1's path, and what else the kernel's command line should say. The kernel's
-    console, and the report, which the guest writes to its second serial line, become files.
+    `init` is the path of process 1, with further options of the kernel's command line. The kernel's
+    console goes to `console`, the guest's second serial line to `report`.
     """
     command = [QEMU, "-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35"]
     command += ["-accel", "tcg,thread=multi", "-cpu", "max", "-m", f"{2 * MIB_PER_NODE}M"]
@@ -87,14 +89,14 @@ def boot(
 
 
 def _kernel_package() -> str:
-    """Return the package with the image that the distribution's metapackage asks for."""
+    """Return the kernel package that the distribution's metapackage depends on."""
     for metapackage in _KERNEL_PACKAGES:
         answer = subprocess.run(
             ["apt-cache", "depends", metapackage], capture_output=True, text=True
         )
         if match := re.search(r"Depends: (linux-image-\d\S+)", answer.stdout):
             return match[1]
-    raise CannotRunError(f"apt knows none of {', '.join(_KERNEL_PACKAGES)}: run apt-get update")
+    raise CannotRunError(f"apt has none of {', '.join(_KERNEL_PACKAGES)}: run apt-get update")
 
 
 def _run(command: list[str], folder: str, what: str) -> None:
