@@ -189,9 +189,7 @@ def test_client_commands_need_no_extra(base: Path, tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
 
 
-def test_daemon_without_its_extension_fails_in_one_line(
-    bare_wheel: Path, tmp_path: Path
-) -> None:
+def test_daemon_without_its_extension_fails_in_one_line(bare_wheel: Path, tmp_path: Path) -> None:
     scripts = environment_with(bare_wheel, tmp_path / "venv", (*BASE, *DECODING))
     (tmp_path / "dst").mkdir()
     bind = f"ipc://{tmp_path}/socket"

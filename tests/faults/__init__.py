@@ -1,4 +1,4 @@
-"""Real processes killed, stopped, starved and cut off, with real signals and real disks.
+"""Fault injection on real processes: kills, stops, starvation, cut networks, failing disks.
 
 May import: the product, bench, tests.
 """

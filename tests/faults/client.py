@@ -1,11 +1,11 @@
-"""A training process that does one step when told to, and says what came of it.
+"""A training process driven by commands on its standard input.
 
     python -m tests.faults.client
 
-Lines in: ``open OPTIONS`` (JSON for ``make_loader``, with ``endpoint``: one, or a list), ``epoch
-E`` (``set_epoch``), ``take N``, ``statistics``, ``close``. Lines out: ``opened``; ``batch WAITED_S
-EPOCH INDEX HASH`` for each batch; the statistics as JSON; ``closed``; and ``error WAITED_S TYPE:
-TEXT`` instead of any of them. Between two steps it holds on to all slots that it was lent.
+Commands: ``open OPTIONS`` (JSON for ``make_loader``, with ``endpoint``: one, or a list), ``take
+N``, ``statistics``, ``close``. Replies: ``opened``; ``batch WAITED_S EPOCH INDEX HASH`` for each
+batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` instead of any of them.
+Between two commands it keeps all slots that it was lent.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ from tests.support.sources import REPOSITORY
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What came of a step: a batch as ``EPOCH INDEX HASH``, or an error."""
+    """The outcome of a step: a batch as ``EPOCH INDEX HASH``, or an error."""
 
     waited_s: float
     text: str
 
 
 class Client:
-    """Our end of the process; leaving its context kills it."""
+    """The test's handle on the process; leaving its context kills the process."""
 
     def __init__(
         self, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
     ) -> None:
-        """Start it; it imports its libraries meanwhile.
+        """Start the process; it imports its libraries in the background.
 
-        ``prefix`` is a command that becomes the one that follows it.
+        ``prefix`` is a command that executes the arguments that follow it, as ``env`` does.
         """
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tests.faults.client"],
@@ -61,70 +61,66 @@ class Client:
         self._reader.start()
 
     def open(self, endpoint: str | list[str], **options: object) -> None:
-        """Have it make its loader; ``opened`` waits for that."""
-        self._tell("open " + json.dumps({"endpoint": endpoint} | options))
+        """Create the loader; ``opened`` waits for it."""
+        self._send("open " + json.dumps({"endpoint": endpoint} | options))
 
     def opened(self) -> None:
-        """Return once it has its welcome."""
-        assert self.hear() == "opened"
-
-    def go_to(self, epoch: int) -> None:
-        """Have it continue with an epoch."""
-        self._tell(f"epoch {epoch}")
+        """Return once the loader has its welcome."""
+        assert self._receive() == "opened"
 
     def ask(self, batches: int = 1) -> None:
-        """Have it take batches; ``answer`` and ``answers`` tell of them."""
-        self._tell(f"take {batches}")
+        """Request batches; ``answer`` and ``answers`` return them."""
+        self._send(f"take {batches}")
 
     def answer(self) -> Step:
-        """Return what came of the next batch that it was asked for."""
-        kind, waited_s, text = self.hear().split(" ", 2)
+        """Return the outcome of the next batch that was requested."""
+        kind, waited_s, text = self._receive().split(" ", 2)
         assert kind in ("batch", "error")
         return Step(float(waited_s), text)
 
     def answers(self, batches: int) -> list[str]:
-        """Return the keys and hashes of batches that it was asked for."""
+        """Return the keys and hashes of requested batches."""
         return [self.answer().text for _ in range(batches)]
 
     def take(self, batches: int) -> list[str]:
-        """Have it take batches; return their keys and hashes."""
+        """Request batches and return their keys and hashes."""
         self.ask(batches)
         return self.answers(batches)
 
     def statistics(self) -> dict[str, Any]:
         """Return the loader's statistics."""
-        self._tell("statistics")
-        return dict(json.loads(self.hear()))
+        self._send("statistics")
+        return dict(json.loads(self._receive()))
 
     def await_lent(self) -> None:
-        """Return once all of its slots hold batches that it has not read yet."""
+        """Return once each of its slots holds a batch that it has not read yet."""
 
         def has_all() -> bool:
             statistics = self.statistics()
             return bool(statistics["batches_lent"] >= statistics["batches"] + SLOTS)
 
-        wait_until(has_all, "all slots are lent to it")
+        wait_until(has_all, "all slots are lent to the client")
 
     def close(self) -> None:
-        """Have it close its loader, and end it in good order."""
-        self._tell("close")
-        assert self.hear() == "closed"
+        """Close the loader, then end the process cleanly."""
+        self._send("close")
+        assert self._receive() == "closed"
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait(DEADLINE_S) == 0
 
-    def hear(self) -> str:
-        """Return the next line that it says."""
-        line = self._lines.get(timeout=WAIT_S + DEADLINE_S)  # a loader says first why it gives up
+    def _receive(self) -> str:
+        # The loader gives up after WAIT_S; its error must arrive before this deadline.
+        line = self._lines.get(timeout=WAIT_S + DEADLINE_S)
         assert line, f"{self.process} has ended"
         return line
 
     def stop(self) -> None:
-        """SIGSTOP; returns once it has stopped."""
+        """Send SIGSTOP; return once the process has stopped."""
         stop(self.process)
 
     def kill(self) -> None:
-        """SIGKILL; idempotent."""
+        """Send SIGKILL; idempotent."""
         self._process.kill()
         with self._process:
             pass
@@ -138,11 +134,11 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has not read its last order
+        with contextlib.suppress(BrokenPipeError):  # the last command was not read
             self.kill()
         self._reader.join()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -155,18 +151,18 @@ class Client:
 
 
 def stop(process: psutil.Process) -> None:
-    """SIGSTOP a process; returns once it has stopped."""
+    """Send SIGSTOP to a process; return once it has stopped."""
     process.suspend()
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
 
 
-def _say(line: str) -> None:
+def _reply(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Run as the process."""
+    """Execute commands until the end of the input."""
     loader: Any = None
     batches: Any = iter(())
     for line in sys.stdin:
@@ -177,34 +173,26 @@ def main() -> None:
                 case "open":
                     loader = make_loader(**json.loads(rest))
                     batches = _all_batches(loader)
-                    _say("opened")
-                case "epoch":
-                    batches.close()
-                    loader.set_epoch(int(rest))
-                    batches = _all_batches(loader)
+                    _reply("opened")
                 case "take":
                     for _ in range(int(rest)):
                         began_s = time.monotonic()
                         batch = next(batches)
-                        _say(f"batch {time.monotonic() - began_s:.3f} {digest(batch)}")
+                        _reply(f"batch {time.monotonic() - began_s:.3f} {digest(batch)}")
                 case "statistics":
-                    _say(json.dumps(asdict(loader.statistics())))
+                    _reply(json.dumps(asdict(loader.statistics())))
                 case "close":
                     loader.close()
-                    _say("closed")
+                    _reply("closed")
         except FeederError as error:
             batches = _all_batches(loader)
-            _say(f"error {time.monotonic() - began_s:.3f} {type(error).__name__}: {error}")
+            _reply(f"error {time.monotonic() - began_s:.3f} {type(error).__name__}: {error}")
 
 
 def _all_batches(loader: Any) -> Any:
-    """Yield batches for ever; closing it gives up the epoch."""
+    """Yield batches for ever, over the ends of epochs."""
     while True:
-        epoch = iter(loader)
-        try:
-            yield from epoch
-        finally:
-            epoch.close()
+        yield from loader
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Functions of libc that a test replaces in whole processes."""
+"""Replaces libc functions in whole processes, by LD_PRELOAD."""
 
 import subprocess
 from pathlib import Path
 
 
 def preload(source: str, folder: Path) -> dict[str, str]:
-    """Return an environment in which functions of libc are those of ``source``."""
+    """Compile ``source``; return an environment in which its functions replace those of libc."""
     library = folder / "preloaded.so"
     path = Path(__file__).with_name(source)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, path, "-ldl"], check=True)

@@ -1,4 +1,5 @@
-/* A name server that answers for no name in .silent, SILENCE_S seconds later: for LD_PRELOAD. */
+/* For LD_PRELOAD: lookups of names in .silent fail after SILENCE_S seconds, like a name server that
+ * does not respond. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

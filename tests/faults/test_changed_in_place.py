@@ -1,7 +1,7 @@
-"""Datasets that are changed in place under a running daemon: the right bytes or a named error.
+"""Datasets changed in place under a running daemon: the right bytes or an error with a name.
 
-The clients' batches are compared with those of the undisturbed dataset, over 1,000 batches and six
-kinds of change, each of which leaves every checksum inside the shard right.
+Each batch is compared with that of the unchanged dataset, over 1,000 batches and seven kinds of
+change, all of which leave the checksum of each record valid.
 """
 
 import shutil
@@ -25,12 +25,12 @@ EPOCHS = 34
 SHARD = shard_name(0)
 
 Change = Callable[[Path, Path], None]
-"""Changes a dataset in place; the other dataset has the same shape."""
+"""Changes the first dataset in place, using the second, which has the same shape."""
 
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One dataset three times: as served, packed with another seed, and of other images."""
+    """A dataset in three variants: as served, packed with another seed, and of other images."""
     root = tmp_path_factory.mktemp("in-place")
     source = make_source(root / "source", SAMPLES, side=72)
     other = make_source(root / "other-source", SAMPLES, side=73)
@@ -42,7 +42,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def right(datasets: dict[str, Path]) -> list[str]:
-    """The digests of all batches."""
+    """The digests of all batches of the unchanged dataset."""
     with _serve(datasets["served"]) as daemon:
         return expected(daemon.endpoint, EPOCHS * EPOCH)
 
@@ -53,7 +53,7 @@ def _serve(dataset: Path) -> Daemon:
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Give a file another content as ``rsync --inplace`` does: the same inode, piece by piece."""
+    """Replace a file's content as ``rsync --inplace`` does: same inode, piece by piece."""
     with path.open("r+b") as file:
         for start in range(0, len(content), 4096):
             file.write(content[start : start + 4096])
@@ -62,26 +62,26 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def copy_whole(served: Path, other: Path) -> None:
-    """All of the shard."""
+    """Copy all of the shard."""
     overwrite(served / SHARD, (other / SHARD).read_bytes())
 
 
 def copy_half(served: Path, other: Path) -> None:
-    """The first half of the shard only."""
+    """Copy the first half of the shard."""
     content, mine = (other / SHARD).read_bytes(), (served / SHARD).read_bytes()
     half = len(content) // 2
     overwrite(served / SHARD, content[:half] + mine[half:])
 
 
 def copy_index(served: Path, other: Path) -> None:
-    """The records and names only."""
+    """Copy the records and names only."""
     content, mine = (other / SHARD).read_bytes(), (served / SHARD).read_bytes()
     start = decode_header(content, SHARD).records_offset
     overwrite(served / SHARD, mine[: decode_header(mine, SHARD).records_offset] + content[start:])
 
 
 def copy_dataset(served: Path, other: Path) -> None:
-    """The shard, then the manifest: a finished copy of another dataset."""
+    """Copy the shard, then the manifest: a complete copy of another dataset."""
     copy_whole(served, other)
     overwrite(served / MANIFEST_NAME, (other / MANIFEST_NAME).read_bytes())
 
@@ -89,7 +89,7 @@ def copy_dataset(served: Path, other: Path) -> None:
 def _rewrite_records(
     served: Path, edit: Callable[[np.ndarray], None], *, seal: bool = True
 ) -> None:
-    """Edit the table of records and make their checksums right; the header's, too, to ``seal``."""
+    """Edit the records and update their checksums, to ``seal`` also the header's of the index."""
     content = (served / SHARD).read_bytes()
     header = decode_header(content, SHARD)
     records = np.frombuffer(content, RECORD, header.samples, header.records_offset).copy()
@@ -109,12 +109,12 @@ def _swap(records: np.ndarray) -> None:
 
 
 def swap_records(served: Path, other: Path) -> None:
-    """Every second record changes places with the one after it; the header stays."""
+    """Swap each pair of adjacent records; the header stays."""
     _rewrite_records(served, _swap, seal=False)
 
 
-def lend_blobs(served: Path, other: Path) -> None:
-    """Every record but for its label and name becomes that of the sample before."""
+def shift_blobs(served: Path, other: Path) -> None:
+    """Replace each record, except its label and name, by that of the sample before."""
 
     def shift(records: np.ndarray) -> None:
         shifted = np.roll(records, 1)
@@ -130,7 +130,7 @@ KINDS: dict[str, tuple[Change, str]] = {
     "partial-copy": (copy_half, "reseeded"),
     "index-only": (copy_index, "reseeded"),
     "records-swapped": (swap_records, "reseeded"),
-    "blobs-of-others": (lend_blobs, "reseeded"),
+    "blobs-of-others": (shift_blobs, "reseeded"),
     "shard-of-another-dataset": (copy_whole, "foreign"),
     "whole-dataset": (copy_dataset, "reseeded"),
 }
@@ -140,7 +140,7 @@ KINDS: dict[str, tuple[Change, str]] = {
 def change(
     request: pytest.FixtureRequest, datasets: dict[str, Path], tmp_path: Path
 ) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
-    """A copy of the served dataset, what changes it, and what restores it, both in place."""
+    """A copy of the served dataset; functions that change it and restore it, both in place."""
     served = tmp_path / "served"
     shutil.copytree(datasets["served"], served)
     intact = {name: (served / name).read_bytes() for name in (SHARD, MANIFEST_NAME)}
@@ -154,7 +154,7 @@ def change(
 
 
 def _take(endpoint: str, epochs: range, right: list[str]) -> tuple[int, int]:
-    """Take the batches of epochs and compare each; return how many came and how many failed."""
+    """Take the epochs' batches and compare each; return the numbers of batches and of failures."""
     taken = failed = 0
     with make_loader(endpoint) as loader:
         for epoch in epochs:
@@ -174,7 +174,7 @@ def _take(endpoint: str, epochs: range, right: list[str]) -> tuple[int, int]:
 def test_no_batch_is_wrong_while_a_dataset_changes_in_place(
     change: tuple[Path, Callable[[], None], Callable[[], None]], right: list[str]
 ) -> None:
-    """It changes and is restored again and again while batches are taken; workers die, too."""
+    """Changed and restored over and over while batches are taken; then workers are killed."""
     served, apply, restore = change
     is_over = threading.Event()
     with _serve(served) as daemon:
@@ -193,18 +193,18 @@ def test_no_batch_is_wrong_while_a_dataset_changes_in_place(
             is_over.set()
             disturber.join()
         apply()
-        taken, failed = _take(daemon.endpoint, range(EPOCHS // 2, EPOCHS - 4), right)
-        assert failed, "no batch of what was packed can be made from this"
+        _, failed = _take(daemon.endpoint, range(EPOCHS // 2, EPOCHS - 4), right)
+        assert failed, "the changed dataset cannot give the packed batches"
         for worker in daemon.workers():
             worker.kill()
-        taken, failed = _take(daemon.endpoint, range(EPOCHS - 4, EPOCHS), right)
-        assert taken == 0, "a worker that starts anew serves none of it either"
+        taken, _ = _take(daemon.endpoint, range(EPOCHS - 4, EPOCHS), right)
+        assert taken == 0, "a restarted worker does not serve it either"
         restore()
         assert _take(daemon.endpoint, range(4), right) == (4 * EPOCH, 0)
 
 
 @pytest.mark.parametrize("kind", ["records-swapped", "blobs-of-others", "index-only"])
-def test_what_was_changed_before_the_start_is_not_served(
+def test_dataset_changed_before_the_start_is_not_served(
     kind: str, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     served = tmp_path / "served"

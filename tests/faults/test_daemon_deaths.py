@@ -1,4 +1,4 @@
-"""Processes that die in ways of their own; see test_fault_matrix for each at each phase."""
+"""Special ways for processes to die; test_fault_matrix covers each process at each phase."""
 
 import shutil
 import signal
@@ -42,7 +42,7 @@ def serve(packed: Path, *more: str, bind: str = "tcp://127.0.0.1:0", **environ: 
     )
 
 
-def test_a_killed_node_process_comes_back_on_its_port(packed: Path, dataset: Dataset) -> None:
+def test_killed_node_process_is_restarted_on_its_port(packed: Path, dataset: Dataset) -> None:
     recipe = small_recipe()
     with serve(packed) as daemon:
         node, workers = daemon.node, daemon.workers()
@@ -52,26 +52,26 @@ def test_a_killed_node_process_comes_back_on_its_port(packed: Path, dataset: Dat
             client.take((0, 0))
             node.kill()
             daemon.wait_line("node process 0 serves again")
-            client.await_no_session()  # the socket has reconnected by itself
+            client.await_no_session()  # the socket has reconnected
             assert isinstance(client.hello(recipe), Welcome)
             client.want((0, 1))
             check_batch(dataset, recipe, (0, 1), client.take((0, 1)))
         for process in (node, *workers):
-            wait_until(lambda p=process: not p.is_running(), f"{process} is gone")  # type: ignore[misc]
+            wait_until(lambda p=process: not p.is_running(), f"{process} has ended")  # type: ignore[misc]
         daemon.family()
 
 
-def test_a_killed_clients_slots_come_back_after_its_lease(packed: Path) -> None:
+def test_slots_of_a_killed_client_are_reclaimed(packed: Path) -> None:
     with serve(packed, "--lease-s", "20") as daemon:
         with client_process(daemon.endpoint, small_recipe(), [(0, 0), (0, 1)]):
             assert daemon.counters()["slots_committed_bytes"] > 0
-        wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease is over")
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        wait_until(lambda: daemon.counters()["sessions"] == 0, "its session has ended")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
         counters = daemon.counters()
         assert counters["sessions_expired"] + counters["sessions_lost"] == 1
 
 
-def test_a_stopped_client_hurts_nobody_and_its_memory_is_bounded(
+def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
     packed: Path, dataset: Dataset
 ) -> None:
     large = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
@@ -88,10 +88,10 @@ def test_a_stopped_client_hurts_nobody_and_its_memory_is_bounded(
                     check_batch(dataset, recipe, (epoch, 0), other.take((epoch, 0)))
                     other.want(release=((epoch, 0),))
                 other.bye()
-            wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease is over")
+            wait_until(lambda: daemon.counters()["sessions"] == 0, "its lease has expired")
             assert daemon.counters()["slots_committed_bytes"] <= budget
             assert daemon.node.memory_info().rss < budget + (150 << 20)
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
 def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path
     assert not (tmp_path / "s").exists()
 
 
-def test_a_library_that_is_missing_is_one_line_and_no_loop(packed: Path, tmp_path: Path) -> None:
+def test_missing_library_is_one_error_line_without_restarts(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "turbojpeg.py").write_text("raise ModuleNotFoundError(name='turbojpeg')\n")
     environ = {"PYTHONPATH": str(tmp_path)}
     arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0")
@@ -117,7 +117,7 @@ def test_a_library_that_is_missing_is_one_line_and_no_loop(packed: Path, tmp_pat
         assert len([line for line in daemon.lines if "error" in line]) == 1
 
 
-def test_workers_that_die_while_starting_end_the_daemon(packed: Path, tmp_path: Path) -> None:
+def test_daemon_ends_when_workers_keep_dying_at_start(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'feeder.worker' in sys.orig_argv:\n    os._exit(7)\n"
     )
@@ -129,9 +129,7 @@ def test_workers_that_die_while_starting_end_the_daemon(packed: Path, tmp_path: 
         assert daemon.process.wait(DEADLINE_S) == 4
 
 
-def test_node_processes_that_crash_again_and_again_end_the_daemon(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_daemon_ends_when_node_processes_keep_crashing(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'feeder.node' in sys.orig_argv:\n    os.kill(os.getpid(), 11)\n"
     )
@@ -143,7 +141,7 @@ def test_node_processes_that_crash_again_and_again_end_the_daemon(
         assert daemon.process.wait(DEADLINE_S) == 4
 
 
-def test_a_node_process_that_cannot_start_again_is_tried_until_it_can(
+def test_node_process_restart_is_retried_until_its_dataset_is_readable(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     folder, away = tmp_path / "dataset", tmp_path / "away"
@@ -158,7 +156,7 @@ def test_a_node_process_that_cannot_start_again_is_tried_until_it_can(
         fetch_one(daemon, dataset)
 
 
-def test_a_node_process_for_which_there_are_no_files_is_tried_until_there_are(
+def test_node_process_restart_is_retried_until_descriptors_are_available(
     packed: Path, dataset: Dataset
 ) -> None:
     with serve(packed) as daemon:
@@ -172,7 +170,7 @@ def test_a_node_process_for_which_there_are_no_files_is_tried_until_there_are(
         fetch_one(daemon, dataset)
 
 
-def test_a_worker_that_cannot_be_replaced_is_tried_until_it_can(
+def test_worker_restart_is_retried_until_it_succeeds(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing"
@@ -186,7 +184,9 @@ def test_a_worker_that_cannot_be_replaced_is_tried_until_it_can(
         missing.touch()
         first.kill()
         assert "turbojpeg is not installed" in daemon.wait_line("worker 3 cannot start: ")
-        wait_until(lambda: daemon.counters()["worker_starts_failed"] > 1, "it is tried again")
+        wait_until(
+            lambda: daemon.counters()["worker_starts_failed"] > 1, "a second attempt has failed"
+        )
         fetch_one(daemon, dataset)
         missing.unlink()
         second.kill()
@@ -202,9 +202,7 @@ def fetch_one(daemon: Daemon, dataset: Dataset) -> None:
         check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
 
 
-def test_a_dataset_that_is_damaged_fails_its_batch_with_the_samples_name(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_damaged_sample_fails_its_batch_with_the_shards_name(packed: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for file in packed.iterdir():
@@ -228,7 +226,7 @@ def test_a_dataset_that_is_damaged_fails_its_batch_with_the_samples_name(
     assert error_line(done)
 
 
-def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
+def test_workers_and_node_process_ignore_a_terminal_interrupt(packed: Path) -> None:
     with serve(packed) as daemon:
         before = {process.pid for process in daemon.family()}
         for process in [daemon.node, *daemon.workers()]:
@@ -242,14 +240,14 @@ def test_workers_and_node_ignore_the_terminals_interrupt(packed: Path) -> None:
         daemon.wait_gone()
 
 
-def test_a_terminals_interrupt_ends_no_process_that_has_only_just_begun(packed: Path) -> None:
+def test_processes_that_are_starting_ignore_a_terminal_interrupt(packed: Path) -> None:
     options = ("--workers", "3", "--bind", f"ipc://{packed.parent}/s")
     with Daemon("--data", f"d={packed}", *options, is_ready=False) as daemon:
         supervisor = psutil.Process(daemon.process.pid)
-        wait_until(lambda: node_processes(supervisor), "a node process has begun")
+        wait_until(lambda: node_processes(supervisor), "a node process has started")
         (node,) = node_processes(supervisor)
         node.send_signal(signal.SIGINT)
-        wait_until(lambda: len(node.children()) == 3, "the workers have begun")
+        wait_until(lambda: len(node.children()) == 3, "the workers have started")
         for worker in node.children():
             worker.send_signal(signal.SIGTERM)
         daemon.wait_line("ready")

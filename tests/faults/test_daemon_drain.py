@@ -1,4 +1,4 @@
-"""The end of the daemon by SIGTERM: what was asked for is finished, and all is over within 5 s."""
+"""SIGTERM drains the daemon: requests in flight are served, and it ends within 5 s."""
 
 import contextlib
 import os
@@ -45,7 +45,7 @@ def serve(packed: Path, *more: str) -> Daemon:
     return Daemon("--data", f"d={packed}", "--bind", bind, "--workers", "2", *more)
 
 
-def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None:
+def test_requests_in_flight_are_served(packed: Path, dataset: Dataset) -> None:
     keys = [(0, 0), (0, 1), (0, 2), (1, 0)]
     with serve(packed, "--chunk-images", "2") as daemon, RawClient(daemon.endpoint) as client:
         client.hello(_LARGE)
@@ -55,17 +55,17 @@ def test_requests_in_flight_are_finished(packed: Path, dataset: Dataset) -> None
         daemon.process.send_signal(signal.SIGTERM)
         for key in keys:
             check_batch(dataset, _LARGE, key, client.take(key), seed=3)
-        heard = client.others or [client.receive()]  # it may say so after the last chunk
-        assert heard == [Draining(session=client.session)]
+        others = client.others or [client.receive()]  # it may come after the last chunk
+        assert others == [Draining(session=client.session)]
         assert daemon.process.wait(DEADLINE_S) == 0
         daemon.wait_gone()
 
 
-def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
+def test_new_requests_are_refused_while_draining(packed: Path) -> None:
     with serve(packed, "--lease-s", "60") as daemon, RawClient(daemon.endpoint) as client:
         keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
         with client_process(daemon.endpoint, _LARGE, keys) as stuck:
-            stuck.send_signal(signal.SIGSTOP)  # now the drain cannot be over soon
+            stuck.send_signal(signal.SIGSTOP)  # keeps the drain from finishing
             client.hello(small_recipe())
             daemon.process.send_signal(signal.SIGTERM)
             assert client.receive() == Draining(session=client.session)
@@ -76,7 +76,7 @@ def test_nothing_new_is_taken_while_draining(packed: Path) -> None:
             assert client.hello(small_recipe()).code == "draining"
 
 
-def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
+def test_idle_daemon_ends_at_once(packed: Path) -> None:
     def end() -> float:
         with serve(packed) as daemon, RawClient(daemon.endpoint) as client:
             client.hello(small_recipe())
@@ -89,7 +89,7 @@ def test_an_idle_daemon_ends_at_once(packed: Path) -> None:
     happens_within(3, end)
 
 
-def test_a_stuck_client_delays_the_end_by_the_drain_and_no_more(packed: Path) -> None:
+def test_stuck_client_delays_the_end_by_no_more_than_the_drain(packed: Path) -> None:
     def end() -> float:
         with serve(packed, "--drain-s", "2") as daemon:
             keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
@@ -104,7 +104,7 @@ def test_a_stuck_client_delays_the_end_by_the_drain_and_no_more(packed: Path) ->
     happens_within(4.5, end)
 
 
-def test_a_stuck_node_process_is_killed_in_time(packed: Path) -> None:
+def test_stuck_node_process_is_killed_in_time(packed: Path) -> None:
     def end() -> float:
         with serve(packed) as daemon:
             daemon.node.suspend()
@@ -116,14 +116,16 @@ def test_a_stuck_node_process_is_killed_in_time(packed: Path) -> None:
     happens_within(6, end)
 
 
-def test_a_stuck_worker_does_not_delay_the_end_beyond_the_drain(packed: Path) -> None:
+def test_stuck_worker_delays_the_end_by_no_more_than_the_drain(packed: Path) -> None:
     def end() -> float:
         with serve(packed, "--drain-s", "1") as daemon, RawClient(daemon.endpoint) as client:
             client.hello(small_recipe())
             for worker in daemon.workers():
                 worker.suspend()
             client.want((0, 0))
-            wait_until(lambda: daemon.counters()["sessions"] == 1, "it serves on")
+            wait_until(
+                lambda: daemon.counters()["sessions"] == 1, "the node process still responds"
+            )
             status, took_s = daemon.stop()
             assert status == 0
             daemon.wait_gone()
@@ -132,7 +134,7 @@ def test_a_stuck_worker_does_not_delay_the_end_beyond_the_drain(packed: Path) ->
     happens_within(4.5, end)
 
 
-def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
+def test_second_signal_ends_the_daemon_at_once(packed: Path) -> None:
     def end() -> float:
         with serve(packed) as daemon:
             daemon.node.suspend()
@@ -146,17 +148,20 @@ def test_a_second_signal_ends_it_at_once(packed: Path) -> None:
     happens_within(3, end)
 
 
-def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path) -> None:
-    """Where it was held up, and the node process has become ready meanwhile."""
-    withheld = WithheldWorkers(tmp_path)
+def test_draining_daemon_is_not_ready(packed: Path, tmp_path: Path) -> None:
+    """The supervisor is stopped while the node process becomes ready, then gets SIGTERM."""
+    blocked = BlockedWorkers(tmp_path)
     options = ("--data", f"d={packed}", "--workers", "1", "--bind", f"ipc://{tmp_path}/s")
-    with Daemon(*options, environ=withheld.environ, is_ready=False) as daemon:
-        wait_until(lambda: withheld.have_begun, "the node process has started its worker")
+    with Daemon(*options, environ=blocked.environ, is_ready=False) as daemon:
+        wait_until(lambda: blocked.have_started, "the node process has started its worker")
         supervisor = psutil.Process(daemon.process.pid)
         stop(supervisor)
-        withheld.give()
+        blocked.unblock()
         (node,) = node_processes(supervisor)
-        wait_until(lambda: are_asleep(node, *node.children()), "it has reported that it is ready")
+        wait_until(
+            lambda: are_asleep(node, *node.children()),
+            "the node process has reported that it is ready",
+        )
         daemon.process.send_signal(signal.SIGTERM)
         supervisor.resume()
         assert daemon.process.wait(DEADLINE_S) == 0
@@ -165,8 +170,10 @@ def test_who_is_asked_to_end_is_not_ready_any_more(packed: Path, tmp_path: Path)
         assert not any(line.startswith("feeder: ready") for line in daemon.lines)
 
 
-def test_only_main_threads_take_signals(packed: Path) -> None:
-    """The kernel may give a signal to any thread: the main one would go on meanwhile, unaware."""
+def test_only_main_threads_receive_signals(packed: Path) -> None:
+    """The kernel may deliver a signal to any thread that has not blocked it; handlers run in the
+    main thread, which would notice only once it wakes up.
+    """
     ours = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     with serve(packed) as daemon:
         for process in (daemon.process, daemon.node):
@@ -177,30 +184,30 @@ def test_only_main_threads_take_signals(packed: Path) -> None:
 
 
 def blocked_signals(task: Path) -> set[int]:
-    """Return the signals that a thread has blocked, of a folder in ``/proc/PID/task``."""
+    """Return a thread's blocked signals; ``task`` is its folder in ``/proc/PID/task``."""
     (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", (task / "status").read_text(), re.MULTILINE)
     return {number for number in range(1, 65) if int(mask, 16) >> (number - 1) & 1}
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
-    """Whether a node process and its workers, of which there are some, wait for each other at once.
+    """Return whether a node process and its workers, at least one, sleep at the same time.
 
-    Who has not got the processor, or waits for a disk, is not asleep.
+    A process that is runnable or waits for a disk is not asleep.
     """
 
-    def turns() -> int:
+    def switches() -> int:
         return int(node.num_ctx_switches().voluntary)
 
-    before = turns()
+    before = switches()
     states = [each.status() for each in (node, *workers, node)]
-    return bool(workers) and set(states) == {psutil.STATUS_SLEEPING} and turns() == before
+    return bool(workers) and set(states) == {psutil.STATUS_SLEEPING} and switches() == before
 
 
-class WithheldWorkers:
-    """Has a daemon's workers wait at a pipe, before they do anything, until ``give``."""
+class BlockedWorkers:
+    """Blocks a daemon's workers on a pipe at their start, until ``unblock``."""
 
     def __init__(self, folder: Path) -> None:
-        """``environ`` is for the daemon; what it takes is made in ``folder``."""
+        """Create the files in ``folder``; the daemon needs ``environ``."""
         self._pipe = folder / "pipe"
         os.mkfifo(self._pipe)
         (folder / "sitecustomize.py").write_text(
@@ -212,14 +219,14 @@ class WithheldWorkers:
         self._writer: int | None = None
 
     @property
-    def have_begun(self) -> bool:
-        """Whether a worker waits."""
+    def have_started(self) -> bool:
+        """Whether a worker is blocked."""
         if self._writer is None:
-            with contextlib.suppress(OSError):  # no process has opened it to read
+            with contextlib.suppress(OSError):  # no reader yet
                 self._writer = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
         return self._writer is not None
 
-    def give(self) -> None:
-        """Let the workers go on."""
+    def unblock(self) -> None:
+        """Let the workers continue."""
         assert self._writer is not None
         os.close(self._writer)

@@ -1,4 +1,4 @@
-"""Shard files that change under a running daemon: one clear error or the right bytes, no others."""
+"""Shard files that change under a running daemon: one clear error, or the right bytes."""
 
 import os
 import shutil
@@ -30,13 +30,13 @@ def daemon(packed: Path) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def undisturbed(daemon: Daemon) -> list[str]:
-    """All that is asked for; so the daemon has read every sample before anything changes."""
+    """All batches that the tests take; so the daemon reads every sample before any change."""
     return expected(daemon.endpoint, 4 * EPOCH)
 
 
 @pytest.fixture
 def shard(packed: Path, undisturbed: list[str], tmp_path: Path) -> Iterator[Path]:
-    """A shard, which is as it was when the test is over."""
+    """A shard, restored after the test."""
     path = packed / SHARD
     shutil.copy(path, tmp_path / SHARD)
     yield path
@@ -44,7 +44,7 @@ def shard(packed: Path, undisturbed: list[str], tmp_path: Path) -> Iterator[Path
 
 
 def overwrite(path: Path) -> None:
-    """Change bytes of the samples in place; size and index stay."""
+    """Change sample bytes in place; size and index stay."""
     with path.open("r+b") as file:
         content = bytearray(file.read())
         file.seek(64)
@@ -52,12 +52,12 @@ def overwrite(path: Path) -> None:
 
 
 def truncate(path: Path) -> None:
-    """Leave the header and not much more."""
+    """Keep little more than the header."""
     os.truncate(path, 500)
 
 
 @pytest.mark.parametrize("damage", [overwrite, truncate])
-def test_a_shard_that_is_damaged_after_it_was_read_is_one_error_and_no_other_bytes(
+def test_shard_damaged_after_it_was_read_gives_one_error_and_no_wrong_bytes(
     daemon: Daemon, shard: Path, undisturbed: list[str], damage: Callable[[Path], None]
 ) -> None:
     intact = shard.read_bytes()
@@ -73,13 +73,13 @@ def test_a_shard_that_is_damaged_after_it_was_read_is_one_error_and_no_other_byt
         shard.write_bytes(intact)
         loader.set_epoch(3)
         assert [digest(batch) for batch in loader] == undisturbed[3 * EPOCH :]
-    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
-def test_a_shard_that_was_replaced_is_read_on_until_a_worker_opens_the_other(
+def test_replaced_shard_is_served_until_a_new_worker_refuses_the_other_file(
     daemon: Daemon, packed: Path, shard: Path, undisturbed: list[str], tmp_path: Path
 ) -> None:
-    """The name means another file then, which is not the one that the manifest means."""
+    """The name then leads to another file, which does not match the manifest."""
     other = tmp_path / "other"
     shutil.copy(packed / "shard-00001.fds", other)
     intact = tmp_path / "intact"

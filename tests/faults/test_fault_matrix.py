@@ -1,8 +1,8 @@
-"""SIGKILL and SIGSTOP of each process at each phase: one client goes through all of it.
+"""SIGKILL and SIGSTOP of each process at each phase.
 
-One training process, the survivor, lives through every case at one feeder, whose supervisor is
-started again as systemd would. All that it gets is compared with an undisturbed run, and after each
-case no process, descriptor, shared memory or slot is left that was not there before.
+One training process, the survivor, is connected to one feeder through every case; the supervisor is
+restarted as systemd would. The survivor's batches are compared with an undisturbed run, and each
+case must leave no additional process, descriptor, shared memory or slot.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.support.lent_client import WAIT_S, expected
 
 EPOCH: Final = 5  # batches
 EPOCHS: Final = 120
-"""More than all cases together take."""
+"""More than all cases take together."""
 
 PHASES: Final = ("start", "mid-batch", "slot lent", "epoch end", "drain")
 VICTIMS: Final = ("worker", "node process", "supervisor")
@@ -31,39 +31,39 @@ VICTIMS: Final = ("worker", "node process", "supervisor")
 
 @dataclass
 class Trainee:
-    """A client, and how far it is in the batches that an undisturbed one gets."""
+    """A client, and its position in the batches that an undisturbed one gets."""
 
     client: Client
     undisturbed: list[str]
     taken: int = 0
-    asked: int = 0
+    requested: int = 0
 
     def ask(self, batches: int) -> None:
-        """Have it take batches."""
+        """Request batches."""
         self.client.ask(batches)
-        self.asked += batches
+        self.requested += batches
 
-    def hear(self) -> None:
-        """Take in all that it was asked for, which is what it must be, in time."""
-        while self.taken < self.asked:
+    def receive(self) -> None:
+        """Receive all requested batches; check their content and waiting times."""
+        while self.taken < self.requested:
             step = self.client.answer()
             assert step.text == self.undisturbed[self.taken]
             assert step.waited_s < WAIT_S
             self.taken += 1
 
     def take(self, batches: int) -> None:
-        """Have it take batches, and compare them."""
+        """Request, receive and compare batches."""
         self.ask(batches)
-        self.hear()
+        self.receive()
 
-    def take_to(self, place: int) -> None:
-        """Have it take batches, one at least, until that place of an epoch comes next."""
-        self.take((place - self.asked - 1) % EPOCH + 1)
+    def take_to(self, index: int) -> None:
+        """Take batches, at least one, until the next one has ``index`` in its epoch."""
+        self.take((index - self.requested - 1) % EPOCH + 1)
 
 
 @dataclass
 class Scene:
-    """The feeder, the survivor, and what there was before any fault."""
+    """The feeder, the survivor, and their descriptors before any fault."""
 
     service: Service
     survivor: Trainee
@@ -71,13 +71,13 @@ class Scene:
     node_fds: int
 
     def check_no_trace(self) -> None:
-        """Compare with what there was: the survivor's session, and nothing else."""
+        """Check that only the survivor's session and resources remain."""
         self.service.await_all()
-        wait_until(self._is_survivor_alone, "one session is left, with its slots")
+        wait_until(self._is_survivor_alone, "one session remains, with its slots")
         await_fds(self.service.daemon.node, self.node_fds)
         await_fds(self.survivor.client.process, self.client_fds)
         client = self.survivor.client.process.pid
-        wait_until(lambda: mapped_slot_memories(client) == 1, "it has let go of former slots")
+        wait_until(lambda: mapped_slot_memories(client) == 1, "it has unmapped earlier slots")
         running = psutil.Process(self.service.daemon.process.pid)
         family = [running, *running.children(recursive=True), self.survivor.client.process]
         assert not shared_names(family)
@@ -106,7 +106,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_client_goes_on_when_a_process_is_killed(scene: Scene, phase: str, victim: str) -> None:
+def test_client_continues_when_a_process_is_killed(scene: Scene, phase: str, victim: str) -> None:
     held = enter(phase, scene.service, scene.survivor)
     process = find(victim, scene.service)
     process.kill()
@@ -117,9 +117,7 @@ def test_a_client_goes_on_when_a_process_is_killed(scene: Scene, phase: str, vic
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_client_goes_on_when_one_process_after_the_other_was_stopped(
-    scene: Scene, phase: str
-) -> None:
+def test_client_continues_when_each_process_was_stopped_in_turn(scene: Scene, phase: str) -> None:
     held = enter(phase, scene.service, scene.survivor)
     for victim in VICTIMS:
         process = find(victim, scene.service)
@@ -131,7 +129,7 @@ def test_a_client_goes_on_when_one_process_after_the_other_was_stopped(
 
 
 @pytest.mark.parametrize("phase", PHASES[1:])
-def test_a_stopped_client_goes_on_with_the_same_bytes(scene: Scene, phase: str) -> None:
+def test_stopped_client_continues_with_the_same_bytes(scene: Scene, phase: str) -> None:
     held = enter(phase, scene.service, scene.survivor)
     scene.survivor.client.stop()
     leave(phase, scene.service, held)
@@ -141,7 +139,7 @@ def test_a_stopped_client_goes_on_with_the_same_bytes(scene: Scene, phase: str) 
 
 
 @pytest.mark.parametrize("phase", PHASES[1:])
-def test_a_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
+def test_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
     with Client() as client:
         client.open(scene.service.endpoint)
         client.opened()
@@ -154,7 +152,7 @@ def test_a_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_client_that_is_hit_while_it_starts_hurts_nobody(scene: Scene, how: str) -> None:
+def test_client_killed_or_stopped_while_it_starts_affects_no_other(scene: Scene, how: str) -> None:
     with Client() as client:
         client.open(scene.service.endpoint)
         scene.service.await_counters(sessions=2)
@@ -168,11 +166,11 @@ def test_a_client_that_is_hit_while_it_starts_hurts_nobody(scene: Scene, how: st
 
 
 def enter(phase: str, service: Service, trainee: Trainee) -> psutil.Process | None:
-    """Bring a feeder and its client into a phase; return a worker that holds up a batch."""
+    """Bring a feeder and its client into a phase; return the worker that is stopped for it."""
     match phase:
         case "start":
             service.end()
-            trainee.ask(2 * EPOCH)  # what it was lent is soon used up
+            trainee.ask(2 * EPOCH)  # more than it was lent
             daemon = service.start(is_ready=False)
             wait_until(lambda: _has_worker(daemon), "a worker is starting")
             return None
@@ -194,14 +192,14 @@ def _has_worker(daemon: Daemon) -> bool:
 
 
 def find(victim: str, service: Service) -> psutil.Process:
-    """Return a feeder's process by its name."""
+    """Return a process of a feeder by its role."""
     if victim == "supervisor":
         return psutil.Process(service.daemon.process.pid)
     return service.daemon.node if victim == "node process" else service.daemon.workers()[0]
 
 
 def leave(phase: str, service: Service, held: psutil.Process | None) -> None:
-    """Let the held worker go on, if it lives, and have the feeder serve again."""
+    """Resume the stopped worker, if it is alive, and make the feeder serve again."""
     if held is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
             held.resume()
@@ -211,14 +209,14 @@ def leave(phase: str, service: Service, held: psutil.Process | None) -> None:
 
 
 def _hold_batch(service: Service, trainee: Trainee) -> psutil.Process:
-    """Stop a worker and ask for batches: it has chunks of one in hand, and others are lent."""
+    """Stop a worker and request batches: its chunks are in flight, and other batches are lent."""
     trainee.client.await_lent()
     released = request_counters(service.endpoint, DEADLINE_S)["batches_released"]
     held = service.daemon.workers()[0]
     stop(held)
     trainee.ask(EPOCH)
-    # One may have been on its way before; with each, another batch was asked for.
+    # One release may have been in flight before; each is followed by another request.
     wait_until(
-        lambda: service.counters().get("batches_released", 0) >= released + 3, "it asks for more"
+        lambda: service.counters().get("batches_released", 0) >= released + 3, "it requests more"
     )
     return held

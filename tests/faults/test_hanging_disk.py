@@ -1,4 +1,4 @@
-"""File systems that give no answer: one dataset's, while others are served; and commands'."""
+"""File systems that do not respond: of one served dataset among others, and of commands."""
 
 import signal
 import subprocess
@@ -34,7 +34,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """More shards than are looked at before a command begins."""
+    """A dataset of more shards than a command probes before it begins."""
     folder = tmp_path_factory.mktemp("many")
     source = make_source(folder / "source", SAMPLES, side=72)
     pack(source, folder / "dataset", shards=len(SHARDS), lanes=2)
@@ -54,7 +54,7 @@ def next_failure(client: RawClient) -> Failed:
     return message
 
 
-def test_a_dataset_without_answer_stops_no_other_and_is_served_again(
+def test_stalled_dataset_delays_no_other_and_recovers(
     packed: Path, many_shards: Path, disk: HangingFolder
 ) -> None:
     options = ("--workers", "2", "--chunk-images", "4", "--decoded-bytes", "0", "--lease-s", "600")
@@ -79,14 +79,14 @@ def test_a_dataset_without_answer_stops_no_other_and_is_served_again(
                 lambda: all(each.status() == psutil.STATUS_DISK_SLEEP for each in workers),
                 "all workers wait for the disk",
             )
-            for epoch in range(8):  # though both workers are caught, these come
+            for epoch in range(8):  # served although both workers are stuck
                 healthy.want((epoch, 0))
                 check_batch(dataset, recipe, (epoch, 0), healthy.take((epoch, 0)))
                 healthy.want(release=((epoch, 0),))
-                assert not stalled.socket.poll(0), "the others need not wait for an error"
+                assert not stalled.socket.poll(0), "the stalled batch is still pending"
             counters = daemon.counters()
             assert counters["datasets_stalled"] == 1
-            assert counters["workers_held"] >= 1, "one that cannot die was replaced all the same"
+            assert counters["workers_held"] >= 1, "a worker that cannot be killed was replaced"
             assert [process.is_running() for process in workers] == [True, True]
             daemon.wait_line("stuck, reading dataset d: ended")
             failed = next_failure(stalled)
@@ -95,16 +95,20 @@ def test_a_dataset_without_answer_stops_no_other_and_is_served_again(
             healthy.want((9, 0))
             check_batch(dataset, recipe, (9, 0), healthy.take((9, 0)))
             disk.answer()
-            wait_until(lambda: daemon.counters()["workers_held"] == 0, "they could end")
+            wait_until(
+                lambda: daemon.counters()["workers_held"] == 0, "the stuck workers have ended"
+            )
             stalled.hello(recipe, dataset="d")
             stalled.want((1, 0))
             check_batch(mirrored, recipe, (1, 0), stalled.take((1, 0)))
-            wait_until(lambda: daemon.counters()["datasets_stalled"] == 0, "it is whole again")
+            wait_until(
+                lambda: daemon.counters()["datasets_stalled"] == 0, "the dataset has recovered"
+            )
         finally:
             disk.answer()
 
 
-def test_commands_name_a_dataset_that_gives_no_answer(disk: HangingFolder, tmp_path: Path) -> None:
+def test_commands_name_a_dataset_that_does_not_respond(disk: HangingFolder, tmp_path: Path) -> None:
     disk.hang(["manifest.json"])
     commands = {
         "verify": ("verify", disk.path),
@@ -123,11 +127,11 @@ def test_commands_name_a_dataset_that_gives_no_answer(disk: HangingFolder, tmp_p
         assert len(lines) == 1, (name, printed)
         assert str(disk.path) in lines[0]
         assert "cannot be read: no answer in 30 s, is its file system alive?" in lines[0]
-        assert process.returncode == 4, "it may answer later: systemd tries again"
+        assert process.returncode == 4, "a temporary failure, which systemd retries"
 
 
 @pytest.mark.parametrize("command", ["verify", "unpack"])
-def test_an_interrupt_ends_a_command_whose_workers_get_no_answer(
+def test_interrupt_ends_a_command_whose_workers_are_stuck(
     disk: HangingFolder, tmp_path: Path, command: str
 ) -> None:
     disk.hang(SHARDS[-2:])
@@ -144,9 +148,7 @@ def test_an_interrupt_ends_a_command_whose_workers_get_no_answer(
             return any(
                 child.status() == psutil.STATUS_DISK_SLEEP
                 for child in parent.children()
-                if runs(
-                    child, "feeder.pack.task_pool"
-                )  # another one looked at the disk, and has ended
+                if runs(child, "feeder.pack.task_pool")  # not the one that probed the disk first
             )
 
         try:

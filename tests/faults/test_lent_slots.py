@@ -1,4 +1,4 @@
-"""Clients that map slots and die, stop or outlive the daemon: slots come back, bytes stay right."""
+"""Clients that map slots and die, stop or outlive the daemon: no slot leaks, no byte is wrong."""
 
 import contextlib
 import signal
@@ -36,15 +36,15 @@ def all_lent(daemon: Daemon, batches: int) -> None:
     wait_until(lambda: daemon.counters()["batches_lent"] == batches, f"{batches} batches lent")
 
 
-def all_back(daemon: Daemon) -> None:
-    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are back")
+def all_free(daemon: Daemon) -> None:
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are free")
     counters = daemon.counters()
     assert (counters["sessions"], counters["slots_held_bytes"]) == (0, 0)
 
 
 @contextlib.contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """Have a process do nothing meanwhile."""
+    """Stop a process in this context."""
     stop(process)
     try:
         yield
@@ -53,7 +53,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 
 def take(loader: FeederLoader, batches: int) -> list[str]:
-    """Take batches, over the ends of epochs."""
+    """Take batches, across epochs."""
     taken: list[str] = []
     while True:
         for batch in loader:
@@ -62,9 +62,9 @@ def take(loader: FeederLoader, batches: int) -> list[str]:
                 return taken
 
 
-def test_slots_of_a_killed_client_come_back_at_once_and_others_go_on(daemon: Daemon) -> None:
+def test_slots_of_a_killed_client_are_free_at_once_and_others_continue(daemon: Daemon) -> None:
     undisturbed = expected(daemon.endpoint, 12)
-    wait_until(lambda: daemon.counters()["sessions"] == 0, "the first client has left")
+    wait_until(lambda: daemon.counters()["sessions"] == 0, "the first client's session has ended")
     node, before = daemon.node, daemon.counters()
     fds = node.num_fds()
     with make_loader(daemon.endpoint) as other:
@@ -75,8 +75,11 @@ def test_slots_of_a_killed_client_come_back_at_once_and_others_go_on(daemon: Dae
             assert killed.take(1) == undisturbed[:1] == taken
             all_lent(daemon, 2 * (1 + SLOTS))
             held = daemon.counters()["slots_held_bytes"]
-        wait_until(lambda: daemon.counters()["slots_held_bytes"] == held // 2, "no more held")
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held // 2, "they are back")
+        wait_until(
+            lambda: daemon.counters()["slots_held_bytes"] == held // 2,
+            "its slots are no longer held",
+        )
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held // 2, "they are free")
         taken += [digest(batch) for batch in batches]
         assert taken + take(other, 7) == undisturbed
         assert other.statistics().reconnects == 0
@@ -84,11 +87,11 @@ def test_slots_of_a_killed_client_come_back_at_once_and_others_go_on(daemon: Dae
         counters = daemon.counters()
         assert counters["sessions_lost"] == before["sessions_lost"] + 1
         assert counters["sessions_expired"] == 0
-    all_back(daemon)
-    wait_until(lambda: node.num_fds() <= fds, "no descriptor stays")
+    all_free(daemon)
+    wait_until(lambda: node.num_fds() <= fds, "no descriptor leaks")
 
 
-def test_a_stopped_client_keeps_its_own_slots_only_and_reads_them_when_it_goes_on(
+def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
     packed: Path, tmp_path: Path
 ) -> None:
     with (
@@ -102,16 +105,19 @@ def test_a_stopped_client_keeps_its_own_slots_only_and_reads_them_when_it_goes_o
         client.process.send_signal(signal.SIGSTOP)
         with make_loader(daemon.endpoint) as other:
             assert take(other, 12) == undisturbed
-            wait_until(lambda: daemon.counters()["sessions_expired"], "its lease is over")
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == held, "others are back")
+            wait_until(lambda: daemon.counters()["sessions_expired"], "its lease has expired")
+        wait_until(
+            lambda: daemon.counters()["slots_committed_bytes"] == held,
+            "the other client's slots are free",
+        )
         assert daemon.counters()["slots_held_bytes"] == held, "it may still read them"
         client.process.send_signal(signal.SIGCONT)
         assert client.take(11) == undisturbed[1:]
         assert client.finish() == "None", "the new session's slots were mapped too"
-        all_back(daemon)
+        all_free(daemon)
 
 
-def test_a_client_outlives_node_process_and_workers_with_what_they_had_lent(
+def test_client_outlives_node_process_and_workers_with_its_lent_slots(
     daemon: Daemon,
 ) -> None:
     undisturbed = expected(daemon.endpoint, 20)
@@ -119,10 +125,10 @@ def test_a_client_outlives_node_process_and_workers_with_what_they_had_lent(
         batches = iter(loader)
         taken = [digest(next(batches))]
         all_lent(daemon, 1 + SLOTS)
-        with stopped(psutil.Process(daemon.process.pid)):  # there is no successor meanwhile
+        with stopped(psutil.Process(daemon.process.pid)):  # so no successor starts
             daemon.node.kill()
             taken.append(digest(next(batches)))
-            assert loader.statistics().reconnects == 0, "what was lent is still there"
+            assert loader.statistics().reconnects == 0, "lent slots are still readable"
         daemon.wait_line("node process 0 serves again")
         taken += [digest(batch) for batch in batches]
         for worker in daemon.workers():
@@ -130,13 +136,11 @@ def test_a_client_outlives_node_process_and_workers_with_what_they_had_lent(
         assert taken + take(loader, 15) == undisturbed
         assert loader.statistics().reconnects == 1
         assert loader.statistics().copied_because is None
-    all_back(daemon)
+    all_free(daemon)
     daemon.family()
 
 
-def test_a_daemon_that_ends_in_good_order_leaves_what_it_lent_to_be_read(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_lent_slots_stay_readable_after_a_clean_daemon_exit(packed: Path, tmp_path: Path) -> None:
     with serve(packed, tmp_path) as first:
         loader = make_loader(first.endpoint)
         with loader:

@@ -1,4 +1,4 @@
-"""The network between client and feeder cut, stalled, delayed and half closed: the same bytes."""
+"""The network between client and feeder is cut, stalled, delayed, half closed: the same bytes."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ from trainer_client import FeederLoader
 
 EPOCHS: Final = 2
 LARGE: Final = {"image_size": 224, "recipe": {"resize_size": 236}}
-"""1.5 MB a batch: some pieces of what a proxy passes on."""
+"""1.5 MB a batch, which a proxy forwards in several pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +46,19 @@ def proxy(daemon: Daemon) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_stays(daemon: Daemon, undisturbed: list[str]) -> Iterator[None]:
-    """What the node process opens when it first copies a batch is there already."""
+def no_leaks(daemon: Daemon, undisturbed: list[str]) -> Iterator[None]:
+    """Uses ``undisturbed`` so that files that the first copied batch opens are not counted."""
     fds = daemon.node.num_fds()
     yield
-    wait_until(lambda: daemon.counters()["sessions"] == 0, "no session is left")
-    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "no slot is left")
-    wait_until(lambda: daemon.node.num_fds() <= fds, "no descriptor is left")
+    wait_until(lambda: daemon.counters()["sessions"] == 0, "no session remains")
+    wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "no slot remains")
+    wait_until(lambda: daemon.node.num_fds() <= fds, "no descriptor leaks")
 
 
 def take(
     loader: FeederLoader, strike: Callable[[], None] = lambda: None, at: tuple[int, ...] = ()
 ) -> list[str]:
-    """Take all epochs, and strike when so many batches were taken."""
+    """Take all epochs; call ``strike`` after each number of batches in ``at``."""
     taken: list[str] = []
     for _ in range(EPOCHS):
         for batch in loader:
@@ -69,26 +69,26 @@ def take(
 
 
 def cut(proxy: TcpProxy) -> None:
-    """Cut the network until a connection was refused."""
+    """Cut the network until a connection has been refused."""
     refused = proxy.refused
     proxy.cut()
-    wait_until(lambda: proxy.refused > refused, "the client has tried again")
+    wait_until(lambda: proxy.refused > refused, "the client has retried")
     proxy.mend()
 
 
-def test_a_network_that_is_cut_goes_unnoticed(proxy: TcpProxy, undisturbed: list[str]) -> None:
+def test_cut_network_changes_no_byte(proxy: TcpProxy, undisturbed: list[str]) -> None:
     with make_loader(proxy.endpoint) as loader:
 
         def cut_and_wait() -> None:
             before = loader.statistics().reconnects
             cut(proxy)
-            wait_until(lambda: loader.statistics().reconnects == before + 1, "it has noticed")
+            wait_until(lambda: loader.statistics().reconnects == before + 1, "it has reconnected")
 
         assert take(loader, cut_and_wait, at=(1, 5)) == undisturbed
         assert loader.statistics().reconnects == 2
 
 
-def test_a_connection_that_comes_about_while_the_network_is_cut_is_cut_too(
+def test_connection_established_during_a_cut_is_cut_too(
     proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = proxy._connect
@@ -106,28 +106,28 @@ def test_a_connection_that_comes_about_while_the_network_is_cut_is_cut_too(
             assert client.recv(1) == b"", "the daemon's greeting came through"
 
 
-def test_a_network_that_stalls_is_waited_for(proxy: TcpProxy, undisturbed: list[str]) -> None:
+def test_client_waits_for_a_stalled_network(proxy: TcpProxy, undisturbed: list[str]) -> None:
     with make_loader(proxy.endpoint) as loader, ThreadPoolExecutor() as pool:
         taken = pool.submit(take, loader, proxy.stall, at=(2,))
-        wait_until(lambda: proxy.pieces_held, "something is on its way")
+        wait_until(lambda: proxy.pieces_held, "data is in flight")
         proxy.mend()
         assert taken.result(DEADLINE_S) == undisturbed
         assert loader.statistics().reconnects == 0
 
 
-def test_half_a_message_is_no_batch(daemon: Daemon, proxy: TcpProxy) -> None:
-    """Cut while pieces of a chunk are here and others are not."""
+def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
+    """Cut after some pieces of a chunk have arrived."""
     with make_loader(daemon.endpoint, **LARGE) as loader:
         undisturbed = take(loader)
     with make_loader(proxy.endpoint, **LARGE) as loader, ThreadPoolExecutor() as pool:
         taken = pool.submit(take, loader, proxy.stall, at=(1, 6))
         for _ in range(2):
-            wait_until(lambda: proxy.pieces_held, "half a message is on its way")
+            wait_until(lambda: proxy.pieces_held, "part of a message is in flight")
             cut(proxy)
         assert taken.result(DEADLINE_S) == undisturbed
 
 
-def test_a_slow_network_changes_nothing(proxy: TcpProxy, undisturbed: list[str]) -> None:
+def test_slow_network_changes_no_byte(proxy: TcpProxy, undisturbed: list[str]) -> None:
     proxy.delay(0.02)
     with make_loader(proxy.endpoint) as loader:
         assert take(loader) == undisturbed
@@ -135,16 +135,16 @@ def test_a_slow_network_changes_nothing(proxy: TcpProxy, undisturbed: list[str])
 
 
 @pytest.mark.parametrize("side", get_args(Side))
-def test_a_connection_that_one_side_thinks_is_over_is_made_anew(
+def test_half_closed_connection_is_replaced(
     proxy: TcpProxy, undisturbed: list[str], side: Side
 ) -> None:
     with make_loader(proxy.endpoint) as loader:
         assert take(loader, lambda: proxy.half_close(side), at=(2,)) == undisturbed
-        wait_until(lambda: loader.statistics().reconnects == 1, "it has noticed")
+        wait_until(lambda: loader.statistics().reconnects == 1, "it has reconnected")
 
 
 @pytest.mark.parametrize("fault", [TcpProxy.stall, TcpProxy.cut])
-def test_a_network_that_stays_away_is_one_exception_at_the_deadline(
+def test_lost_network_is_one_exception_at_the_deadline(
     proxy: TcpProxy, fault: Callable[[TcpProxy], None]
 ) -> None:
     with make_loader(proxy.endpoint, timeout_s=3.0) as loader:
@@ -156,7 +156,7 @@ def test_a_network_that_stays_away_is_one_exception_at_the_deadline(
         make_loader(proxy.endpoint, timeout_s=1.0)
 
 
-def test_a_connection_that_breaks_ends_its_session_long_before_its_lease(packed: Path) -> None:
+def test_broken_connection_ends_its_session_long_before_its_lease(packed: Path) -> None:
     bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "1", "--lease-s", "600")
     with (
         Daemon("--data", f"d={packed}", *bind) as daemon,
@@ -167,10 +167,10 @@ def test_a_connection_that_breaks_ends_its_session_long_before_its_lease(packed:
         for client in (broken, leaving):
             assert isinstance(client.hello(small_recipe()), Welcome)
         leaving.bye()
-        wait_until(lambda: daemon.counters()["sessions"] == 1, "one has said goodbye")
+        wait_until(lambda: daemon.counters()["sessions"] == 1, "one session is closed")
         assert daemon.counters()["slots_committed_bytes"] > 0
         proxy.cut()
-        wait_until(lambda: daemon.counters()["sessions"] == 0, "the other's session is over")
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        wait_until(lambda: daemon.counters()["sessions"] == 0, "the other session has ended")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
         counters = daemon.counters()
         assert (counters["sessions_lost"], counters["sessions_closed"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""One of two feeders out of reach, however that comes about: the other serves on, and soon."""
+"""One of two feeders becomes unreachable: the other takes over within the promised gap."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ EPOCHS = 120
 
 @dataclass
 class Pair:
-    """A feeder that is struck, the network to it, another feeder, and a client of both."""
+    """A feeder that faults hit, the network to it, another feeder, and a client of both."""
 
     struck: Service
     proxy: TcpProxy
@@ -33,7 +33,7 @@ class Pair:
     taken: int = 0
 
     def take(self, epochs: int) -> float:
-        """Take epochs, which are what they must be; return the longest wait for a batch."""
+        """Take epochs and compare their batches; return the longest wait for a batch in seconds."""
         longest_s, since_s = 0.0, time.monotonic()
         for _ in range(epochs):
             for batch in self.loader:
@@ -97,7 +97,7 @@ def stall(pair: Pair) -> None:
 @pytest.mark.parametrize(
     "strike", [kill_supervisor, drain, kill_node, stop_node, stop_workers, cut, stall]
 )
-def test_no_batch_is_waited_for_longer_than_promised(
+def test_wait_for_a_batch_stays_within_the_promised_gap(
     pair: Pair, strike: Callable[[Pair], None]
 ) -> None:
     def strike_once() -> float:
@@ -116,7 +116,7 @@ def test_no_batch_is_waited_for_longer_than_promised(
     happens_within(GAP_MAX_S, strike_once)
 
 
-def test_with_both_out_of_reach_the_deadline_ends_the_wait_with_one_exception(pair: Pair) -> None:
+def test_loss_of_both_is_one_exception_at_the_deadline(pair: Pair) -> None:
     endpoints = [pair.proxy.endpoint, pair.other.endpoint]
     with make_loader(endpoints, timeout_s=3.0) as loader:
         wait_until(lambda: loader.statistics().feeders == 2, "both serve it")

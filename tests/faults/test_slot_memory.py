@@ -1,4 +1,4 @@
-"""Memory for slots that another client has used up."""
+"""Slot memory that another client has exhausted."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,15 +21,15 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_small(tmp_path_factory.mktemp("memory"))
 
 
-def test_a_client_without_room_for_its_slots_waits_for_it_or_hears_what_is_missing(
+def test_client_without_room_for_its_slots_waits_or_gets_the_reason(
     packed: Path, tmp_path: Path
 ) -> None:
     budget = SLOTS * SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
     options = ("--workers", "1", "--slots-bytes", str(budget))
     with Daemon("--data", f"d={packed}", "--bind", f"ipc://{tmp_path}/node", *options) as daemon:
         undisturbed = expected(daemon.endpoint, EPOCH)
-        # What that client had would leave the next one a smaller window, and others room beside it.
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are back")
+        # Slots still held would leave the next client a smaller window, and so room for others.
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
         with ThreadPoolExecutor() as pool:
             with make_loader(daemon.endpoint, **LARGE) as first:
                 batches = iter(first)
@@ -38,10 +38,12 @@ def test_a_client_without_room_for_its_slots_waits_for_it_or_hears_what_is_missi
                     make_loader(daemon.endpoint, timeout_s=3.0)
                 refused = daemon.counters()["refused.memory"]
                 patient = pool.submit(make_loader, daemon.endpoint)
-                wait_until(lambda: daemon.counters()["refused.memory"] > refused, "it is refused")
+                wait_until(
+                    lambda: daemon.counters()["refused.memory"] > refused, "it has been refused"
+                )
                 taken += map(digest, batches)
                 assert first.statistics().reconnects == 0
             with patient.result(DEADLINE_S) as second:
                 assert [digest(batch) for batch in second] == undisturbed
         assert taken == expected(daemon.endpoint, EPOCH, **LARGE)
-        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all is back")
+        wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "all slots are free")

@@ -1,4 +1,4 @@
-"""Workers killed at random, with no sample blamed for it; and a sample that kills each of them."""
+"""Workers killed at random, which blames no sample; and a sample that kills every worker."""
 
 import random
 import signal
@@ -34,10 +34,10 @@ def dataset(packed: Path) -> Iterator[Dataset]:
         yield opened
 
 
-def test_workers_killed_at_random_cost_no_batch_and_no_blame(
+def test_workers_killed_at_random_lose_no_batch_and_blame_no_sample(
     packed: Path, dataset: Dataset
 ) -> None:
-    """Each as soon as there is another one to kill, be it up or still starting."""
+    """Each kill comes as soon as another worker exists, whether ready or still starting."""
     recipe, rng = small_recipe(), random.Random(11)
     options = (*OPTIONS, "--lease-s", "600", "--decoded-bytes", "0")
     with Daemon("--data", f"d={packed}", *options) as daemon, RawClient(daemon.endpoint) as client:
@@ -64,7 +64,7 @@ def test_workers_killed_at_random_cost_no_batch_and_no_blame(
         assert not any("damaged sample" in line for line in daemon.lines)
 
 
-def test_workers_killed_while_they_start_do_not_end_the_daemon(
+def test_workers_killed_while_starting_do_not_end_the_daemon(
     packed: Path, dataset: Dataset
 ) -> None:
     recipe = small_recipe()
@@ -73,7 +73,9 @@ def test_workers_killed_while_they_start_do_not_end_the_daemon(
             wait_until(daemon.workers, "a worker is starting")
             for worker in daemon.workers():
                 worker.kill()
-            wait_until(lambda n=killed: daemon.counters()["worker_restarts"] > n, "it is replaced")  # type: ignore[misc]
+            wait_until(
+                lambda n=killed: daemon.counters()["worker_restarts"] > n, "it has been replaced"
+            )  # type: ignore[misc]
         assert daemon.counters()["worker_starts_failed"] > 0
         assert daemon.counters()["worker_pause_s"] > 0
         with RawClient(daemon.endpoint) as client:
@@ -85,14 +87,11 @@ def test_workers_killed_while_they_start_do_not_end_the_daemon(
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (
-            signal.SIGSEGV,
-            "crashed 3 workers that had no other rows to fill",
-        ),
+        (signal.SIGSEGV, "crashed 3 workers that had no other rows to fill"),
         (signal.SIGKILL, "10 workers that had only rows"),
     ],
 )
-def test_a_sample_that_ends_its_worker_each_time_is_blamed(
+def test_sample_that_kills_every_worker_is_blamed(
     packed: Path, dataset: Dataset, tmp_path: Path, number: signal.Signals, words: str
 ) -> None:
     recipe = small_recipe("val")

@@ -1,4 +1,4 @@
-/* The wall clock, set a day ahead and back again each time that it is read: for LD_PRELOAD. */
+/* For LD_PRELOAD: successive reads of the wall clock alternate between a day ahead and a day behind. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

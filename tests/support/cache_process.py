@@ -1,10 +1,11 @@
-"""A process that shares a decoded cache, for the tests of races and of sudden deaths.
+"""A process that shares a decoded cache, for tests of races and crashes.
 
-    python -m tests.support.cache_process FD PLAN race SEED KEYS      fills what it finds missing
+    python -m tests.support.cache_process FD PLAN race SEED KEYS      fills the missing keys
     python -m tests.support.cache_process FD PLAN die KEY STORE       is killed before that store
     python -m tests.support.cache_process FD PLAN hold KEY            claims, writes half, and waits
 
-The first two print what they did; the third prints the claimed entry, and waits for its end.
+The first prints the number of keys that it has filled; the third prints the claimed entry and waits
+for the end of its input.
 """
 
 import os
@@ -28,33 +29,33 @@ SOURCE = 0xFEED_0000_0000_0001
 
 
 def size_of(key: int) -> int:
-    """How many bytes a key has, about 4 KB and odd."""
+    """Return the size of a key's content, 3 to 7 KB."""
     return 3001 + 37 * (key % 101)
 
 
 def content_of(key: int) -> NDArray[np.uint8]:
-    """What is to be kept for a key."""
+    """Return a key's content."""
     return np.random.Generator(np.random.Philox(key)).integers(0, 256, size_of(key), np.uint8)
 
 
 def hash_of(key: int) -> int:
-    """Where a key is searched: a bad hash on purpose, so that keys meet."""
+    """Return a key's hash, a bad one so that keys collide."""
     return key // 3 * 3
 
 
 def find(cache: DecodedCache, *keys: int) -> list[int]:
-    """The places of keys."""
+    """Return the offsets of keys' contents, negative if absent."""
     hashes = np.array([hash_of(key) for key in keys], np.uint64)
     return cache.find(SOURCE, hashes, np.array(keys, np.int64)).tolist()
 
 
-def read(cache: DecodedCache, place: int, size_bytes: int) -> NDArray[np.uint8]:
-    """What is at a place."""
-    return cache.pixels(size_bytes)[place : place + size_bytes]
+def read(cache: DecodedCache, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+    """Return the content at an offset."""
+    return cache.pixels(size_bytes)[offset : offset + size_bytes]
 
 
 def fill(cache: DecodedCache, key: int) -> bool:
-    """Claim, write and publish a key; False where it was not to be claimed."""
+    """Claim, write and publish a key; return False if it cannot be claimed."""
     entry = cache.claim(SOURCE, hash_of(key), key, size_of(key))
     if entry is None:
         return False
@@ -64,10 +65,10 @@ def fill(cache: DecodedCache, key: int) -> bool:
 
 
 class _Dying:
-    """Words of which the n-th store does not happen: the process is killed instead."""
+    """The cache's words; the process is killed instead of the n-th store."""
 
-    def __init__(self, words: memoryview, stores_left: int) -> None:
-        self.words, self.stores_left = words, stores_left
+    def __init__(self, words: memoryview, remaining_stores: int) -> None:
+        self.words, self.remaining_stores = words, remaining_stores
 
     def __getitem__(self, index: int) -> int:
         return int(self.words[index])
@@ -76,17 +77,17 @@ class _Dying:
         self.store(index, value)
 
     def store(self, index: int, value: int) -> None:
-        if self.stores_left == 0:
+        if self.remaining_stores == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.stores_left -= 1
+        self.remaining_stores -= 1
         self.words[index] = value
 
     def release(self) -> None:
         self.words.release()
 
 
-def _say(what: object) -> None:
-    sys.stdout.write(f"{what}\n")
+def _reply(value: object) -> None:
+    sys.stdout.write(f"{value}\n")
     sys.stdout.flush()
 
 
@@ -103,34 +104,34 @@ def _die(cache: DecodedCache, key: int, store: int) -> None:
 
     cache_file._native = Native  # type: ignore[assignment]
     fill(cache, key)
-    _say(f"survived with {dying.stores_left} stores left")
+    _reply(f"survived with {dying.remaining_stores} stores remaining")
 
 
 def _race(cache: DecodedCache, seed: int, keys: int) -> None:
     order, fills = list(range(keys)), 0
     random.Random(seed).shuffle(order)
-    _say("ready")
+    _reply("ready")
     sys.stdin.readline()
     for key in order:
-        (place,) = find(cache, key)
-        if place < 0:
+        (offset,) = find(cache, key)
+        if offset < 0:
             fills += fill(cache, key)
         else:
-            assert np.array_equal(read(cache, place, size_of(key)), content_of(key))
-    _say(fills)
+            assert np.array_equal(read(cache, offset, size_of(key)), content_of(key))
+    _reply(fills)
 
 
 def _hold(cache: DecodedCache, key: int) -> None:
     entry = cache.claim(SOURCE, hash_of(key), key, size_of(key))
     assert entry is not None
     assert cache.write(entry, content_of(key)[: size_of(key) // 2])
-    _say(entry)
+    _reply(entry)
     sys.stdin.read()
 
 
 @contextmanager
 def process(cache: DecodedCache, *arguments: str | int) -> Iterator["subprocess.Popen[str]"]:
-    """Run such a process on a cache; it is killed at the end, if it still runs."""
+    """Run such a process on a cache, and kill it on exit."""
     plan = msgspec.json.encode(cache.plan).decode()
     command = [sys.executable, "-m", "tests.support.cache_process", str(cache.fileno()), plan]
     child = subprocess.Popen(
@@ -148,10 +149,10 @@ def process(cache: DecodedCache, *arguments: str | int) -> Iterator["subprocess.
             child.kill()
 
 
-def main(fd: int, plan: str, what: str, *arguments: int) -> None:
-    """Do what the command line says."""
+def main(fd: int, plan: str, command: str, *arguments: int) -> None:
+    """Run the command line."""
     cache = DecodedCache(fd, msgspec.json.decode(plan, type=CachePlan))
-    {"race": _race, "die": _die, "hold": _hold}[what](cache, *arguments)
+    {"race": _race, "die": _die, "hold": _hold}[command](cache, *arguments)
 
 
 if __name__ == "__main__":

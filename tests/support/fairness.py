@@ -1,4 +1,4 @@
-"""Two tests of fit by hand (scipy would bring nothing else): chi-square and Kolmogorov-Smirnov."""
+"""Chi-square and Kolmogorov-Smirnov statistics; scipy would be a dependency for these two only."""
 
 import math
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 def chi_square_z(counts: NDArray[np.int64], expected: float) -> float:
-    """How many standard deviations the chi-square statistic of ``counts`` is from its mean."""
+    """Return the chi-square statistic of ``counts`` as standard deviations from its mean."""
     freedom = counts.size - 1
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
 def ks_statistic(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """The two-sample Kolmogorov-Smirnov distance times sqrt(nm / (n + m)); 1.95 is p = 0.001."""
+    """Return the two-sample Kolmogorov-Smirnov distance * sqrt(nm / (n + m)); 1.95 is p = 0.001."""
     values = np.concatenate([first, second])
     below_first = np.searchsorted(np.sort(first), values, side="right") / first.size
     below_second = np.searchsorted(np.sort(second), values, side="right") / second.size

@@ -1,11 +1,11 @@
-"""A file system that falls silent: a FUSE mirror of a folder whose reads can be made to hang.
+"""A file system that can stop responding: a FUSE mirror of a folder.
 
     python -m tests.support.hanging_fs SOURCE MOUNT SILENCE
 
-While the file SILENCE exists, requests that concern the files whose names it lists (one a line;
-none listed: all files) get no answer. A process that made one waits in an uninterruptible sleep,
-which no signal ends, as with a dead NFS server. Needs root and /dev/fuse; speaks the kernel's
-protocol itself (linux/fuse.h), read-only, one folder deep.
+While the file SILENCE exists, requests for the files that it lists (one name a line; an empty list
+means all) get no reply. The process that made one waits in uninterruptible sleep, which no signal
+ends, as with a dead NFS server. Needs root and /dev/fuse; implements the kernel's protocol
+(linux/fuse.h), read-only, one folder deep.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _INIT, _OPENDIR, _READDIR, _RELEASEDIR, _ACCESS, _INTERRUPT, _DESTROY = 26, 27, 
 _BATCH_FORGET = 42
 _HEADER = struct.Struct("<IIQQIIII")  # length, opcode, unique, node, uid, gid, pid, padding
 _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
-_DIRECT_IO = 1  # every read is a request: nothing comes from the page cache
+_DIRECT_IO = 1  # bypasses the page cache, so that every read is a request
 _ROOT = 1
 _MNT_DETACH = 2
 _POLL_S = 0.02
@@ -47,7 +47,7 @@ class _Mirror:
         self._held: list[bytes] = []
 
     def serve(self, fuse: int) -> None:
-        """Answer until the file system is unmounted."""
+        """Reply to requests until the file system is unmounted."""
         while True:
             held, self._held = self._held, []
             for request in held:
@@ -74,7 +74,7 @@ class _Mirror:
             error, answer = 0, self._answer(opcode, node, body)
         except OSError as raised:
             error, answer = raised.errno or errno.EIO, b""
-        with contextlib.suppress(OSError):  # the caller has gone
+        with contextlib.suppress(OSError):  # the caller has ended
             os.write(fuse, struct.pack("<IiQ", 16 + len(answer), -error, unique) + answer)
 
     def _is_silent(self, opcode: int, node: int, body: bytes) -> bool:
@@ -152,25 +152,25 @@ def main(source: str, mount: str, silence: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HangingFolder:
-    """A mirror of a folder."""
+    """A mirror of a folder, whose files can be made to hang."""
 
     path: Path
     _silence: Path
 
     def hang(self, names: Sequence[str] = ()) -> None:
-        """Give no more answers about these files, or about any."""
+        """Stop replying for these files; without names, for all."""
         unfinished = self._silence.with_suffix(".new")
         unfinished.write_text("\n".join(names))
         unfinished.replace(self._silence)
 
     def answer(self) -> None:
-        """Answer everything again, what was asked meanwhile included."""
+        """Reply again, to pending requests as well."""
         self._silence.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
-    """Mirror ``source`` below ``work``; skips the test where file systems cannot be mounted."""
+    """Mirror ``source`` below ``work``; skips the test if file systems cannot be mounted."""
     mount, silence = work / "mount", work / "silence"
     mount.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""For tests that connect by IPv6, which containers often lack."""
+"""A mark for tests that connect over IPv6, which containers often lack."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""JPEGs of every kind that tests need: real encoders' output over content that shows mistakes."""
+"""JPEGs of all kinds that tests need, by real encoders, with content that exposes errors."""
 
 import io
 import subprocess
@@ -19,7 +19,7 @@ SAMPLINGS = {"4:4:4": "1x1", "4:2:2": "2x1", "4:2:0": "2x2", "4:4:0": "1x2", "4:
 
 
 def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Return (height, width, 3) of smooth colour, edges and noise: all coefficients come alive."""
+    """Return (height, width, 3) of smooth colour, edges and noise, which use all coefficients."""
     rng = np.random.Generator(np.random.Philox(seed))
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     waves = [np.sin(x / f + c) + np.cos(y / (f + 2) - c) for c, f in enumerate((5.0, 11.0, 3.0))]
@@ -29,7 +29,7 @@ def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def cjpeg(pixels: NDArray[np.uint8], *options: str) -> bytes:
-    """Encode with libjpeg-turbo's cjpeg; skips the test where the program is missing."""
+    """Encode with libjpeg-turbo's cjpeg; skips the test if the program is missing."""
     program = which("cjpeg")
     if program is None:
         pytest.skip("cjpeg is missing: apt-get install libjpeg-turbo-progs")
@@ -40,7 +40,7 @@ def cjpeg(pixels: NDArray[np.uint8], *options: str) -> bytes:
 
 
 def jpegtran(source: bytes, *options: str) -> bytes:
-    """Transcode with libjpeg-turbo's jpegtran; skips the test where the program is missing."""
+    """Transcode with libjpeg-turbo's jpegtran; skips the test if the program is missing."""
     program = which("jpegtran")
     if program is None:
         pytest.skip("jpegtran is missing: apt-get install libjpeg-turbo-progs")
@@ -60,7 +60,7 @@ def _decoder() -> TurboJPEG:
 
 
 def decode(jpeg: bytes | NDArray[np.uint8], scale: int = 1) -> NDArray[np.uint8]:
-    """Decode the whole to (height, width, 3) RGB, at 1/scale size; any libjpeg warning raises."""
+    """Decode to (height, width, 3) RGB at 1/scale size; any libjpeg warning raises."""
     factor = (1, scale) if scale > 1 else None
     rgbx = _decoder().decode(jpeg, pixel_format=TJPF_RGBX, scaling_factor=factor)
     return np.asarray(rgbx)[:, :, :3]

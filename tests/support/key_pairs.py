@@ -1,4 +1,4 @@
-"""Pairs of keys in files, for tests."""
+"""Key pairs in files, for tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,14 @@ from feeder.security.keys import (
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A pair of keys: the file of the secret one, and that of the public one."""
+    """The files of a secret key and of its public key."""
 
     secret: Path
     public: Path
 
     @classmethod
     def make(cls, folder: Path, name: str) -> "KeyPair":
-        """Write a fresh pair under the folder."""
+        """Generate a pair and write it to the folder."""
         key = SecretKey(name, zmq.curve_keypair()[1].decode())
         pair = cls(folder / name, folder / f"{name}.pub")
         pair.secret.touch(0o600)
@@ -32,7 +32,7 @@ class KeyPair:
         return pair
 
     def to(self, server: "KeyPair") -> ClientKeys:
-        """The keys of a client with this pair at a server with that one."""
+        """Return the keys of a client with this pair for that server."""
         keys = read_client_keys(server.public, self.secret)
         assert keys is not None
         return keys

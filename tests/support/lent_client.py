@@ -1,9 +1,9 @@
-"""A training process for tests, which can be killed and stopped: a batch for each line on stdin.
+"""A training process that tests kill and stop: it takes a batch for each line on stdin.
 
     python -m tests.support.lent_client ENDPOINT
 
-Prints ``epoch index digest`` for each batch, and at the end of its input why batches were copied,
-or None.
+Prints ``epoch index digest`` for each batch, and at the end of its input the reason for which
+batches were copied, or None.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from tests.support.sources import REPOSITORY
 from trainer_client import Batch, FeederLoader
 
 WINDOW = 3
-SLOTS = WINDOW + 1  # one more, which the CPU reads
+SLOTS = WINDOW + 1  # one more for the batch that the CPU reads
 BATCH, SIDE = 10, 32
 
 WAIT_S = 90.0
-"""What a loader waits for a batch, if need be for two starts of a feeder, the first of which fails:
-on a machine with ten busy processes for each CPU one takes 20 s."""
+"""A loader's deadline for a batch: enough for two starts of a feeder, the first of which fails; a
+start takes 20 s on a machine with ten busy processes for each CPU."""
 
 
 def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoader:
@@ -42,7 +42,7 @@ def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoade
 
 
 def digest(batch: Batch) -> str:
-    """Return a hash of all that a batch consists of."""
+    """Return ``epoch index hash`` of a batch; the hash covers images, labels and sample ids."""
     parts = hashlib.sha256()
     for tensor in (batch.images.contiguous(), batch.labels, batch.sample_ids):
         parts.update(tensor.numpy().tobytes())
@@ -51,13 +51,13 @@ def digest(batch: Batch) -> str:
 
 @dataclass
 class LentClient:
-    """The process, and its conversation with the test; leaving its context kills it."""
+    """The test's handle on the process; leaving its context kills the process."""
 
     process: "subprocess.Popen[str]"
 
     @classmethod
     def start(cls, endpoint: str) -> Self:
-        """Start it."""
+        """Start the process."""
         return cls(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.support.lent_client", endpoint],
@@ -76,18 +76,18 @@ class LentClient:
         self.kill()
 
     def ask(self) -> None:
-        """Have it take a batch."""
+        """Request a batch."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def answer(self) -> str:
-        """Return what it says of the batch."""
+        """Return the key and hash of the requested batch."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def take(self, batches: int) -> list[str]:
-        """Have it take batches; return their keys and hashes."""
+        """Request batches; return their keys and hashes."""
         taken = []
         for _ in range(batches):
             self.ask()
@@ -95,23 +95,23 @@ class LentClient:
         return taken
 
     def finish(self) -> str:
-        """End it in good order; return its last words."""
+        """End the process cleanly; return the last line that it prints."""
         with self.process:
             assert self.process.stdin is not None
             self.process.stdin.close()
-            words = self.answer()
+            last = self.answer()
         assert self.process.returncode == 0
-        return words
+        return last
 
     def kill(self) -> None:
-        """SIGKILL; idempotent."""
+        """Send SIGKILL; idempotent."""
         self.process.kill()
         with self.process:
             pass
 
 
 def expected(endpoint: str, batches: int, **options: object) -> list[str]:
-    """Return what an undisturbed client gets, copied over the socket."""
+    """Return the batches of an undisturbed client, copied over the socket."""
     taken: list[str] = []
     with make_loader(endpoint, share_memory=False, **options) as loader:
         while True:
@@ -122,7 +122,7 @@ def expected(endpoint: str, batches: int, **options: object) -> list[str]:
 
 
 def main() -> None:
-    """Run as the process."""
+    """Take a batch for each line of the input."""
     with make_loader(sys.argv[1]) as loader:
         batches = (batch for _ in iter(int, 1) for batch in loader)
         for _ in sys.stdin:

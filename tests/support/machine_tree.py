@@ -1,11 +1,11 @@
-"""Builds the /sys and /proc of any machine below a folder, for tests that read such trees."""
+"""Writes the /sys and /proc files of simulated machines below a folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def write_tree(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files by their path below `root`; returns `root`."""
+    """Write files, keyed by path below `root`; return `root`."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def node(number: int, cpulist: str, memory_kb: int, distance: str = "") -> dict[
 
 
 def two_nodes(root: Path) -> Path:
-    """Write the usual server: CPUs 0-3 and 4-7 on nodes 0 and 1, 1 GiB each."""
+    """Write a machine of two nodes: CPUs 0-3 and 4-7, 1 GiB each."""
     files = node(0, "0-3", 1 << 20, "10 21") | node(1, "4-7", 1 << 20, "21 10")
     return write_tree(root, files | {"sys/devices/system/cpu/online": "0-7"})
 

@@ -1,4 +1,4 @@
-"""Clients that misuse a daemon: raw bytes that the real client would never send."""
+"""Clients that misuse a daemon, with raw bytes that the real client never sends."""
 
 import socket
 import struct
@@ -11,7 +11,7 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 
 
 def dial(endpoint: str) -> socket.socket:
-    """Connect to an ipc or tcp endpoint, as bytes go."""
+    """Connect a raw socket to an ipc or tcp endpoint."""
     if endpoint.startswith("ipc://"):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(DEADLINE_S)
@@ -26,9 +26,9 @@ def dial(endpoint: str) -> socket.socket:
 
 
 def dial_zmtp(endpoint: str, *, claims: Mapping[bytes, bytes] | None = None) -> socket.socket:
-    """Connect and shake hands as a DEALER; then frames can be sent.
+    """Connect and do the ZMTP handshake as a DEALER; then frames can be sent.
 
-    ``claims`` are properties that it says to have, besides those that it must.
+    ``claims`` are additional properties to send in it.
     """
     connection = dial(endpoint)
     try:
@@ -41,12 +41,12 @@ def dial_zmtp(endpoint: str, *, claims: Mapping[bytes, bytes] | None = None) -> 
 
 def _shake_hands(connection: socket.socket, properties: Mapping[bytes, bytes]) -> None:
     connection.sendall(GREETING)
-    left = len(GREETING)
-    while left:
-        piece = connection.recv(left)
+    remaining = len(GREETING)
+    while remaining:
+        piece = connection.recv(remaining)
         if not piece:
             raise ConnectionResetError
-        left -= len(piece)
+        remaining -= len(piece)
     body = b"\x05READY" + b"".join(
         bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
         for name, value in properties.items()
@@ -57,7 +57,7 @@ def _shake_hands(connection: socket.socket, properties: Mapping[bytes, bytes]) -
 
 
 def frame(body: bytes, *, more: bool = False) -> bytes:
-    """A frame as ZMTP writes it."""
+    """Return a ZMTP frame."""
     flags = _MORE if more else 0
     if len(body) < 256:
         return bytes([flags, len(body)]) + body

@@ -1,4 +1,4 @@
-"""Environments of the daemon that went wrong, built beside the real one and put in front of it."""
+"""Broken environments of the daemon, in folders that take precedence over the real one."""
 
 import base64
 import hashlib
@@ -21,14 +21,14 @@ else:
     del _imaging.libtiff_decoder, _imaging.libtiff_encoder
     sys.modules["PIL._webp"] = None
 """
-"""A sitecustomize: Pillow as it is where libtiff and libwebp were missing when it was built."""
+"""A sitecustomize that imitates a Pillow built without libtiff and libwebp."""
 
 
 def put_plain_pillow(folder: Path, version: str, jpeg_turbo: str | None = None) -> dict[str, str]:
-    """Write what pip installs of a plain Pillow; return the environment that puts it in front.
+    """Write the files of a plain Pillow, as from pip; return the environment that imports it first.
 
-    Its code is that of the real one here. With ``jpeg_turbo`` it brings a libjpeg-turbo of that
-    version of its own, under a name of its own, as Pillow's wheels do.
+    Its code is that of the installed one. With ``jpeg_turbo`` it bundles a libjpeg-turbo of that
+    version under another file name, as Pillow's wheels do.
     """
     package = folder / "PIL"
     shutil.copytree(
@@ -63,7 +63,7 @@ def put_plain_pillow(folder: Path, version: str, jpeg_turbo: str | None = None) 
 def put_jpeg_turbo(
     folder: Path, version: str, names: tuple[str, ...] = LIBRARIES
 ) -> dict[str, str]:
-    """Write copies of the libraries that are of another ``version``; return what loads them."""
+    """Write copies of the libraries with another ``version``; return an environment for them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         _alter(mapped_file(name), folder / name, version)
@@ -72,17 +72,17 @@ def put_jpeg_turbo(
 
 def _alter(source: Path, copy: Path, version: str, soname: bytes | None = None) -> None:
     content = source.read_bytes()
-    said = re.search(rb"libjpeg-turbo version ([0-9.]+)", content)
-    assert said is not None
-    assert len(said[1]) == len(version)
-    content = content.replace(said[0], b"libjpeg-turbo version " + version.encode())
+    found = re.search(rb"libjpeg-turbo version ([0-9.]+)", content)
+    assert found is not None
+    assert len(found[1]) == len(version)
+    content = content.replace(found[0], b"libjpeg-turbo version " + version.encode())
     if soname is not None:
         content = content.replace(b"libjpeg.so.62\0", soname + b"\0")
     copy.write_bytes(content)
 
 
 def mapped_file(name: str) -> Path:
-    """Return the file of a library that this process has loaded, by how its name begins."""
+    """Return the file of a library that this process has loaded; its name starts with ``name``."""
     from feeder.jpeg import _native  # loads both
 
     assert _native.LIBJPEG_ADDRESS

@@ -1,4 +1,4 @@
-"""What joining tiles means, in plain Python over strings of "0" and "1": slow, and easy to believe.
+"""Reference implementation of joining tiles, over strings of "0" and "1": slow but simple.
 
 The tables come from feeder/README.md ("Blob"), the codes from ITU-T T.81 F.2.2 and C.2. The
 product's ``join_segments`` must give the same bytes.
@@ -15,7 +15,7 @@ SLACK_BYTES = 8
 
 @dataclass(frozen=True)
 class Blob:
-    """A sample's blob, taken apart."""
+    """The parsed parts of a sample's blob."""
 
     lengths: list[int]
     predictions: list[list[int]]
@@ -27,7 +27,7 @@ class Blob:
     ac: list[Codes]
 
 
-def take_apart(blob: bytes, layout: SegmentLayout) -> Blob:
+def parse_blob(blob: bytes, layout: SegmentLayout) -> Blob:
     length_bits, *dc_bits = layout.table_bits.to_bytes(4, "little")
     segments = layout.tile_columns * layout.tile_rows
     lengths_bytes = -(-segments * length_bits // 8)
@@ -96,7 +96,7 @@ def canonical_codes(counts: bytes) -> Iterator[str]:
 
 
 def read_symbol(codes: Codes, scan: str, at: int) -> tuple[int, int]:
-    """Return the symbol and where its code ends."""
+    """Return the symbol and the end of its code."""
     for bits in range(1, 17):
         if (code := scan[at : at + bits]) in codes:
             return codes[code], at + bits
@@ -104,7 +104,7 @@ def read_symbol(codes: Codes, scan: str, at: int) -> tuple[int, int]:
 
 
 def read_block(blob: Blob, component: int, at: int) -> tuple[int, int, int]:
-    """Return the DC difference, where its bits end, and where the block ends."""
+    """Return the DC difference, the end of its bits, and the end of the block."""
     size, at = read_symbol(blob.dc[component], blob.scan, at)
     low = blob.scan[at : at + size]
     at = dc_end = at + size
@@ -127,7 +127,7 @@ def code_difference(codes: Codes, difference: int) -> str:
 
 
 def read_mcus(parts: Blob, count: int, at: int, dc: list[int]) -> tuple[int, list[int]]:
-    """Return where ``count`` MCUs from bit ``at`` on end, and what prediction has reached then."""
+    """Return the end of ``count`` MCUs from bit ``at`` on, and the DC predictions there."""
     dc = list(dc)
     for _ in range(count):
         for component, blocks in enumerate(parts.blocks):
@@ -145,11 +145,11 @@ def join_reference(
     size: tuple[int, int],
 ) -> bytes:
     """Return the JPEG of ``size`` (width, height) of the MCUs [mcus) x [rows)."""
-    parts = take_apart(blob, layout)
+    parts = parse_blob(blob, layout)
     starts = [sum(parts.lengths[:segment]) for segment in range(len(parts.lengths) + 1)]
 
     def find(row: int, mcu: int) -> tuple[int, list[int]]:
-        """Return the bit at which an MCU begins, and the prediction before it."""
+        """Return the bit at which an MCU begins, and the DC predictions there."""
         column, within = divmod(mcu, layout.tile_mcus)
         segment = row * layout.tile_columns + column
         dc = parts.predictions[segment - 1] if column else [0, 0, 0]
@@ -158,20 +158,20 @@ def join_reference(
         return read_mcus(parts, within, starts[segment], dc)
 
     joined = []
-    reached = [0, 0, 0]
+    predicted = [0, 0, 0]
     for row in range(*rows):
         (at, before), (end, after) = (find(row, mcu) for mcu in mcus)
         for component, blocks in enumerate(parts.blocks):
             for block in range(blocks):
                 difference, dc_end, block_end = read_block(parts, component, at)
                 if block == 0:
-                    difference += before[component] - reached[component]
+                    difference += before[component] - predicted[component]
                     joined.append(code_difference(parts.dc[component], difference))
                     at = dc_end
                 joined.append(parts.scan[at:block_end])
                 at = block_end
         joined.append(parts.scan[at:end])
-        reached = after
+        predicted = after
     bits = "".join(joined)
     bits += "1" * (-len(bits) % 8)
     coded = int(bits, 2).to_bytes(len(bits) // 8).replace(b"\xff", b"\xff\x00")

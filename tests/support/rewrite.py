@@ -1,4 +1,4 @@
-"""Datasets whose checksums are right and whose content is not: what no packing of ours makes."""
+"""Datasets with valid checksums and invalid content, which packing never produces."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Source folders for the packing tests, small and quick to make; and ways to pack them."""
+"""Small source folders for the packing tests, and ways to pack them."""
 
 import importlib
 import io
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
-    """Return an RGB picture with content that shows mistakes."""
+    """Return an RGB picture with content that exposes errors."""
     return Image.fromarray(picture(width, height, seed))
 
 
@@ -43,7 +43,7 @@ def make_source(root: Path, images: int, classes: int = 3, side: int = 40) -> Pa
 
 
 class InlinePool:
-    """Stands in for TaskPool: does every task at once, in this process."""
+    """Replaces TaskPool: performs each task synchronously in this process."""
 
     def __init__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> None:
         self._perform = importlib.import_module(module).perform
@@ -69,7 +69,7 @@ def _through_json(message: Any) -> Any:
 
 
 def silent() -> ProgressLine:
-    """Return a progress line that nobody sees."""
+    """Return a progress line that is not shown."""
     return ProgressLine(io.StringIO())
 
 
@@ -86,7 +86,7 @@ def feeder_command(*arguments: str | Path) -> list[str]:
 def run_feeder(
     *arguments: str | Path, prefix: Iterable[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the real CLI, through the command ``prefix``; returns status, stdout, stderr as text."""
+    """Run the real CLI through the command ``prefix``; return status, stdout, stderr as text."""
     return subprocess.run(
         [*prefix, *feeder_command(*arguments)],
         cwd=REPOSITORY,
@@ -99,7 +99,7 @@ def run_feeder(
 
 
 def error_line(result: "subprocess.CompletedProcess[str]") -> str:
-    """Return the one error line of a failed command; there must be exactly one and no traceback."""
+    """Return the error line of a failed command; check that there is one only, and no traceback."""
     lines = [line for line in result.stderr.splitlines() if line.startswith("feeder: error: ")]
     assert len(lines) == 1, result.stderr
     assert "Traceback" not in result.stderr
@@ -107,7 +107,7 @@ def error_line(result: "subprocess.CompletedProcess[str]") -> str:
 
 
 def file_tree(root: Path) -> dict[str, bytes]:
-    """Return the content of all files below ``root`` by relative path."""
+    """Return the content of all files below ``root``, by relative path."""
     return {
         os.path.relpath(path, root): path.read_bytes()
         for path in sorted(root.rglob("*"))

@@ -1,17 +1,17 @@
-"""The suite on a machine that never has time: its processes and threads stop and starve at random.
+"""Runs the test suite while its processes and threads are stopped and starved at random.
 
     python -m tests.support.starve [--seed N] [--minutes M] [PYTEST ARGUMENT …]
 
-runs pytest with busy loops beside it, and all the while picks a process that pytest has started, or
-a single thread of one. What it picks is stopped for up to HOLD_MAX_S, or runs as SCHED_IDLE for as
-long. The exit status is pytest's, or 124 where M minutes were not enough.
+runs pytest beside busy loops, and repeatedly picks a process that pytest has started, or a single
+thread of one. It is stopped, or runs as SCHED_IDLE, for up to HOLD_MAX_S. The exit status is
+pytest's, or 124 after a timeout of M minutes.
 
-It stops with ptrace(2), not SIGSTOP. Both have the same effect on the process, but ptrace stops
-single threads as well; a process that a test has stopped stays stopped (our SIGCONT would continue
-it); and when this program ends, even by SIGKILL, the kernel continues all that it has stopped.
+Threads are stopped with ptrace(2), not SIGSTOP: ptrace can stop a single thread; a process that a
+test has stopped stays stopped (our SIGCONT would continue it); and when this program ends, even by
+SIGKILL, the kernel continues all that it has stopped.
 
-Invariant: only descendants of the pytest that it started are touched. That one itself only hands
-out tests (--numprocesses), and to wait for the end of a child that one traces is a trap of its own.
+Invariant: only descendants of the pytest that it started are touched, not that pytest itself. It
+only distributes tests (--numprocesses), and waiting for a child that is also traced is error-prone.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from typing import Final
 import psutil
 
 HOLD_MAX_S: Final = 1.0
-"""The shortest lease is 2 s and clients ping every second: a longer stop rightly ends sessions."""
+"""The shortest lease is 2 s and clients ping every second: a longer stop may expire sessions."""
 
 _REST_S: Final = 1.0
-"""A process that was held then runs for this long at least: many short stops are no long one."""
+"""A process then runs for at least this long, so that short stops do not add up to a long one."""
 
 _GAP_MEAN_S: Final = 0.2  # between two picks
 _HELD_MAX: Final = 3
@@ -54,7 +54,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class Stop:
-    """Threads that stand still."""
+    """Stopped threads."""
 
     def __init__(self, threads: Sequence[int]) -> None:
         """Stop them."""
@@ -63,8 +63,8 @@ class Stop:
             _ptrace(_INTERRUPT, thread)
 
     def run_due(self, is_over: bool) -> bool:
-        """Reap threads that were killed, as their parents cannot before; continue all that are
-        stopped if the stop ``is_over``. Return whether any are left: not all stop at once."""
+        """Reap killed threads, which their parents cannot do before the tracer; if ``is_over``,
+        continue the stopped ones. Return whether any remain: threads stop with a delay."""
         flags = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _ALL_THREADS
         for thread in self._threads.copy():
             try:
@@ -79,35 +79,35 @@ class Stop:
                 os.waitpid(thread, _ALL_THREADS)
             elif is_over:
                 self._threads.remove(thread)
-                is_signal = news.si_status >> 8 != _EVENT_STOP  # which it was about to receive
+                is_signal = news.si_status >> 8 != _EVENT_STOP  # one that it was about to receive
                 _ptrace(_DETACH, thread, news.si_status if is_signal else 0)
         return bool(self._threads)
 
 
 class Starvation:
-    """Threads that run only where nobody else wants to."""
+    """Threads that run only on an otherwise idle processor."""
 
     def __init__(self, process: psutil.Process, threads: Sequence[int]) -> None:
-        """Starve some threads of a process."""
+        """Set SCHED_IDLE for threads of a process."""
         self._process = process
         self._threads = threads
         for thread in threads:
             _set_policy(thread, os.SCHED_IDLE)
 
     def run_due(self, is_over: bool) -> bool:
-        """End it if it ``is_over``; return whether it goes on."""
+        """Restore the policy if ``is_over``; return whether the starvation continues."""
         if is_over:
-            heirs = _threads_of(_family(self._process)[1:])  # a child inherits the policy
-            for thread in (*self._threads, *heirs):
+            inherited = _threads_of(_family(self._process)[1:])  # a child inherits the policy
+            for thread in (*self._threads, *inherited):
                 _set_policy(thread, os.SCHED_OTHER)
         return not is_over
 
 
-class Tormentor:
-    """Picks threads of a tree of processes, and lets all go again."""
+class Disturber:
+    """Stops and starves random threads of a process tree, and releases them."""
 
     def __init__(self, root: psutil.Process, seed: int, *, may_starve: bool) -> None:
-        """Its descendants are picked, not ``root`` itself."""
+        """Pick among the descendants of ``root``, not ``root`` itself."""
         self._root = root
         self._random = random.Random(seed)
         self._kinds = ["stop", "starve"] if may_starve else ["stop"]
@@ -117,7 +117,7 @@ class Tormentor:
         self.counts: Counter[str] = Counter()
 
     def run_due(self, now_s: float) -> None:
-        """Let go of what was held for long enough; pick another where one is due."""
+        """Release threads whose time is over; pick others when a pick is due."""
         for pid, (until_s, held) in list(self._held.items()):
             if not held.run_due(until_s <= now_s):
                 del self._held[pid]
@@ -127,14 +127,14 @@ class Tormentor:
             self._pick(now_s)
 
     def release(self) -> None:
-        """Let go of everything; the kernel does where a thread has not even stopped yet."""
+        """Release everything; the kernel releases threads that have not stopped yet."""
         self._next_s, give_up_s = float("inf"), time.monotonic() + HOLD_MAX_S
         while self._held and time.monotonic() < give_up_s:
             self.run_due(time.monotonic() + HOLD_MAX_S)
             time.sleep(_TURN_S)
 
     def _pick(self, now_s: float) -> None:
-        # In every case as many numbers are drawn: what was held up does not change what follows.
+        # Always the same number of draws, so that delays do not change later picks.
         where, which, kind, extent, share = (self._random.random() for _ in range(5))
         free = [
             process
@@ -156,45 +156,45 @@ class Tormentor:
 
 
 def run_suite(arguments: Sequence[str], seed: int, limit_s: float, busy_loops: int) -> int:
-    """Run pytest under all this; return its exit status."""
+    """Run pytest under these disturbances; return its exit status."""
     starves = may_starve()
-    kinds = "stops and starvation" if starves else "stops only: RLIMIT_NICE allows no more"
-    _say(f"seed {seed}, {busy_loops} busy loops, {kinds}")
+    kinds = "stops and starvation" if starves else "stops only, as RLIMIT_NICE is too low"
+    _log(f"seed {seed}, {busy_loops} busy loops, {kinds}")
     busy = [
         subprocess.Popen([sys.executable, "-c", _BUSY_LOOP, str(os.getpid())])
         for _ in range(busy_loops)
     ]
     suite = subprocess.Popen([sys.executable, "-m", "pytest", *arguments])
-    tormentor = Tormentor(psutil.Process(suite.pid), seed, may_starve=starves)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal interrupts pytest as well
+    disturber = Disturber(psutil.Process(suite.pid), seed, may_starve=starves)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal also interrupts pytest
         signal.signal(number, lambda number, _: suite.send_signal(number))
     end_s = time.monotonic() + limit_s
     try:
         while suite.poll() is None and time.monotonic() < end_s:
-            tormentor.run_due(time.monotonic())
+            disturber.run_due(time.monotonic())
             time.sleep(_TURN_S)
-        tormentor.release()
+        disturber.release()
         if suite.poll() is not None:
             return suite.returncode if suite.returncode >= 0 else 128 - suite.returncode
-        _say(f"not over after {limit_s / 60:g} minutes: interrupted")
+        _log(f"timeout after {limit_s / 60:g} minutes: interrupting pytest")
         suite.send_signal(signal.SIGINT)
         try:
             suite.wait(_END_GRACE_S)
         except subprocess.TimeoutExpired:
-            for process in _family(tormentor._root):
+            for process in _family(disturber._root):
                 process.kill()
         return _OUT_OF_TIME
     finally:
-        tormentor.release()
+        disturber.release()
         for loop in busy:
             loop.kill()
             loop.wait()
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(tormentor.counts.items()))
-        _say(f"seed {seed}: {counts or 'nothing was held'}")
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(disturber.counts.items()))
+        _log(f"seed {seed}: {counts or 'no thread was held'}")
 
 
 def _family(root: psutil.Process) -> list[psutil.Process]:
-    """Return a process and its descendants, oldest first; nothing where it has ended."""
+    """Return a process and its descendants, oldest first; nothing if it has ended."""
     try:
         return [root, *sorted(root.children(recursive=True), key=lambda each: each.create_time())]
     except psutil.NoSuchProcess:
@@ -212,7 +212,7 @@ def _threads_of(processes: Sequence[psutil.Process]) -> list[int]:
 
 
 def _ptrace(request: int, thread: int, data: int = 0) -> bool:
-    """Return False where the thread has ended, or is about to."""
+    """Return False if the thread has ended or is about to."""
     return int(_libc.ptrace(request, thread, None, data)) == 0
 
 
@@ -222,32 +222,39 @@ def _set_policy(thread: int, policy: int) -> None:
 
 
 def may_starve() -> bool:
-    """Return whether a thread may leave SCHED_IDLE; exit where none may be stopped."""
+    """Return whether a thread may leave SCHED_IDLE; exit if ptrace is not permitted."""
     probe = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
     try:
         if not _ptrace(_SEIZE, probe):
-            sys.exit("starve: ptrace(2) is not allowed here: run this where it is")
+            sys.exit("starve: ptrace(2) is not permitted here")
         os.sched_setscheduler(probe, os.SCHED_IDLE, os.sched_param(0))
         os.sched_setscheduler(probe, os.SCHED_OTHER, os.sched_param(0))
     except PermissionError:
-        return False  # for want of RLIMIT_NICE
+        return False  # RLIMIT_NICE is too low
     finally:
         os.kill(probe, signal.SIGKILL)
         os.waitpid(probe, 0)
     return True
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(f"starve: {text}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.starve", allow_abbrev=False)
-    parser.add_argument("--seed", type=int, help="of the picks; by default another every time")
-    parser.add_argument("--busy-loops", type=int, default=_BUSY_LOOPS, help="beside the suite")
-    parser.add_argument("--minutes", type=float, default=60.0, help="for the whole suite (60)")
+    parser.add_argument("--seed", type=int, help="of the random picks; random by default")
+    parser.add_argument(
+        "--busy-loops",
+        type=int,
+        default=_BUSY_LOOPS,
+        help="number of processes that only use CPU time",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="timeout of the whole suite (60)"
+    )
     options, arguments = parser.parse_known_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     return run_suite(arguments, seed, 60 * options.minutes, options.busy_loops)

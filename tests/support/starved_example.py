@@ -1,6 +1,6 @@
-"""A small suite for test_starve.py, which has `tests.support.starve` run single tests of it.
+"""A small suite of which test_starve.py runs single tests under `tests.support.starve`.
 
-Each waits until it sees what should happen, so it never ends where that does not happen.
+Each test waits until it sees the expected effect, and so never ends if there is none.
 """
 
 import os
@@ -30,7 +30,7 @@ KINDS = ("stop one", "stop all", "starve one", "starve all")
 
 @contextmanager
 def child() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process with two threads, which ends with this one."""
+    """Run a process with two threads, which ends with this one."""
     command = [sys.executable, "-c", _TWO_THREADS, str(os.getpid())]
     with subprocess.Popen(command) as process:
         try:
@@ -41,17 +41,17 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def tracer_of(thread: int) -> int:
-    """Return the process that traces a thread, 0 where none does."""
+    """Return the pid of the process that traces a thread, 0 if there is none."""
     return int(_status(thread)["TracerPid"])
 
 
 def is_stopped_by(tool: int, thread: int) -> bool:
-    """Whether ``tool`` has stopped a thread."""
+    """Return whether ``tool`` has stopped a thread."""
     return tracer_of(thread) == tool and _status(thread)["State"].startswith("t")
 
 
-def test_every_kind_is_seen_and_a_bystander_is_left_alone() -> None:
-    tool, bystander = os.getppid(), int(os.environ["BYSTANDER"])
+def test_every_kind_is_seen_and_an_unrelated_process_is_not_touched() -> None:
+    tool, unrelated = os.getppid(), int(os.environ["UNRELATED"])
     wanted, seen = set(os.environ["WANTED"].split(",")), set()
     with child() as process:
         first, second = _threads(process.pid)
@@ -63,22 +63,22 @@ def test_every_kind_is_seen_and_a_bystander_is_left_alone() -> None:
                 found = [is_held(thread) for thread in (first, second, first)]
                 if found[0] == found[2] and any(found):
                     seen.add(f"{kind} {'all' if all(found) else 'one'}")
-            assert tracer_of(bystander) != tool
+            assert tracer_of(unrelated) != tool
             time.sleep(_TURN_S)
 
 
-def test_a_process_that_was_stopped_before_stays_stopped() -> None:
+def test_process_stopped_before_stays_stopped() -> None:
     tool = os.getppid()
     with child() as process:
         process.send_signal(signal.SIGSTOP)
         first, _ = _threads(process.pid)
         _wait(lambda: is_stopped_by(tool, first))
         _wait(lambda: not is_stopped_by(tool, first))
-        # By way of R, without a step of its own.
+        # Its state passes through R, although it runs no instruction.
         _wait(lambda: _status(first)["State"].startswith("T"))
 
 
-def test_a_process_that_is_killed_while_it_is_stopped_is_reaped() -> None:
+def test_process_killed_while_stopped_is_reaped() -> None:
     tool = os.getppid()
     with child() as process:
         _wait(lambda: any(is_stopped_by(tool, thread) for thread in _threads(process.pid)))
@@ -87,7 +87,7 @@ def test_a_process_that_is_killed_while_it_is_stopped_is_reaped() -> None:
 
 
 def test_that_fails() -> None:
-    raise AssertionError("as it is meant to")
+    raise AssertionError("fails on purpose")
 
 
 def test_that_never_ends() -> None:

@@ -1,4 +1,4 @@
-"""A client as small as the protocol allows: one request at a time, no prefetch, no torch."""
+"""A minimal client: one request at a time, no prefetch, no torch."""
 
 import time
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FetchedBatch:
 
 
 class WireClient:
-    """One DEALER socket; every answer has `deadline_s`. Use as a context manager."""
+    """A DEALER socket; each reply has a deadline of `deadline_s`. Use as a context manager."""
 
     def __init__(self, endpoint: str, deadline_s: float = 60.0) -> None:
         self._deadline_s = deadline_s
@@ -71,24 +71,24 @@ class WireClient:
         return answer
 
     def fetch(self, epoch: int, index: int) -> FetchedBatch:
-        """Ask for a batch, put its chunks in their places, give it back."""
+        """Request a batch, assemble its chunks, release it."""
         assert self._session is not None
         assert self._recipe is not None
         rows, side = self._recipe.batch_size, self._recipe.image_size
         pixels = np.zeros((rows, side, side, 3), np.int8)
         labels, sample_ids = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._send(Request(session=self._session, want=((epoch, index),)))
-        missing = rows
+        remaining = rows
         until_s = time.monotonic() + self._deadline_s
-        while missing:
+        while remaining:
             chunk, frames = self._receive(until_s)
             assert isinstance(chunk, Chunk), chunk
             assert (chunk.epoch, chunk.index) == (epoch, index)
-            place = slice(chunk.first, chunk.first + chunk.images)
-            pixels[place] = np.frombuffer(frames[0], np.int8).reshape(-1, side, side, 3)
-            labels[place] = np.frombuffer(frames[1], "<i8")
-            sample_ids[place] = np.frombuffer(frames[2], "<i8")
-            missing -= chunk.images
+            received = slice(chunk.first, chunk.first + chunk.images)
+            pixels[received] = np.frombuffer(frames[0], np.int8).reshape(-1, side, side, 3)
+            labels[received] = np.frombuffer(frames[1], "<i8")
+            sample_ids[received] = np.frombuffer(frames[2], "<i8")
+            remaining -= chunk.images
         self._send(Request(session=self._session, release=((epoch, index),)))
         return FetchedBatch(pixels=pixels, labels=labels, sample_ids=sample_ids)
 
@@ -103,8 +103,8 @@ class WireClient:
         self._socket.send(encode(message))
 
     def _receive(self, until_s: float) -> tuple[NodeMessage, list[bytes]]:
-        left_ms = max(0, int((until_s - time.monotonic()) * 1000))
-        if not self._socket.poll(left_ms):
-            raise TimeoutError(f"the node said nothing for {self._deadline_s} s")
+        remaining_ms = max(0, int((until_s - time.monotonic()) * 1000))
+        if not self._socket.poll(remaining_ms):
+            raise TimeoutError(f"no reply from the node within {self._deadline_s} s")
         header, *frames = self._socket.recv_multipart()
         return decode_from_node(header), frames
