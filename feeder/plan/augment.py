@@ -1,14 +1,13 @@
-"""What is done to each image after its crop: which operations, how strongly, which box is erased.
+"""The augmentations of each image after its crop: the operations, their strength, the erased box.
 
-Everything follows torchvision's definitions for Pillow images: ColorJitter, RandomGrayscale,
-RandAugment, TrivialAugmentWide (and RandomErasing, in ``erasing``). The draws themselves
-differ, being a pure function of (seed, epoch, sample id, stream): each augmentation has its own
-stream and draws all its numbers from fixed places of it, so an option never moves what another one
-draws.
+All definitions are torchvision's for Pillow images: ColorJitter, RandomGrayscale, RandAugment,
+TrivialAugmentWide (and RandomErasing, in ``erasing``). Only the draws differ: they are a pure
+function of (seed, epoch, sample id, stream). Each augmentation has its own stream and draws its
+numbers from fixed positions in it, so no option changes the draws of another.
 
-Magnitudes are float32, as torch.linspace makes them, because torchvision truncates some of them to
-whole pixels. torch's last bit depends on the CPU, which makes bin 15 of TrivialAugmentWide's
-translations 15 pixels on some; here it is the 16 of the formula on all.
+Magnitudes are float32, as in torch.linspace, because torchvision truncates some of them to whole
+pixels. The last bit of torch's result depends on the CPU, which on some makes bin 15 of
+TrivialAugmentWide's translations 15 pixels; here it is always the formula's 16.
 """
 
 import itertools
@@ -57,7 +56,7 @@ Magnitudes = dict[Operation, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Augmentation:
-    """What is done to one image: the steps in their order, then the erasure."""
+    """The augmentation of one image: the steps in order, then the erasure."""
 
     steps: tuple[Step, ...]
     erasure: Erasure | None
@@ -76,7 +75,7 @@ def is_augmented(recipe: Recipe) -> bool:
 def plan_augmentations(
     recipe: Recipe, *, seed: int, epoch: int, sample_ids: NDArray[np.int64]
 ) -> list[Augmentation]:
-    """Plan the augmentations of n samples, given their ids; a row depends on its sample only."""
+    """Return the augmentations of n samples, given their ids; each depends on its sample only."""
     steps: list[list[Step]] = [[] for _ in sample_ids]
     key = (seed, epoch, sample_ids)
     for planned in (_plan_auto(recipe, *key), _plan_jitter(recipe, *key), _plan_grey(recipe, *key)):
@@ -89,12 +88,12 @@ def plan_augmentations(
 
 
 def rand_augment_magnitudes(image_size: int) -> Magnitudes:
-    """Return RandAugment's magnitude of each bin, float32 (31,), of the operations with one."""
+    """Return RandAugment's magnitudes by bin, float32 (31,), of each operation that has any."""
     return _magnitudes(0.3, 150.0 / 331.0 * image_size, 30.0, 0.9, 4)
 
 
 def trivial_augment_magnitudes() -> Magnitudes:
-    """Return TrivialAugmentWide's, which do not depend on the size."""
+    """Return TrivialAugmentWide's magnitudes, which do not depend on the image size."""
     return _magnitudes(0.99, 32.0, 135.0, 0.99, 6)
 
 
@@ -114,7 +113,7 @@ def _magnitudes(
 
 
 def _linspace(start: float, end: float) -> NDArray[np.float32]:
-    """torch.linspace in float32, which counts from both ends."""
+    """Return torch.linspace in float32, which is computed from both ends."""
     low, high = np.float32(start), np.float32(end)
     step = np.float32((high - low) / np.float32(MAGNITUDE_BINS - 1))
     bins = np.arange(MAGNITUDE_BINS, dtype=np.float32)
@@ -165,7 +164,7 @@ def _step(operation: Operation, table: Magnitudes, magnitude_bin: int, negative:
 
 
 def _jitters(recipe: Recipe) -> list[tuple[float, float] | None]:
-    """Return the interval of each of _JITTERS, None for one that is off; nothing if all are."""
+    """Return the interval of each of _JITTERS, None where it is off; an empty list if all are."""
     factors = (recipe.brightness, recipe.contrast, recipe.saturation)
     intervals = [None if interval == (1.0, 1.0) else interval for interval in factors]
     intervals.append(None if recipe.hue == (0.0, 0.0) else recipe.hue)

@@ -1,14 +1,14 @@
-"""Which part of each image a batch shows: boxes, flips and decoding scales, before any pixel.
+"""The crop of each image: its box, its flip and its decoding scale. Touches no pixels.
 
-Random-resized crops follow torchvision's RandomResizedCrop.get_params rule by rule: ten tries of a
-uniform area and a log-uniform aspect ratio, sides rounded half to even, the first that fits at a
-uniform place, else the largest central crop of an allowed ratio. Centre crops follow its Resize
-and CenterCrop, put back into source pixels. The draws themselves differ, being a pure function of
-(seed, epoch, sample id), and are float64 where torchvision's are float32.
+Random-resized crops follow torchvision's RandomResizedCrop.get_params: ten tries of a uniform area
+and a log-uniform aspect ratio, sides rounded half to even; the first that fits, at a uniform
+position, else the largest central crop of an allowed ratio. Centre crops follow its Resize and
+CenterCrop, converted to source pixels. Only the draws differ: they are a pure function of (seed,
+epoch, sample id), in float64 where torchvision's are float32.
 
 Invariant: the plan is the same on every machine. Only operations that IEEE 754 rounds exactly are
-used (+ - * / sqrt floor rint); exp and log of C libraries and of numpy's SIMD paths differ in the
-last bit from host to host, which could move a box by a pixel, so both are computed here.
+used (+ - * / sqrt floor rint). exp and log are computed here, because those of C libraries and of
+numpy's SIMD paths differ in the last bit between hosts, which could move a box by a pixel.
 """
 
 import decimal
@@ -32,13 +32,13 @@ _EXP_TERMS: Final = tuple(1.0 / factorial(power) for power in range(11, -1, -1))
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CropPlan:
-    """What to show of n images.
+    """The crops of n images.
 
-    boxes: float64 (n, 4), x, y, width, height in source pixels; whole numbers for random-resized
-        crops, with sides of at least 1; the centre of an image of one pixel is less than that.
-        Every box lies inside its image.
+    boxes: float64 (n, 4), x, y, width, height in source pixels. Each lies inside its image. Those
+        of random-resized crops are whole numbers with sides of at least 1; the sides of a centre
+        crop can be less than 1 in an image of one pixel.
     flips: bool (n,), whether to mirror left and right.
-    scales: int64 (n,), 1, 2, 4 or 8: by what to divide both sides while decoding.
+    scales: int64 (n,), 1, 2, 4 or 8: the divisor of both sides while decoding.
     """
 
     boxes: NDArray[np.float64]
@@ -55,9 +55,9 @@ def plan_crops(
     widths: NDArray[np.integer],
     heights: NDArray[np.integer],
 ) -> CropPlan:
-    """Plan the crops of n samples, given their ids and true sizes in pixels (>= 1), each (n,).
+    """Return the crops of n samples, given their ids and true sizes in pixels (>= 1), each (n,).
 
-    A row depends on its own sample only, never on its neighbours in the call.
+    A row depends on its own sample only.
     """
     image_widths = widths.astype(np.float64)
     image_heights = heights.astype(np.float64)
@@ -65,7 +65,7 @@ def plan_crops(
         draws = uniforms(seed, epoch, sample_ids, Stream.CROP, _DRAWS)
         boxes = _draw_random_resized(recipe, draws, image_widths, image_heights)
     else:
-        boxes = _place_centre(recipe, image_widths, image_heights)
+        boxes = _centre_boxes(recipe, image_widths, image_heights)
     flip_draws = uniforms(seed, epoch, sample_ids, Stream.FLIP, 1)[:, 0]
     return CropPlan(
         boxes=boxes,
@@ -118,9 +118,9 @@ def _fit_ratio(
     image_widths: NDArray[np.float64],
     image_heights: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the sides of the largest box of an allowed ratio: torchvision's last resort.
+    """Return the sides of the largest box of an allowed ratio, torchvision's fallback.
 
-    Unlike there a side is never rounded to 0, which a ratio far from 1 could do to a thin image.
+    Unlike torchvision's, no side is rounded to 0 where the ratio is far from 1 and the image thin.
     """
     image_ratios = image_widths / image_heights
     heights = np.where(image_ratios < ratio[0], np.rint(image_widths / ratio[0]), image_heights)
@@ -128,10 +128,10 @@ def _fit_ratio(
     return np.maximum(widths, 1), np.maximum(heights, 1)
 
 
-def _place_centre(
+def _centre_boxes(
     recipe: Recipe, image_widths: NDArray[np.float64], image_heights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the boxes (n, 4) that Resize(resize_size) and CenterCrop(image_size) would show."""
+    """Return the boxes (n, 4) of Resize(resize_size) and CenterCrop(image_size)."""
     short_sides = np.minimum(image_widths, image_heights)
     starts: list[NDArray[np.float64]] = []
     lengths: list[NDArray[np.float64]] = []
@@ -140,13 +140,13 @@ def _place_centre(
         resized_sides = np.floor(recipe.resize_size * sides / short_sides)
         start = np.rint((resized_sides - recipe.image_size) / 2) * sides / resized_sides
         starts.append(start)
-        # The rounded sum may pass the image's edge by a last bit, which resizing would refuse.
+        # The rounded sum may pass the image's edge by one bit, which resizing would refuse.
         lengths.append(np.minimum(recipe.image_size * sides / resized_sides, sides - start))
     return np.stack((*starts, *lengths), axis=1)
 
 
 def _choose_scales(recipe: Recipe, boxes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the largest of 1, 2, 4, 8 that leaves both sides of a box at least image_size."""
+    """Return the largest of 1, 2, 4, 8 that keeps both sides of a box at least image_size."""
     scales = np.ones(len(boxes), dtype=np.int64)
     if recipe.dct_scaling:
         shortest = np.minimum(boxes[:, 2], boxes[:, 3])
@@ -156,13 +156,13 @@ def _choose_scales(recipe: Recipe, boxes: NDArray[np.float64]) -> NDArray[np.int
 
 
 def _spread(draws: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """Stretch ``draws`` from [0, 1) to [low, high)."""
+    """Map ``draws`` from [0, 1) to [low, high)."""
     return draws * (high - low) + low
 
 
 @functools.lru_cache(maxsize=16)
 def _log_ratios(ratio: tuple[float, float]) -> tuple[float, float]:
-    """Return the natural logarithms, correctly rounded: decimal's are, those of libm may not be."""
+    """Return the natural logarithms, correctly rounded, as libm's may not be."""
     low, high = (float(_DECIMALS.ln(decimal.Decimal(bound))) for bound in ratio)
     return low, high
 
@@ -170,8 +170,8 @@ def _log_ratios(ratio: tuple[float, float]) -> tuple[float, float]:
 def _exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return e to the power of ``values`` (|value| < 100), to 1e-14 and the same on every machine.
 
-    value = k ln 2 + r with |r| <= 0.35; the Taylor series of e**r to r**11 leaves out 7e-15 of the
-    result; the scaling by 2**k is exact.
+    value = k ln 2 + r with |r| <= 0.35. The Taylor series of e**r to r**11 has a relative error of
+    7e-15; the scaling by 2**k is exact.
     """
     powers = np.rint(values * (1.0 / _LN_2))
     rest = values - powers * _LN_2

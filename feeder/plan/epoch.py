@@ -1,21 +1,21 @@
 """The order of an epoch: which samples make batch ``index``, as pure arithmetic.
 
-    lane 0: shards 0, L, 2L, …   ── permuted with key (seed, epoch, lane) ── cut: B B B B │ rest
-    lane 1: shards 1, L+1, …     ── permuted …                            ── cut: B B B   │ rest
+    lane 0: shards 0, L, 2L, …  ── permuted with key (seed, epoch, lane) ── cut: B B B B │ leftovers
+    lane 1: shards 1, L+1, …    ── permuted …                            ── cut: B B B   │ leftovers
     …
     turn 0: every lane's batch 0, lanes in an order keyed by (seed, epoch, turn)
-    turn 1: every lane's batch 1, … (lanes that have no such batch are left out)
-    then:   the rests of all lanes, permuted together, cut into the last batches
+    turn 1: every lane's batch 1, … (lanes without such a batch are skipped)
+    then:   the leftovers of all lanes, permuted together, cut into the last batches
 
-That is one order of the samples, 0 .. N - 1, and it depends on the B that lanes are cut by,
-``order_batch_size``. Batches usually have that size too. A job that goes on with another world size
-keeps its global batch and its order, so its batches have another size: batch ``index`` is always
-the rows index · ``batch_size``, … of that order.
+The result is one order of the samples, 0 .. N - 1. It depends on B, the ``order_batch_size`` that
+lanes are cut by. Batches usually have the same size; a job that resumes with another world size
+keeps its global batch and its order, and so changes ``batch_size`` only. Batch ``index`` is always
+the rows from index · ``batch_size`` of that order.
 
 Invariant: every sample is in exactly one row of exactly one batch of the epoch (padding), or in at
-most one and fewer than ``batch_size`` samples are left out (dropping). All batches but the last are
-full. The order depends on nothing but the arguments without ``batch_size``: not on the process, the
-host, the world size or numpy's version. Memory is O(lanes); nothing is held for each sample.
+most one, with fewer than ``batch_size`` samples left out (dropping). All batches but the last are
+full. The order depends on the arguments other than ``batch_size`` only: not on the process, the
+host, the world size or numpy's version. Memory is O(lanes).
 """
 
 import enum
@@ -35,7 +35,7 @@ MAX_SEED: Final = 2**64 - 1
 
 
 class LastBatch(enum.StrEnum):
-    """What becomes of the samples that do not fill a last batch."""
+    """What happens to the samples that do not fill a last batch."""
 
     DROP = "drop"
     PAD = "pad"
@@ -43,7 +43,7 @@ class LastBatch(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLayout:
-    """How samples lie in shards and lanes; sample ids count through shard 0, then shard 1, ….
+    """How samples are spread over shards and lanes; sample ids go through shard 0, then 1, ….
 
     Shard s holds samples // shards + (s < samples % shards) rows and is in lane s mod lanes.
     """
@@ -58,7 +58,7 @@ class ShardLayout:
         _check_range("layout", "lanes", self.lanes, 1, self.shards)
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shard numbers and the rows in them of ``sample_ids``, both int64 (n,).
+        """Return the shard and the row in it of each of ``sample_ids``, both int64 (n,).
 
         Raises IndexError for an id outside 0 .. samples - 1.
         """
@@ -88,7 +88,7 @@ class ShardLayout:
         lane_long_shards = self._long_shards(lanes)
         turns = _divide_rows(positions, short_rows, lane_long_shards)
         shards = lanes + turns * self.lanes
-        # rows of all shards before this one, less the lane's own before it, counted by positions
+        # Add the rows of earlier shards of other lanes; ``positions`` counts those of this lane.
         sample_ids = positions + (shards - turns) * short_rows
         sample_ids += np.minimum(shards, long_shards)
         sample_ids -= np.minimum(turns, lane_long_shards)
@@ -101,7 +101,7 @@ class ShardLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """A run of turns in which the same lanes take part."""
+    """A run of turns in which the same lanes have a batch."""
 
     first_index: int
     first_turn: int
@@ -124,8 +124,8 @@ class EpochPlan:
     ) -> None:
         """Plan the epoch; ConfigError when a number is out of its range.
 
-        ``order_batch_size`` 0 stands for ``batch_size``. A dataset smaller than one batch has 0
-        batches when the last batch is dropped.
+        ``order_batch_size`` 0 means ``batch_size``. A dataset smaller than one batch has 0 batches
+        when the last batch is dropped.
         """
         _check_range("plan", "batch_size", batch_size, 1, MAX_SIZE)
         _check_range("plan", "order_batch_size", order_batch_size, 0, MAX_SIZE)
@@ -144,49 +144,40 @@ class EpochPlan:
         sizes = layout.lane_sizes()
         self._whole_batches = sizes // self.order_batch_size  # (lanes,), those of the order
         self._stages = _plan_stages(self._whole_batches)
-        # The order of the turn asked for last: chunks and neighbouring batches ask for it again.
+        # Cache of one turn's lane order, which chunks and neighbouring batches use again.
         self._last_turn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
-        # Where the leftovers begin in the epoch's order.
+        # The leftovers begin at this position of the epoch's order.
         self._lane_rows = int(self._whole_batches.sum()) * self.order_batch_size
-        rests = sizes - self._whole_batches * self.order_batch_size
-        self._rest_starts = np.cumsum(rests) - rests  # where each lane's rest begins among them all
+        leftovers = sizes - self._whole_batches * self.order_batch_size
+        self._leftover_starts = np.cumsum(leftovers) - leftovers  # (lanes,), among all leftovers
         lane_keys = derive_keys(
             derive_key(Purpose.LANE_ORDER, seed, epoch), np.arange(layout.lanes, dtype=np.int64)
         )
         self._permute_lanes = KeyedPermutations(sizes, lane_keys)
         self._permute_leftovers = KeyedPermutations(
-            np.array([rests.sum()], dtype=np.int64),
+            np.array([leftovers.sum()], dtype=np.int64),
             np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),
         )
 
-    def __str__(self) -> str:
-        """Say the plan in one line for people."""
-        last = self.valid(self.batches - 1) if self.batches else 0
-        return (
-            f"epoch {self.epoch}: {self.layout.samples:,} images in {self.batches:,} batches of "
-            f"{self.batch_size:,}, {last:,} in the last ({self.last_batch})"
-        )
-
     def lane(self, index: int) -> int | None:
-        """Return the lane that the batch's first sample is in, None where that is a leftover.
+        """Return the lane of the batch's first sample, None if that sample is a leftover.
 
-        Batches of ``order_batch_size`` have all their samples in that lane.
+        A batch of ``order_batch_size`` rows lies in that lane entirely.
         """
         self._check_index(index)
         row = index * self.batch_size
         return self._find_turn(row // self.order_batch_size)[0] if row < self._lane_rows else None
 
     def valid(self, index: int) -> int:
-        """Return how many rows of the batch are real samples: batch_size but for a padded last."""
+        """Return how many rows of the batch are real samples: fewer in a padded last batch only."""
         self._check_index(index)
         return min(self.batch_size, self.layout.samples - index * self.batch_size)
 
     def samples(self, index: int, first: int = 0, count: int | None = None) -> NDArray[np.int64]:
         """Return the sample ids of rows first .. first + count - 1 of a batch, int64.
 
-        Without ``count`` up to the last real row; never past it, so the result may be shorter than
-        ``count`` or empty. Raises IndexError for an index outside 0 .. batches - 1 and for
-        negative rows.
+        The result ends at the last real row, so it may be shorter than ``count`` or empty. Raises
+        IndexError for an index outside 0 .. batches - 1 and for negative rows.
         """
         valid = self.valid(index)
         if first < 0 or (count is not None and count < 0):
@@ -197,19 +188,19 @@ class EpochPlan:
 
     def _find_samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at start .. stop - 1 of the epoch's order."""
-        positions = np.arange(start, stop, dtype=np.int64)  # places in the order, for a start
+        positions = np.arange(start, stop, dtype=np.int64)  # in the epoch, then in the lanes
         lanes = np.empty_like(positions)
-        place = start
-        while place < min(stop, self._lane_rows):  # one whole batch of a lane after the other
-            cut, row = divmod(place, self.order_batch_size)
-            end = min(stop, place - row + self.order_batch_size)
-            here = slice(place - start, end - start)
-            lane, turn = self._find_turn(cut)
+        at = start
+        while at < min(stop, self._lane_rows):  # one whole batch of a lane after the other
+            order_index, row = divmod(at, self.order_batch_size)
+            end = min(stop, at - row + self.order_batch_size)
+            here = slice(at - start, end - start)
+            lane, turn = self._find_turn(order_index)
             lanes[here] = lane
-            positions[here] += turn * self.order_batch_size - (place - row)
-            place = end
-        if place < stop:
-            rest = slice(place - start, None)
+            positions[here] += turn * self.order_batch_size - (at - row)
+            at = end
+        if at < stop:
+            rest = slice(at - start, None)
             lanes[rest], positions[rest] = self._find_leftovers(positions[rest] - self._lane_rows)
         if self.shuffle:
             positions = self._permute_lanes(lanes, positions)
@@ -221,37 +212,37 @@ class EpochPlan:
                 f"batch {index} is outside epoch {self.epoch}, which has {self.batches} batches"
             )
 
-    def _find_turn(self, cut: int) -> tuple[int, int]:
-        """Return the lane and the turn (which of its batches) of the order's batch ``cut``."""
-        stage = next(stage for stage in reversed(self._stages) if stage.first_index <= cut)
-        turns, place = divmod(cut - stage.first_index, len(stage.lanes))
+    def _find_turn(self, order_index: int) -> tuple[int, int]:
+        """Return lane and turn (batch within the lane) of batch ``order_index`` of the order."""
+        stage = next(stage for stage in reversed(self._stages) if stage.first_index <= order_index)
+        turns, position = divmod(order_index - stage.first_index, len(stage.lanes))
         turn = stage.first_turn + turns
         if not self.shuffle:
-            return int(stage.lanes[place]), turn
+            return int(stage.lanes[position]), turn
         known_turn, lanes = self._last_turn
         if known_turn != turn:
             key = derive_key(Purpose.TURN_ORDER, self.seed, self.epoch, turn)
             lanes = keyed_order(stage.lanes, key)
             self._last_turn = (turn, lanes)  # one assignment: threads may share the plan
-        return int(lanes[place]), turn
+        return int(lanes[position]), turn
 
     def _find_leftovers(
-        self, places: NDArray[np.int64]
+        self, offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lanes and the places in their cut order of rows among the leftovers."""
+        """Return the lanes, and the positions in them, of the leftovers at ``offsets``."""
         if self.shuffle:
-            places = self._permute_leftovers(np.zeros_like(places), places)
-        lanes = np.searchsorted(self._rest_starts, places, side="right") - 1
+            offsets = self._permute_leftovers(np.zeros_like(offsets), offsets)
+        lanes = np.searchsorted(self._leftover_starts, offsets, side="right") - 1
         positions = self._whole_batches[lanes] * self.order_batch_size
-        positions += places - self._rest_starts[lanes]
+        positions += offsets - self._leftover_starts[lanes]
         return lanes, positions
 
 
 def steps_per_rank(batches: int, world_size: int, last_batch: LastBatch) -> int:
     """Return the number of steps in an epoch, the same for every rank.
 
-    Dropping rounds down (fewer than world_size batches are left out); padding rounds up: the
-    indices at and past ``batches`` stand for batches in which no row is real.
+    Dropping rounds down, leaving out fewer than world_size batches. Padding rounds up: indices at
+    and past ``batches`` stand for batches without any real row.
     """
     _check_range("ranks", "world_size", world_size, 1, MAX_SIZE)
     padding = world_size - 1 if last_batch == LastBatch.PAD else 0
@@ -268,8 +259,8 @@ def rank_indices(batches: int, rank: int, world_size: int, last_batch: LastBatch
 def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:
     """Split the turns where lanes run out of whole batches.
 
-    Lanes have at most four different sizes (with or without a shard more, with or without one
-    sample more in some of them), so there are few stages however many lanes there are.
+    Lanes have at most four sizes, as they differ by at most one shard and by at most one long
+    shard. So there are few stages, however many lanes.
     """
     stages: list[_Stage] = []
     index = turn = 0
@@ -285,10 +276,11 @@ def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:
 def _divide_rows(
     positions: NDArray[np.int64], short_rows: int, long_shards: int | NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return which shard each position falls in: ``long_shards`` of one row more come first.
+    """Return the shard of each position, where ``long_shards`` with one more row come first.
 
-    Inside the long shards the first quotient is right and the second no larger; behind them the
-    second is right and the first no larger. max(…, 1) is for empty short shards: none is met.
+    Inside the long shards the first quotient is right and the second no larger; past them the
+    second is right and the first no larger. max(…, 1) only avoids a division by 0: short shards
+    that are empty hold no position.
     """
     shards: NDArray[np.int64] = np.maximum(
         positions // (short_rows + 1), (positions - long_shards) // max(short_rows, 1)

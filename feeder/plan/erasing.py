@@ -1,10 +1,10 @@
 """Random erasing: which box of an image is erased, and what it is filled with.
 
 torchvision's RandomErasing works on the normalised image, where its default value 0 is the mean
-colour and its "random" is normal noise of deviation 1. Here pixels are erased before they are
-packed, as levels: the mean colour rounds to whole levels, which normalise to within 0.01 of 0, and
-noise to 256 quantiles, which end where levels do. Whoever normalises with another mean than
-ImageNet's says its colour in ``erasing_value``.
+colour and its "random" is normal noise of deviation 1. Here levels are erased, before packing: the
+mean colour is rounded to whole levels, which normalise to within 0.01 of 0, and noise to 256
+quantiles, clipped to the range of levels. A job that normalises with another mean than ImageNet's
+sets ``erasing_value`` to that colour.
 """
 
 import statistics
@@ -26,7 +26,7 @@ NOISE_STD: Final = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Erasure:
-    """A box of the output, in pixels, and the levels that it gets."""
+    """A box of the output, in pixels, and its new levels."""
 
     x: int
     y: int
@@ -39,10 +39,10 @@ class Erasure:
 def plan_erasures(
     recipe: Recipe, seed: int, epoch: int, sample_ids: NDArray[np.int64]
 ) -> Iterator[Erasure | None]:
-    """Yield the erasure of each sample, or None: RandomErasing.get_params.
+    """Yield the erasure of each sample, or None, as RandomErasing.get_params draws it.
 
-    That is ten tries of a uniform area and a log-uniform ratio, of which the first counts that is
-    smaller than the image both ways, at a uniform place; without one nothing is erased.
+    Of ten tries with a uniform area and a log-uniform ratio, the first box that is lower and
+    narrower than the image is taken, at a uniform position. If there is none, nothing is erased.
     """
     size = recipe.image_size
     draws = uniforms(seed, epoch, sample_ids, Stream.ERASING, 2 * TRIES + 3)
@@ -81,8 +81,8 @@ def plan_erasures(
 def _noise_levels() -> NDArray[np.uint8]:
     """Return the level of each byte of noise, (256, 3): quantiles of a normal distribution.
 
-    Once normalised they have mean 0 and standard deviation 1 in every channel, as torchvision's
-    noise, except that levels end at 0 and 255, about two deviations out.
+    Normalised, they have mean 0 and standard deviation 1 in every channel, as torchvision's noise,
+    except that levels are clipped to 0 .. 255, about two deviations out.
     """
     normal = statistics.NormalDist()
     quantiles = np.array([normal.inv_cdf((byte + 0.5) / 256) for byte in range(256)])

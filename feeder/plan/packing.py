@@ -2,8 +2,8 @@
 
     int8-hwc-rgb                 the default
     int8 | uint8                 level - 128 | level
-    float32                      level - 128 as a float, in four times the bytes: what loaders send
-                                 that convert on the host, to measure what int8 saves
+    float32                      level - 128 as a float, four times the bytes: as loaders that
+                                 convert on the host send it, to measure what int8 saves
     hwc  | chw                   rows, columns, channels | channels, rows, columns
     rgb  | rgbx                  three channels | and a fourth one whose bytes are 0
 
@@ -31,9 +31,9 @@ Packing = Literal[
 Pixels = NDArray[np.int8 | np.uint8 | np.float32]
 
 DEFAULT_PACKING: Final[Packing] = "int8-hwc-rgb"
-_TURN: Final = 0x80  # level - 128 as int8 is the level with its top bit turned
+_SIGN_BIT: Final = 0x80  # level - 128 as int8 is the level with its top bit flipped
 _RGB_OF_WORD: Final = 0x00FFFFFF  # of four little-endian bytes red, green, blue, anything
-_TURN_OF_WORD: Final = 0x00808080
+_SIGN_BITS_OF_WORD: Final = 0x00808080
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class PixelLayout:
 
     @property
     def grey(self) -> int:
-        """The value of level 128, which all bytes of padding rows have."""
+        """The value of level 128, which fills padding rows."""
         return 0 if self.is_signed else 128
 
     def image_shape(self, image_size: int) -> tuple[int, int, int]:
@@ -73,7 +73,7 @@ class PixelLayout:
 
 @cache
 def pixel_layout_of(packing: Packing) -> PixelLayout:
-    """Take a packing's name apart."""
+    """Return the layout that a packing's name describes."""
     kind, axes, channels = packing.split("-")
     return PixelLayout(dtype=np.dtype(kind), channels_first=axes == "chw", channels=len(channels))
 
@@ -90,12 +90,12 @@ def pack_levels(rgb: NDArray[np.uint8], layout: PixelLayout, out: Pixels) -> Non
     if layout.channels_first:
         np.copyto(levels[:3], rgb.transpose(2, 0, 1))
         if layout.is_signed:
-            levels[:3] ^= _TURN
+            levels[:3] ^= _SIGN_BIT
         levels[3:] = 0
     elif layout.channels == 4:
-        _spread_pixels(rgb.reshape(-1), levels.reshape(-1), _TURN_OF_WORD * layout.is_signed)
+        _spread_pixels(rgb.reshape(-1), levels.reshape(-1), _SIGN_BITS_OF_WORD * layout.is_signed)
     elif layout.is_signed:
-        np.bitwise_xor(rgb, _TURN, out=levels)
+        np.bitwise_xor(rgb, _SIGN_BIT, out=levels)
     else:
         np.copyto(levels, rgb)
 
@@ -107,18 +107,18 @@ def unpack_levels(pixels: Pixels, layout: PixelLayout) -> NDArray[np.uint8]:
     levels = pixels.view(np.uint8)
     rgb = levels[:, :3].transpose(0, 2, 3, 1) if layout.channels_first else levels[..., :3]
     rgb = np.ascontiguousarray(rgb)
-    return rgb ^ np.uint8(_TURN) if layout.is_signed else rgb
+    return rgb ^ np.uint8(_SIGN_BIT) if layout.is_signed else rgb
 
 
-def _spread_pixels(rgb: NDArray[np.uint8], rgbx: NDArray[np.uint8], turn: int) -> None:
-    """Copy threes of bytes to fours, by words that overlap: five times faster than by threes.
+def _spread_pixels(rgb: NDArray[np.uint8], rgbx: NDArray[np.uint8], sign_bits: int) -> None:
+    """Copy pixels of three bytes to four by overlapping words, five times faster than by bytes.
 
-    The last pixel has no byte behind it and goes alone.
+    The last pixel has no byte after it and is copied alone.
     """
     words = rgbx.view("<u4")
     overlapping: NDArray[np.uint32] = np.ndarray((len(words) - 1,), "<u4", rgb, 0, (3,))
     np.bitwise_and(overlapping, _RGB_OF_WORD, out=words[:-1])
     rgbx[-4:-1] = rgb[-3:]
     rgbx[-1] = 0
-    if turn:
-        words ^= np.uint32(turn)
+    if sign_bits:
+        words ^= np.uint32(sign_bits)

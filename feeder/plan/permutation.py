@@ -1,17 +1,17 @@
-"""Keyed permutations in constant memory: what stands at position p of a shuffled range.
+"""Keyed permutations in constant memory: the value at position p of a shuffled range.
 
 A permutation of range(n) is a generalised Feistel network over pairs (x, y) with x in 0 .. a - 1
 and y in 0 .. b - 1, where a * b is the smallest grid near the square root that holds n (Black,
 Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002). Each round adds a keyed function
 of one half to the other half, modulo its range, so every round is a bijection of the grid whatever
-the function is. Values outside range(n) are put through again until they fall inside (cycle
-walking, same source); since a * b - n < a this is rare, one value in about sqrt(n).
+the function is. Values outside range(n) are permuted again until they fall inside (cycle walking,
+same source); since a * b - n < a this is rare, one value in about sqrt(n).
 
-A Feistel network needs room: of the 120 orders of 5 things it favours some visibly. Ranges of up to
-256 are therefore sorted by mixed keys instead, which is fair for every size.
+A Feistel network is visibly biased for small ranges, such as the 120 orders of 5 values. Ranges of
+up to 256 are sorted by mixed keys instead, which is fair for every size.
 
 Invariant: integer arithmetic on uint64 only (and one square root, exactly rounded by IEEE 754).
-Nothing is stored but sizes and keys: 14 million samples cost the same memory as 14.
+Only sizes and keys are stored: 14 million samples cost the same memory as 14.
 """
 
 from typing import Final
@@ -19,14 +19,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.plan.rng import GAMMA, derive_keys, mix64
+from feeder.plan.rng import (
+    GAMMA_U64,
+    MULTIPLIER_1_U64,
+    MULTIPLIER_2_U64,
+    derive_keys,
+    mix64,
+)
 
-MAX_SIZE: Final = 2**48  # far above any dataset; keeps half a grid's number + 48 random bits in 64
+MAX_SIZE: Final = 2**48  # far above any dataset; a half (24 bits) + 48 random bits fit in 64
 _SORTED_SIZE: Final = 256
 _ROUNDS: Final = 6  # four make a strong pseudorandom permutation (Luby, Rackoff 1988); two to spare
-_GAMMA: Final = np.uint64(GAMMA)
-_MULTIPLIER_1: Final = np.uint64(0xBF58476D1CE4E5B9)  # SplitMix64's, see feeder.plan.rng
-_MULTIPLIER_2: Final = np.uint64(0x94D049BB133111EB)
 _SHIFT_32: Final = np.uint64(32)
 _SHIFT_16: Final = np.uint64(16)
 _ONE: Final = np.uint64(1)
@@ -43,13 +46,13 @@ class KeyedPermutations:
         self._columns = columns.astype(np.uint64)
         self._rows = (-(-sizes // columns)).astype(np.uint64)
         self._keys = keys
-        counters = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GAMMA
+        counters = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * GAMMA_U64
         self._round_keys = mix64(keys[np.newaxis, :] + counters[:, np.newaxis])  # (_ROUNDS, m)
-        # One choice for all: sizes in one plan are alike, and it keeps the choice out of the rows.
+        # One choice of method for all rows: the sizes in one plan are alike.
         self._largest = int(sizes.max())
 
     def __call__(self, which: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what stands at each of ``positions`` of permutation ``which``, int64 (n,).
+        """Return the value at each of ``positions`` of permutation ``which``, int64 (n,).
 
         ``which`` is int64 (n,). Positions are in 0 .. size - 1 of their permutation (unchecked).
         """
@@ -67,14 +70,14 @@ class KeyedPermutations:
         """Look ``positions`` up in tables sorted by mixed keys, (distinct ``which``, largest)."""
         distinct, table_rows = np.unique(which, return_inverse=True)
         numbers = np.arange(self._largest, dtype=np.uint64)
-        mixed = mix64(self._keys[distinct][:, np.newaxis] + (numbers + _ONE) * _GAMMA)
+        mixed = mix64(self._keys[distinct][:, np.newaxis] + (numbers + _ONE) * GAMMA_U64)
         mixed[numbers >= self._sizes[distinct][:, np.newaxis]] = _LARGEST  # stable: never first
         tables = np.argsort(mixed, axis=1, kind="stable")
         found: NDArray[np.int64] = tables[table_rows, positions]
         return found
 
     def _walk(self, which: NDArray[np.int64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Put ``values`` through the Feistel network of the whole grid once."""
+        """Apply the Feistel network of the whole grid to ``values`` once."""
         columns = self._columns[which]
         rows = self._rows[which]
         round_keys = self._round_keys[:, which]
@@ -100,13 +103,13 @@ def _shift_half(
 ) -> NDArray[np.uint64]:
     """Return (half + F(other)) mod limits, F being the upper 48 bits of a two-multiply mixer.
 
-    It is SplitMix64's finaliser without its first and last fold, which upper bits can do without.
-    With 48 bits the bias of mod is below limits / 2**48, that is 2**-36 for 14 million samples.
+    The mixer is SplitMix64's finaliser without its first and last fold, which do not matter to the
+    upper bits. With 48 bits the bias of mod is below limits / 2**48: 2**-36 for 14 million samples.
     """
     shifted = other + round_keys
-    shifted *= _MULTIPLIER_1
+    shifted *= MULTIPLIER_1_U64
     shifted ^= shifted >> _SHIFT_32
-    shifted *= _MULTIPLIER_2
+    shifted *= MULTIPLIER_2_U64
     shifted >>= _SHIFT_16
     shifted += half
     shifted %= limits

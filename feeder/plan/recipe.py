@@ -1,8 +1,8 @@
 """The recipe: all that shapes a batch's bytes, apart from the dataset, the seed and the position.
 
-Invariant: a ``Recipe`` that exists is valid. Every way to make one (calling it, ``for_split``,
-decoding it from the wire) goes through ``__post_init__``, which checks type and range of every
-field and brings numbers to one form, so that equal recipes have equal fingerprints.
+Invariant: every ``Recipe`` is valid. Each way to make one (the constructor, ``for_split``, decoding
+it from the wire) runs ``__post_init__``, which checks type and range of every field and normalises
+numbers, so that equal recipes have equal fingerprints.
 """
 
 import difflib
@@ -33,7 +33,7 @@ AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide"]
 
 MAX_BATCH_SIZE: Final = 65_536
 MIN_IMAGE_SIZE: Final = 8
-MAX_IMAGE_SIZE: Final = 2_048  # the most that resize_pack makes (native/resize.c)
+MAX_IMAGE_SIZE: Final = 2_048  # the limit of resize_pack (native/resize.c)
 MAX_RESIZE_SIZE: Final = 8_192
 MIN_SCALE: Final = 1e-6
 MIN_RATIO: Final = 0.01
@@ -41,16 +41,16 @@ MAX_RATIO: Final = 100.0
 MAX_RAND_AUGMENT_OPS: Final = 16
 MAGNITUDE_BINS: Final = 31  # torchvision's default, and the only number of bins here
 MEAN_COLOUR: Final = (124, 116, 104)  # ImageNet's mean, which normalises to 0 within 0.01
-_FINGERPRINT_VERSION: Final = 1  # raise it when the same fields come to mean other bytes
+_FINGERPRINT_VERSION: Final = 1  # raise it when the same fields give other bytes than before
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is done to each sample and how samples make batches.
+    """How each sample is transformed and how samples form batches.
 
-    split: the name of the use, for people and counters; it decides the defaults of ``for_split``.
+    split: a label for messages and counters; ``for_split`` chooses its defaults by it.
     batch_size: rows of a batch, which one rank takes in one step.
-    order_batch_size: the batch size that decides the epoch's order; 0 stands for batch_size, and is
-        made that. A job that goes on with another batch size keeps the order by keeping this.
+    order_batch_size: the batch size that decides the epoch's order; 0 is replaced by batch_size. A
+        job that resumes with another batch size keeps the order by keeping this.
     image_size: side of the square output, pixels.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
@@ -58,30 +58,30 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ratio: least and greatest width over height of the crop.
     resize_size: short side that centre resizes to, pixels; at least image_size when crop is centre.
     flip_probability: of mirroring left and right.
-    partial_decode: decode only the tiles that the crop touches. False decodes whole images, to the
-        same batches in more time: it is there to measure what partial decoding saves.
+    partial_decode: decode only the tiles that the crop touches. False decodes whole images, which
+        gives the same batches in more time, to measure what partial decoding saves.
     dct_scaling: let the decoder shrink by 2, 4 or 8 where the crop is large enough.
-    shuffle: permute the epoch; without it the packed order, lanes taking turns.
-    last_batch: drop or pad what does not fill a batch.
+    shuffle: permute the epoch; otherwise the packed order, with lanes taking turns.
+    last_batch: drop or pad the last batch where it is not full.
     packing: int8-hwc-rgb is (value - 128) as int8, rows, columns, channels red, green, blue; the
         others are in ``feeder.plan.packing``.
     interpolation: how the crop is resized; "bilinear", "bicubic" and "box" are Pillow's, which
-        average over what they shrink; "bilinear-no-antialias" takes the two nearest pixels each
-        way, as TensorFlow's and torch's resizing of tensors did, and wants dct_scaling off.
+        average when they shrink; "bilinear-no-antialias" uses the two nearest pixels in each
+        direction, as TensorFlow's and torch's resizing of tensors did, and needs dct_scaling off.
     auto_augment: torchvision's RandAugment(rand_augment_ops, rand_augment_magnitude) or
-        TrivialAugmentWide, both with its 31 bins, nearest pixels and black outside of the image.
-    rand_augment_ops, rand_augment_magnitude: of "rand-augment" only.
+        TrivialAugmentWide, both with 31 bins, nearest pixels and black outside the image.
+    rand_augment_ops, rand_augment_magnitude: for "rand-augment" only.
     brightness, contrast, saturation, hue: torchvision's ColorJitter. A number b means factors
         (1 - b, 1 + b), a pair those factors; hue h means (-h, h) turns of the colour circle.
-    greyscale_probability: of showing the image in grey: torchvision's RandomGrayscale.
+    greyscale_probability: of torchvision's RandomGrayscale.
     erasing_probability: of torchvision's RandomErasing.
     erasing_scale, erasing_ratio: area over the output's area, and height over width, of the erased
         box.
-    erasing_value: levels of red, green and blue that the erased box gets, ImageNet's mean unless
-        said otherwise; "noise" is normal noise about it.
+    erasing_value: levels of red, green and blue of the erased box, by default ImageNet's mean;
+        "noise" is normal noise about that mean.
 
-    Done in the order resize, mirror, auto_augment, jitter, greyscale, erase. Each draws its random
-    numbers from a stream of its own, so that one turned on leaves all others as they were.
+    The order is resize, mirror, auto_augment, jitter, greyscale, erase. Each draws from a random
+    stream of its own, so enabling one does not change the others.
     """
 
     split: Split
@@ -114,12 +114,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def for_split(cls, split: Split, *, batch_size: int, **overrides: object) -> Self:
-        """Return the usual recipe of a split, changed by ``overrides`` (named as the fields).
+        """Return the usual recipe of a split, with ``overrides`` of its fields.
 
         train: random-resized crops, flips, scaled decoding (where the interpolation averages),
         shuffled, last batch dropped.
         val: centre crops, no flips, no scaled decoding, in order, last batch padded.
-        ConfigError names what is wrong.
+        Raises ConfigError that names the field.
         """
         fields: dict[str, Any] = {"split": split, "batch_size": batch_size}
         if split == "val":
@@ -137,7 +137,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(**fields)
 
     def __post_init__(self) -> None:
-        """Check every field and bring it to its one form; ConfigError names field, value, range."""
+        """Check and normalise every field; ConfigError names field, value and range."""
         check_choice("split", self.split, get_args(Split))
         check_choice("crop", self.crop, get_args(Crop))
         check_choice("packing", self.packing, get_args(Packing))
@@ -174,7 +174,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.dct_scaling and self.interpolation == "bilinear-no-antialias":
             raise ConfigError(
                 "recipe: dct_scaling must be false for interpolation bilinear-no-antialias, got "
-                "True: the scaled decoder averages, as this interpolation is asked not to"
+                "True: scaled decoding averages pixels, which this interpolation must not"
             )
         for name, value in checked.items():
             force_setattr(self, name, value)
@@ -208,7 +208,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         }
 
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
-        """Return the batches of an epoch of a dataset; ConfigError as ``EpochPlan`` raises it."""
+        """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises."""
         return EpochPlan(
             layout,
             batch_size=self.batch_size,
@@ -220,18 +220,18 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def fingerprint(self) -> str:
-        """Return 32 hex digits that are equal exactly for equal recipes, on any machine."""
+        """Return 32 hex digits, equal for equal recipes on any machine, else different."""
         fields = {"version": _FINGERPRINT_VERSION, **msgspec.structs.asdict(self)}
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def parse_field(text: str) -> tuple[str, object]:
-    """Return name and value of ``NAME=VALUE``; the value is JSON, or else the text as it stands."""
+    """Return name and value of ``NAME=VALUE``; a value that is not JSON is returned as text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"recipe: {text!r} is not NAME=VALUE, as in brightness=0.4")
     try:
         return name.strip(), json.loads(value)
-    except (ValueError, RecursionError):  # no JSON, or a number or a nesting beyond Python's limits
+    except (ValueError, RecursionError):  # not JSON, or a number or nesting past Python's limits
         return name.strip(), value.strip()

@@ -1,7 +1,7 @@
-"""The checks of a recipe's fields: type and range, and numbers brought to one form.
+"""The checks of a recipe's fields: type and range; numbers are normalised.
 
-Each takes the field's name and value and returns the value in its one form, or raises ConfigError
-with name, what is allowed and value.
+Each takes the field's name and value and returns the normalised value, or raises ConfigError with
+the name, the allowed range and the value.
 """
 
 import operator
@@ -12,7 +12,7 @@ from typing import Final, SupportsIndex, TypeGuard
 from feeder.errors import ConfigError
 
 MAX_FACTOR: Final = 10.0  # of brightness, contrast, saturation
-MAX_HUE: Final = 0.5  # of the circle: half a turn is the most that differs
+MAX_HUE: Final = 0.5  # half a turn of the colour circle; further turns repeat
 
 _BRIEF: Final = reprlib.Repr()
 _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxlong, _BRIEF.maxother = 3, 80, 500, 80
@@ -20,7 +20,7 @@ _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxlong, _BRIEF.maxother = 3, 80, 500,
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Check that ``value`` is one of ``choices``, in type too."""
-    # 1 == True and True == 1, so the type must agree too; LastBatch.DROP is as good as "drop".
+    # 1 == True, so the type must match too; isinstance accepts LastBatch.DROP for "drop".
     if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
         names = " or ".join(str(choice).lower() for choice in choices)
         raise ConfigError(f"recipe: {name} must be {names}, got {_show(value)}")
@@ -91,10 +91,10 @@ def check_colour(name: str, value: object) -> tuple[int, int, int]:
 
 
 def _show(value: object) -> str:
-    """Return a value as Python writes it, cut where it is long or nested."""
+    """Return a value's repr, shortened where it is long or nested."""
     try:
         return _BRIEF.repr(value)
-    except ValueError:  # from int(), which writes 4300 digits
+    except ValueError:  # Python converts at most 4300 digits
         return "a number of too many digits"
 
 

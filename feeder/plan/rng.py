@@ -1,6 +1,6 @@
 """Random numbers without state: every draw is a pure function of its key and its counter.
 
-Nothing here remembers anything, so it cannot matter who draws, in what order or how often.
+There is no state, so the process, the order and the number of draws cannot matter.
 
 ``mix64`` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, OOPSLA 2014, with the constants of Stafford's variant 13). ``mix64(seed + j * GAMMA)``
@@ -23,9 +23,9 @@ _MULTIPLIER_2: Final = 0x94D049BB133111EB
 _MASK: Final = 2**64 - 1
 
 # Array operands of numpy 1.26 need typed scalars: uint64 with a Python int may become float64.
-_GAMMA_U64: Final = np.uint64(GAMMA)
-_MULTIPLIER_1_U64: Final = np.uint64(_MULTIPLIER_1)
-_MULTIPLIER_2_U64: Final = np.uint64(_MULTIPLIER_2)
+GAMMA_U64: Final = np.uint64(GAMMA)
+MULTIPLIER_1_U64: Final = np.uint64(_MULTIPLIER_1)
+MULTIPLIER_2_U64: Final = np.uint64(_MULTIPLIER_2)
 _SHIFT_30: Final = np.uint64(30)
 _SHIFT_27: Final = np.uint64(27)
 _SHIFT_31: Final = np.uint64(31)
@@ -34,7 +34,7 @@ _UNIT: Final = 2.0**-53
 
 
 class Purpose(enum.IntEnum):
-    """What a key is for; keys of different purposes never share random numbers."""
+    """The use of a key; keys for different purposes never share random numbers."""
 
     LANE_ORDER = 1
     TURN_ORDER = 2
@@ -67,20 +67,20 @@ def derive_key(purpose: Purpose, *words: int) -> int:
 
 
 def derive_keys(key: int, words: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a 64-bit key for each of ``words``: ``derive_key`` with one more word, for arrays."""
+    """Return a 64-bit key for each of ``words``: ``derive_key`` with one more word, vectorised."""
     keys = words.astype(np.uint64)
     keys += np.uint64(1)
-    keys *= _GAMMA_U64
+    keys *= GAMMA_U64
     keys += np.uint64(key)
     return mix64(keys)
 
 
 def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix each word with a bijection of 64 bits, in place, and return the same array."""
+    """Apply a bijection of 64 bits to each word in place, and return the same array."""
     words ^= words >> _SHIFT_30
-    words *= _MULTIPLIER_1_U64
+    words *= MULTIPLIER_1_U64
     words ^= words >> _SHIFT_27
-    words *= _MULTIPLIER_2_U64
+    words *= MULTIPLIER_2_U64
     words ^= words >> _SHIFT_31
     return words
 
@@ -95,7 +95,7 @@ def uniforms(
     """
     starts = derive_keys(derive_key(Purpose.SAMPLE, seed, epoch, stream), sample_ids)
     counters = np.arange(1, count + 1, dtype=np.uint64)
-    counters *= _GAMMA_U64
+    counters *= GAMMA_U64
     bits = mix64(starts[:, np.newaxis] + counters)
     bits >>= _SHIFT_11
     draws: NDArray[np.float64] = bits.astype(np.float64)  # exact: 53 bits
@@ -106,9 +106,9 @@ def uniforms(
 def random_bytes(
     seed: int, epoch: int, sample_id: int, stream: Stream, count: int
 ) -> NDArray[np.uint8]:
-    """Return ``count`` uniform bytes for one sample: its stream's words, low byte first."""
+    """Return ``count`` uniform bytes for one sample: the words of its stream, low byte first."""
     words = np.arange(1, -(-count // 8) + 1, dtype=np.uint64)
-    words *= _GAMMA_U64
+    words *= GAMMA_U64
     words += derive_keys(
         derive_key(Purpose.SAMPLE, seed, epoch, stream), np.array([sample_id], np.int64)
     )
@@ -120,8 +120,8 @@ def uniform_integers(
 ) -> NDArray[np.float64]:
     """Turn ``draws`` in [0, 1) into whole float64 numbers 0 .. limits - 1 (1 <= limits < 2**53).
 
-    floor(u * m) with 53 random bits: no value's probability is off by more than 2**-53. Since u is
-    at most 1 - 2**-53, the rounded product always stays below m.
+    The result is floor(u * m) with 53 random bits, so no value's probability is off by more than
+    2**-53. Since u is at most 1 - 2**-53, the rounded product stays below m.
     """
     return np.floor(draws * limits)
 

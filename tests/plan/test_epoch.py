@@ -296,10 +296,3 @@ def test_a_layout_that_cannot_be_is_refused(numbers: tuple[int, int, int], compl
 def test_plan_numbers_out_of_range_are_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"{name} must be .*, got {value}"):
         make_plan(ShardLayout(samples=10, shards=1, lanes=1), **{name: value})  # type: ignore[arg-type]
-
-
-def test_a_plan_says_itself_in_one_line() -> None:
-    layout = ShardLayout(samples=1_281_167, shards=1024, lanes=16)
-    plan = make_plan(layout, batch_size=256, epoch=3, last_batch=LastBatch.PAD)
-    assert str(plan) == ("epoch 3: 1,281,167 images in 5,005 batches of 256, 143 in the last (pad)")
-    assert str(make_plan(layout, batch_size=2_000_000)).endswith("0 in the last (drop)")
