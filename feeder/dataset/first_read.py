@@ -1,11 +1,11 @@
-"""Whether datasets can be read at all, found out by a process that can be left behind.
+"""Checks in a child process, which can be abandoned, that datasets can be read at all.
 
     python -m feeder.dataset.first_read PARENT_PID MANIFEST…
 
 A read from a dead file system never returns, and no signal ends the process that waits for it. So
-before one of ours reads a dataset for the first time, a child does: of each dataset the manifest
-and the ends of the first shards. It writes a byte for each dataset that has answered, be it with an
-error, which is for the caller to find. A child that falls silent is left to the kernel.
+before a process of Feeder first reads its datasets, a child reads the manifest of each and the ends
+of its first shards. The child writes a byte after each dataset, also after an error, which the
+caller finds when it reads. A child that hangs is left to the kernel.
 
 The child imports the standard library only, so that it costs little.
 """
@@ -36,10 +36,10 @@ _END_BYTES: Final = 4096
 def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADLINE_S) -> None:
     """Return once each dataset has answered; ResourceError names the first one that does not.
 
-    ``folders`` has the folder of each dataset by what the dataset is called in messages.
+    ``folders`` maps the name of each dataset in messages to its folder.
     """
     from feeder.dataset.manifest import (
-        MANIFEST_NAME,  # not at module level: the child is cheap without
+        MANIFEST_NAME,  # not at module level, to keep the child cheap
     )
 
     manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
@@ -53,7 +53,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
             process_group=0,  # the terminal's Ctrl-C is for the parent
         )
     except OSError:
-        return  # no process can be started: the caller's own ones fail for it, by their names
+        return  # the caller's own processes fail in the same way and report it
     assert process.stdout is not None
     try:
         with process.stdout as answers:
@@ -66,7 +66,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
                         "system alive?"
                     )
                 if not os.read(answers.fileno(), 1):
-                    return  # the child has died: the caller sees for itself
+                    return  # the child has died: the caller finds out when it reads
     finally:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,7 +74,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the beginning of each dataset."""
+    """Run as the child: read the ends of each dataset's shards."""
     die_with_parent(int(arguments[0]))
     for manifest in arguments[1:]:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

@@ -1,9 +1,11 @@
-"""The bytes of a shard: header, sample blobs, records, names. No file is opened here.
+"""The bytes of a shard: header, sample blobs, records, names. Opens no file.
 
-A shard is ``[header 64 B][blobs][records][names]``, everything little-endian; README.md beside
-this module describes it byte by byte. Each part carries a checksum: the header its own, each record
-its own and its blob's, and the header one over all records and names. What decodes here is
-consistent with itself; everything else raises DatasetError, whatever the bytes were.
+A shard is ``[header 64 B][blobs][records][names]``, everything little-endian; feeder/README.md
+describes every byte. The header holds its own checksum and one of all records and names; each
+record holds its own and its blob's.
+
+Invariant: a header that decodes is consistent; anything else raises DatasetError, whatever the
+bytes are.
 """
 
 import enum
@@ -20,7 +22,7 @@ MAGIC: Final = b"FEEDSHRD"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
 RECORD_BYTES: Final = 64
-ALIGNMENT_BYTES: Final = 8  # blobs and records start on it, so that every field can be mapped
+ALIGNMENT_BYTES: Final = 8  # of blobs and records, so that every field can be mapped
 
 # magic, version, header bytes, shard, samples, records offset, names offset, names bytes, index
 _HEADER = struct.Struct("<8sHHIQQQQQ")
@@ -36,7 +38,7 @@ RECORD: Final = np.dtype(
         ("label", "<u4"),
         ("name_offset", "<u4"),  # in the names
         ("name_bytes", "<u2"),
-        ("width", "<u2"),  # true pixels, as are the next
+        ("width", "<u2"),  # in pixels, without the padding to whole MCUs
         ("height", "<u2"),
         ("header_bytes", "<u2"),  # of the JPEG, up to and with SOS
         ("sof_offset", "<u2"),  # of the SOF marker in the JPEG
@@ -55,11 +57,11 @@ RECORD: Final = np.dtype(
 
 
 class Oddity(enum.IntFlag):
-    """What was odd about a sample's source: ``flags`` of its record, counted in the manifest."""
+    """How a sample's source was unusual: ``flags`` of its record, counted in the manifest."""
 
     PROGRESSIVE = 1 << 0  # re-coded as baseline without loss
     ARITHMETIC = 1 << 1  # re-coded with Huffman tables without loss
-    CMYK = 1 << 2  # a CMYK or YCCK JPEG, converted to RGB and encoded anew
+    CMYK = 1 << 2  # a CMYK or YCCK JPEG, converted to RGB and encoded again
     PNG = 1 << 3  # this and the next five: converted to RGB and encoded as JPEG
     WEBP = 1 << 4
     GIF = 1 << 5
@@ -68,9 +70,9 @@ class Oddity(enum.IntFlag):
     RARE_JPEG = 1 << 8  # a JPEG of a kind that cannot be tiled as it is
     WRONG_SUFFIX = 1 << 9  # the suffix names another format than the bytes
     WARNED = 1 << 10  # the decoder had a cosmetic complaint
-    EXIF_IGNORED = 1 << 11  # says that it is turned; left as it is, as torchvision does
-    EXIF_APPLIED = 1 << 12  # was turned without loss
-    EXIF_REENCODED = 1 << 13  # was turned, and encoded anew because it could not be without loss
+    EXIF_IGNORED = 1 << 11  # has an orientation, which was ignored, as torchvision does
+    EXIF_APPLIED = 1 << 12  # was rotated without loss
+    EXIF_REENCODED = 1 << 13  # was rotated and encoded again, as lossless rotation was impossible
 
     def kinds(self) -> list[str]:
         """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""
@@ -147,7 +149,7 @@ def decode_header(data: bytes, where: str) -> ShardHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord:
-    """One record's fields as Python integers; the writer's view (readers use the RECORD dtype)."""
+    """One record's fields as Python integers, for writing; readers use the dtype RECORD."""
 
     offset: int
     checksum: int

@@ -1,9 +1,9 @@
 """A dataset's manifest: the one small JSON file that makes a folder of shards a dataset.
 
-It is written last and read first. Its spelling is canonical, so loading serialises what it read and
-compares all bytes: no flipped byte goes unnoticed, inside or outside of the values. The fingerprint
-is a hash of the rest; the index of every shard is hashed into it, and through the records every
-sample. It holds no time and no absolute path: same source, same options, same fingerprint.
+It is written last and read first. Its JSON is canonical: loading serialises the parsed fields again
+and compares all bytes, so every flipped byte is noticed. The fingerprint is a hash of the other
+fields. These hold a checksum of every shard's index, and the index one of each sample. There is no
+time and no absolute path: the same source and options give the same fingerprint.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from feeder.process.regular_file import read_regular
 
 MANIFEST_NAME: Final = "manifest.json"
 QUARANTINE_NAME: Final = "quarantine.jsonl"
-QUARANTINE_BYTES_MAX: Final = 1 << 30  # millions of source files; what is larger is no such list
+QUARANTINE_BYTES_MAX: Final = 1 << 30  # room for millions of source files
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
 VERSION: Final = 1
 _QUOTED_CHARACTERS_MAX: Final = 200
-_BYTES_MAX: Final = 256 << 20  # a million shards; what is larger is no manifest
+_BYTES_MAX: Final = 256 << 20  # room for a million shards
 
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One shard as the manifest knows it."""
+    """The manifest's entry of one shard."""
 
     name: str
     samples: int
@@ -42,7 +42,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a dataset holds, how it was packed, and the fingerprint of all that."""
+    """What a dataset holds, how it was packed, and the fingerprint of both."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int
     options: dict[str, bool | int | str]
     odd: dict[str, int]
-    """How many samples of each odd kind; the keys are Oddity.kinds()."""
+    """How many samples of each Oddity; the keys are those of Oddity.kinds()."""
     subsampling: dict[str, int]
     """How many samples of each chroma subsampling; the keys are lower-case Subsampling names."""
     quarantined: int
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fingerprint: str = ""
 
     def sealed(self) -> "Manifest":
-        """Return this manifest with the fingerprint that belongs to it."""
+        """Return this manifest with its fingerprint filled in."""
         return msgspec.structs.replace(self, fingerprint=self._expected_fingerprint())
 
     def encode(self) -> bytes:
@@ -78,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return hashlib.blake2b(canonical_json(fields), digest_size=16).hexdigest()
 
     def inconsistency(self) -> str | None:
-        """Return what contradicts itself here, or None."""
+        """Return the first contradiction in the fields, or None."""
         shards = len(self.shards)
         if self.format != FORMAT:
             return f"its format is {self.format!r}"
@@ -102,13 +102,13 @@ def samples_in_shard(samples: int, shards: int, number: int) -> int:
 
 
 def canonical_json(value: object) -> bytes:
-    """Return the one spelling of ``value`` that Feeder writes: sorted keys, ASCII, one newline."""
+    """Return the canonical JSON of ``value``: sorted keys, ASCII, one newline at the end."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False)
     return text.encode("ascii") + b"\n"
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return the checked manifest of the dataset in ``folder``; DatasetError says what is wrong."""
+    """Return the checked manifest of the dataset in ``folder``; DatasetError if it is invalid."""
     path = folder / MANIFEST_NAME
     try:
         data = read_regular(path, _BYTES_MAX + 1)
@@ -134,9 +134,9 @@ def _raise_missing(folder: Path) -> NoReturn:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest spelled by ``data``; ``where`` names the file in errors.
+    """Return the manifest in ``data``; ``where`` names the file in errors.
 
-    Raises DatasetError for whatever is not byte for byte what ``encode`` gives.
+    Raises DatasetError unless ``data`` is byte for byte what ``encode`` returns.
     """
     try:
         fields = json.loads(data)
@@ -155,7 +155,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def _damaged(where: str, problem: str) -> DatasetError:
-    """Return the error; what it quotes of the file is cut, and escaped where it is no text."""
+    """Return the error; text that it quotes from the file is cut and escaped."""
     shown = printable(problem.partition("\n")[0][:_QUOTED_CHARACTERS_MAX])
     return DatasetError(f"{where} is damaged ({shown}); restore it or pack again")
 

@@ -1,8 +1,8 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
-Opening reads the manifest and nothing else; what is kept is half a byte a sample, of the shards in
-use. Every read proves that it returns what was packed (``proven_shard``): a file may change
-under a process that has read it before.
+Opening reads the manifest only. Memory is half a byte for each sample of the shards in use. Every
+read verifies that it returns what was packed (``proven_shard``), because a file may change under a
+process that has read it before.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feeder.dataset.format import RECORD, checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
-from feeder.dataset.record_checks import find_impossible
+from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError
 from feeder.plan.epoch import ShardLayout
 from feeder.process.path_text import printable
@@ -24,8 +24,8 @@ from feeder.process.path_text import printable
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 
 
-class BlobPlace(NamedTuple):
-    """Where a sample's blob is."""
+class BlobLocation(NamedTuple):
+    """The location of a sample's blob."""
 
     sample_id: int
     shard: int
@@ -35,21 +35,21 @@ class BlobPlace(NamedTuple):
 
 
 class Samples(Protocol):
-    """What making rows of a batch takes: packed samples by id. ``Dataset`` is the usual one."""
+    """Packed samples by id, as the sample path needs them; usually a ``Dataset``."""
 
     @property
     def path(self) -> Path:
-        """Where they lie, for messages."""
+        """Their location, for messages."""
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """See ``Dataset.read_records``."""
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
-    ) -> list[BlobPlace]:
+    ) -> list[BlobLocation]:
         """See ``Dataset.find_blobs``."""
 
-    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+    def read_blob(self, location: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
         """See ``Dataset.read_blob``."""
 
     def describe(self, sample_id: int) -> str:
@@ -94,8 +94,8 @@ class Dataset:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
         Raises DatasetError that names the sample if its record has changed since its shard was
-        verified, or contradicts itself (``record_checks``). A shard that cannot be opened,
-        verified or read is named instead; ResourceError if too many files are open to open it.
+        verified, or is inconsistent (``record_checks``), or that names the shard if it cannot be
+        opened, verified or read. Raises ResourceError if too many files are open.
         """
         shards, rows = self.layout.locate(sample_ids)
         records = np.empty(len(sample_ids), RECORD)
@@ -109,21 +109,21 @@ class Dataset:
                     f"that was packed: run `feeder verify {self.path}`, then restore the shard or "
                     "pack again"
                 )
-        impossible = find_impossible(records, len(self.classes))
-        if impossible is not None:
-            raise self._damaged(int(sample_ids[impossible]), "its record contradicts itself")
+        inconsistent = find_inconsistent(records, len(self.classes))
+        if inconsistent is not None:
+            raise self._damaged(int(sample_ids[inconsistent]), "its record contradicts itself")
         return records
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
-    ) -> list[BlobPlace]:
-        """Return where the blobs of ``read_records(sample_ids)`` are.
+    ) -> list[BlobLocation]:
+        """Return the locations of the blobs of ``read_records(sample_ids)``.
 
-        The system is asked to read them ahead, so that a disk is busy with the next samples while
-        one decodes. Raises DatasetError that names a sample whose record points out of its shard;
-        errors of a shard are those of ``read_records``.
+        Requests read-ahead, so that the disk reads the next samples while one decodes. Raises
+        DatasetError that names a sample whose record points out of its shard; errors of a shard are
+        those of ``read_records``.
         """
-        places = []
+        locations = []
         extents = records[["offset", "blob_bytes", "checksum"]].tolist()
         for sample_id, (offset, blob_bytes, expected) in zip(
             sample_ids.tolist(), extents, strict=True
@@ -133,17 +133,16 @@ class Dataset:
             if not reader.holds_blob(offset, blob_bytes):
                 raise self._damaged(sample_id, "its record points out of the shard")
             reader.read_ahead(offset, blob_bytes)
-            places.append(BlobPlace(sample_id, shard, offset, blob_bytes, expected))
-        return places
+            locations.append(BlobLocation(sample_id, shard, offset, blob_bytes, expected))
+        return locations
 
-    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+    def read_blob(self, location: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
         """Read a sample's blob into the scratch ``into`` and return the part that it fills.
 
-        ``into`` holds at least ``place.blob_bytes`` bytes. Raises DatasetError that names the
-        sample when the blob is not the one that was packed; errors of a shard are those of
-        ``read_records``.
+        ``into`` holds at least ``location.blob_bytes`` bytes. Raises DatasetError that names the
+        sample if the blob's checksum is wrong; errors of a shard are those of ``read_records``.
         """
-        sample_id, shard, offset, blob_bytes, expected = place
+        sample_id, shard, offset, blob_bytes, expected = location
         blob = into.data[:blob_bytes]
         if len(blob) < blob_bytes:
             raise ValueError(f"the scratch holds {len(blob)} bytes, the blob has {blob_bytes}")
@@ -155,7 +154,7 @@ class Dataset:
     def describe(self, sample_id: int) -> str:
         """Return e.g. ``sample 17 (n01440764/x.JPEG) in shard-00003.fds``, for messages.
 
-        A shard that is damaged or cannot be opened makes the name unreadable, and raises nothing.
+        The name is "name unreadable" where the shard is damaged or cannot be opened.
         """
         shard, row = self._locate(sample_id)
         try:

@@ -1,14 +1,14 @@
-"""A shard of a dataset whose every record and name is verified against the manifest.
+"""A shard of a dataset, with every record and name verified against the manifest.
 
 The manifest holds a checksum of each shard's index (its records and names). On first use the whole
-index is read once and compared with it, and hashed in blocks on the way. Later reads copy whole
-blocks, compare their hashes, and only then look at what was copied. So a record belongs to this
-row of this shard of this dataset, or reading it fails: also when the file is replaced in place
-under a process that serves it, when records change places, or when every checksum inside the file
-is right. A record vouches for its blob by the blob's checksum.
+index is read, compared with it, and hashed in blocks. Later reads copy whole blocks and compare
+their hashes before using the copy. So either a record belongs to this row of this shard of this
+dataset, or reading it fails: also when the file is replaced in place while it is served, when
+records are swapped, and when every checksum inside the file is right. Each record holds its blob's
+checksum.
 
 The hashes take 8 bytes for each 2 KiB of index, half a byte a sample, and outlive the descriptor:
-a shard that is closed and opened again is not read through again.
+a shard that is closed and opened again needs no second pass over its index.
 """
 
 from array import array
@@ -25,16 +25,16 @@ from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name
 
 BLOCK_BYTES: Final = 2048
-"""A whole number of records. Reading and hashing one takes 0.5 µs more than reading one record."""
+"""A multiple of RECORD_BYTES. Reading and hashing one takes 0.5 µs more than reading a record."""
 
 _PIECE_BYTES: Final = 512 * BLOCK_BYTES
-"""How much of an index is in memory at a time while it is proven."""
+"""How much of an index is in memory at a time while it is verified."""
 
 
 class ProvenShard(ShardReader):
-    """Shard ``number`` of the dataset in ``folder``; DatasetError unless it is ``entry``'s.
+    """Shard ``number`` of the dataset in ``folder``; DatasetError unless it matches ``entry``.
 
-    ``block_hashes`` are those of an earlier ProvenShard of the same entry: with them, opening reads
+    ``block_hashes`` come from an earlier ProvenShard of the same entry; with them, opening reads
     the header only.
     """
 
@@ -47,7 +47,7 @@ class ProvenShard(ShardReader):
             if block_hashes is None:
                 block_hashes = self._prove_index(entry)
             elif len(block_hashes) != -(-self._index_bytes // BLOCK_BYTES):
-                raise self._foreign("its index has another size")
+                raise self._mismatch("its index has another size")
         except BaseException:
             self.close()
             raise
@@ -55,7 +55,7 @@ class ProvenShard(ShardReader):
         self._block = memoryview(bytearray(BLOCK_BYTES))
 
     def copy_record(self, row: int, out: memoryview) -> bool:
-        """Fill ``out`` (64 bytes) with record ``row``; return False if it is not the proven one."""
+        """Fill ``out`` (64 bytes) with record ``row``; return False if the index has changed."""
         block, start = divmod(row * RECORD_BYTES, BLOCK_BYTES)
         copied = self._copy_block(block)
         if copied is None:
@@ -64,7 +64,7 @@ class ProvenShard(ShardReader):
         return True
 
     def read_name(self, record: np.void) -> str:
-        """Return the source name of a record; DatasetError where it is not the proven one."""
+        """Return the source name of a record; DatasetError if the index has changed."""
         start = self.header.samples * RECORD_BYTES + int(record["name_offset"])
         end = start + int(record["name_bytes"])
         if end > self._index_bytes:
@@ -80,10 +80,10 @@ class ProvenShard(ShardReader):
         return decode_name(bytes(name[start - skipped : end - skipped]))
 
     def changed(self) -> DatasetError:
-        """Return the error for a shard whose index is no longer the proven one."""
+        """Return the error for a shard whose index is not the verified one any more."""
         return DatasetError(
             f"{self.path} has changed since it was first read: restore it, or pack again and "
-            "restart what reads it"
+            "restart the processes that read it"
         )
 
     @property
@@ -91,7 +91,7 @@ class ProvenShard(ShardReader):
         return self.header.file_bytes - self.header.records_offset
 
     def _copy_block(self, number: int) -> memoryview | None:
-        """Return a copy of block ``number`` of the index; None if it is not the proven one."""
+        """Return a copy of block ``number`` of the index; None if it has changed."""
         start = number * BLOCK_BYTES
         block = self._block[: self._index_bytes - start]
         self.read_into(self.header.records_offset + start, block)
@@ -107,10 +107,10 @@ class ProvenShard(ShardReader):
         }
         if not all(agrees.values()):
             different = ", ".join(what for what, same in agrees.items() if not same)
-            raise self._foreign(f"different {different}")
+            raise self._mismatch(f"different {different}")
 
     def _prove_index(self, entry: ShardEntry) -> "array[int]":
-        """Read the whole index; return its blocks' hashes if it is the one that ``entry`` means."""
+        """Read the whole index; return the hashes of its blocks if it matches ``entry``."""
         whole, hashes = xxhash.xxh3_64(), array("Q")
         for first in range(0, self._index_bytes, _PIECE_BYTES):
             piece = memoryview(bytearray(min(_PIECE_BYTES, self._index_bytes - first)))
@@ -119,11 +119,11 @@ class ProvenShard(ShardReader):
             for start in range(0, len(piece), BLOCK_BYTES):
                 hashes.append(checksum(piece[start : start + BLOCK_BYTES]))
         if f"{whole.intdigest():016x}" != entry.index_xxh3:
-            raise self._foreign(self._describe_index())
+            raise self._mismatch(self._describe_index())
         return hashes
 
     def _describe_index(self) -> str:
-        """Return what is wrong with an index that is not the one that the manifest means."""
+        """Return what is wrong with an index that does not match the manifest."""
         record = memoryview(bytearray(RECORD_BYTES))
         for row in range(self.header.samples):
             self.read_into(self.header.records_offset + row * RECORD_BYTES, record)
@@ -131,9 +131,9 @@ class ProvenShard(ShardReader):
                 return f"the record in row {row} is damaged"
         return "its records or names are not those that were packed"
 
-    def _foreign(self, how: str) -> DatasetError:
+    def _mismatch(self, how: str) -> DatasetError:
         return DatasetError(
             f"{self.path} does not match the manifest ({how}): run "
             f"`feeder verify {self.path.parent}`, then restore the shard or pack again; if the "
-            "dataset was packed again, restart what reads it"
+            "dataset was packed again, restart the processes that read it"
         )

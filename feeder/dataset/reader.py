@@ -1,7 +1,7 @@
-"""Reads one shard by position, by pread: its header checked, the rest as it is in the file.
+"""Reads one shard by offset, with pread. Only the header is checked.
 
-pread and not mmap: the resident memory of a process that serves terabytes stays that of its
-scratch, and a file that shrinks under it is an error with a name, not a SIGBUS.
+pread, not mmap: a process that serves terabytes keeps the resident memory of its scratch, and a
+file that shrinks is an error that names it, not a SIGBUS.
 """
 
 import errno
@@ -61,12 +61,12 @@ class ShardReader:
             self._descriptor = -1
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        """Fill ``out`` (bytes) with what stands at ``offset``; DatasetError where the file ends."""
+        """Fill ``out`` from ``offset``; DatasetError where the file ends before it is full."""
         done = 0
         while done < len(out):
             try:
-                rest = out[done:] if done else out
-                count = os.preadv(self._descriptor, [rest], offset + done)
+                remaining = out[done:] if done else out
+                count = os.preadv(self._descriptor, [remaining], offset + done)
             except OSError as error:
                 raise DatasetError(
                     f"{self.path} cannot be read at byte {offset}: {error.strerror}"
@@ -88,7 +88,7 @@ class ShardReader:
         return records, bytes(index[self.header.samples * RECORD_BYTES :]), intact
 
     def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Ask the system to have these bytes in memory soon; returns at once."""
+        """Request read-ahead of these bytes into the page cache; does not block."""
         os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def holds_blob(self, offset: int, blob_bytes: int) -> bool:

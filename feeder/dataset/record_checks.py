@@ -1,9 +1,9 @@
-"""Whether a record's fields agree with one another: what reading a sample relies on.
+"""Whether the fields of a record are consistent, as reading a sample assumes.
 
-A record can carry the right checksum and still be nonsense, if not our packing wrote it.
-Invariant: a sample whose record passes has a geometry that the tile grid, the crop and the decoder
-can work with, and no more pixels than packing takes, so that what it makes a reader allocate is
-bounded. ``feeder verify`` says in words what is wrong (``verify_shard.find_fault``).
+A record with the right checksum can still be inconsistent if another program wrote it. Invariant: a
+sample whose record passes has a geometry that the tile grid, the crop and the decoder can handle,
+and no more pixels than packing accepts, so that a reader's allocation is bounded. ``feeder verify``
+describes what is wrong (``verify_shard.find_fault``).
 """
 
 from typing import Final
@@ -27,8 +27,8 @@ _MCU_PX_BY_CODE: Final = np.zeros((256, 2), np.int64)  # 0 where there is no suc
 _MCU_PX_BY_CODE[list(MCU_PX)] = list(MCU_PX.values())
 
 
-def find_impossible(records: NDArray[np.void], classes: int) -> int | None:
-    """Return the place of the first of ``records`` (n,) that contradicts itself; None if none does.
+def find_inconsistent(records: NDArray[np.void], classes: int) -> int | None:
+    """Return the position of the first inconsistent one of ``records`` (n,); None if there is none.
 
     Takes half a microsecond a record in a chunk of 32.
     """
@@ -37,7 +37,7 @@ def find_impossible(records: NDArray[np.void], classes: int) -> int | None:
     )
     mcu_px = _MCU_PX_BY_CODE[records["subsampling"]]
     tile_px = tile_mcus * mcu_width_px
-    possible = (
+    consistent = (
         (mcu_width_px == mcu_px[:, 0])
         & (mcu_height_px == mcu_px[:, 1])
         & (width > 0)
@@ -49,7 +49,7 @@ def find_impossible(records: NDArray[np.void], classes: int) -> int | None:
         & ((rows - 1) * mcu_height_px < height)
         & (records["label"] < classes)
     )
-    return None if possible.all() else int(np.argmin(possible))
+    return None if consistent.all() else int(np.argmin(consistent))
 
 
 _FIELDS: Final = (

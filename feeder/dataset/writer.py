@@ -1,7 +1,7 @@
-"""Writes one shard: append samples, then finish. The file counts only once ``finish`` returned.
+"""Writes one shard: append samples, then ``finish``.
 
-A shard is written under a temporary name beside its final one and renamed after fsync, so that a
-file with the final name is always whole, whenever the process or the machine dies.
+Invariant: a file with the final name is whole, whenever the process or the machine dies. The shard
+is written under a temporary name beside the final one and renamed after fsync.
 """
 
 import os
@@ -25,11 +25,11 @@ from feeder.process.path_text import encode_name
 if TYPE_CHECKING:
     from feeder.jpeg.recode import TiledJpeg
 
-_BUFFER_BYTES = 1 << 20  # ten images a write: fewer calls, and no more memory than one large image
+_BUFFER_BYTES = 1 << 20  # ten images a write, in no more memory than one large image
 
 
 class ShardWriter:
-    """An open shard under a temporary name; a context manager that leaves nothing unfinished."""
+    """An open shard under a temporary name; a context manager that removes an unfinished file."""
 
     def __init__(self, path: Path, *, shard: int) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class ShardWriter:
 
     @property
     def samples(self) -> int:
-        """How many samples were appended so far."""
+        """Number of samples appended so far."""
         return len(self._records) // RECORD_BYTES
 
     def append(self, tiled: "TiledJpeg", *, label: int, name: str, flags: int) -> None:
@@ -61,7 +61,7 @@ class ShardWriter:
         self._append(record.encode(), tiled.blob, stored_name)
 
     def append_copy(self, record: np.void, blob: bytes | memoryview, stored_name: bytes) -> None:
-        """Append a sample of another shard unchanged; only its offsets are new."""
+        """Append a sample of another shard, unchanged but for its offsets."""
         fields = {name: int(record[name]) for name in SampleRecord.__slots__}
         fields["offset"] = self._offset
         fields["name_offset"] = len(self._names)
@@ -117,7 +117,7 @@ class ShardWriter:
         except OSError:
             if error is None:
                 raise
-            # closing flushes, which fails again where the first error was a full disk
+            # close() flushes, which fails again if the first error was a full disk
         finally:
             self._temporary.unlink(missing_ok=True)
 
@@ -125,7 +125,7 @@ class ShardWriter:
 def record_of(
     tiled: "TiledJpeg", *, offset: int, label: int, name_offset: int, name_bytes: int, flags: int
 ) -> SampleRecord:
-    """Return the record of a re-coded image whose blob and name are where the offsets say."""
+    """Return the record of a re-coded image whose blob and name are at these offsets."""
     layout = tiled.layout
     return SampleRecord(
         offset=offset,
@@ -150,7 +150,7 @@ def record_of(
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Give ``path`` the content ``data``, wholly or not at all, durable on return."""
+    """Replace ``path`` by a file with content ``data``, atomically; durable on return."""
     temporary = _temporary_path(path)
     try:
         with temporary.open("wb") as file:
@@ -165,12 +165,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _temporary_path(path: Path) -> Path:
-    """Return a name of this process's own: one that is being killed may still write to its own."""
+    """Return a name that no other process uses: one being killed may still be writing."""
     return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
+    """Make renames in ``folder`` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

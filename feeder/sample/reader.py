@@ -24,7 +24,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.opened import BlobPlace, Samples
+from feeder.dataset.opened import BlobLocation, Samples
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
@@ -231,7 +231,7 @@ class SampleReader:
 
     def _make_one(
         self,
-        place: BlobPlace,
+        place: BlobLocation,
         layout: _Layout,
         window: _Window,
         scale: int,

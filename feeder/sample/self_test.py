@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.format import RECORD
-from feeder.dataset.opened import BlobPlace
+from feeder.dataset.opened import BlobLocation
 from feeder.dataset.writer import record_of
 from feeder.errors import DatasetError, ResourceError
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
@@ -148,15 +148,15 @@ class PackedImages:
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
-    ) -> list[BlobPlace]:
+    ) -> list[BlobLocation]:
         """Return the locations of samples' blobs, with only the id and the size in use."""
         extents = records[["blob_bytes", "checksum"]].tolist()
         return [
-            BlobPlace(sample_id, 0, 0, blob_bytes, expected)
+            BlobLocation(sample_id, 0, 0, blob_bytes, expected)
             for sample_id, (blob_bytes, expected) in zip(sample_ids.tolist(), extents, strict=True)
         ]
 
-    def read_blob(self, place: BlobPlace, into: NDArray[np.uint8]) -> memoryview:
+    def read_blob(self, place: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
         """Copy a blob to the start of ``into``; return that part."""
         blob = into.data[: place.blob_bytes]
         blob[:] = self._blobs[place.sample_id]
