@@ -1,9 +1,8 @@
 """How much memory slots and the decoded cache may take.
 
-That is a share of what the machine has free, or the cgroup allows, if that is less.
-
-The page cache of a cgroup counts as free, as far as it is inactive: the kernel drops it under
-pressure. (This is how Kubernetes computes a working set.)
+That is a share of what the machine has free or, if less, of what the cgroup allows. A cgroup's
+inactive page cache counts as free, because the kernel drops it under pressure. (Kubernetes computes
+a working set in the same way.)
 """
 
 import errno
@@ -17,43 +16,44 @@ import psutil
 from feeder.errors import ResourceError
 
 SLOTS_SHARE: Final = 0.5
-"""Share of the available memory for slots: the rest is for workers, sockets and the page cache."""
+"""Share of the available memory for slots; the rest is for workers, sockets and the page cache."""
 
 CLIENT_SHARE: Final = 0.75
-"""Share of the slot memory that one client may have. Often all jobs of a host are one user's, who
-gets nearly all of it; yet whoever comes next still gets a batch."""
+"""Share of the slot memory that one client may have: nearly all, as one user often runs all jobs of
+a host, but with room for the next client's batches."""
 
 CACHE_SHARE: Final = 0.25
-"""The same for the decoded cache. What it takes it never gives back, so with all slots in use a
-quarter of what was free is still left, for the page cache most of all: what is not decoded yet, or
-is not let in, should at least not come from the disk."""
+"""Share of the available memory for the decoded cache, which never shrinks. With all slots in use a
+quarter remains, above all for the page cache: samples that are not in the decoded cache should at
+least not come from the disk."""
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still take without pushing the machine into swapping.
+    """Return the bytes that this process can still allocate without making the machine swap.
 
-    ``root`` is where /proc/self/cgroup and /sys/fs/cgroup are looked up. What cannot be read for
-    want of a descriptor is no limit; ResourceError where the machine's memory is not to be known.
+    /proc/self/cgroup and /sys/fs/cgroup are read below ``root``. A limit that cannot be read for
+    lack of descriptors is ignored. Raises ResourceError if the machine's memory cannot be read.
     """
-    left = [sys.maxsize]
+    limits = [sys.maxsize]
     try:
-        left.append(int(psutil.virtual_memory().available))
+        limits.append(int(psutil.virtual_memory().available))
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise ResourceError(
-                f"how much memory is free cannot be read ({error}): let the daemon read it"
+                f"the free memory of this machine cannot be read ({error}): let the daemon read "
+                "/proc/meminfo"
             ) from error
     for folder in _cgroup_folders(root):
         limit, used = _read_limit(folder)
         if limit is not None and used is not None:
-            left.append(max(0, limit - used))
-    return min(left)
+            limits.append(max(0, limit - used))
+    return min(limits)
 
 
 def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
     """Return the slot memory of each of ``nodes`` node processes, in bytes.
 
-    A configured figure is for each node process; ``auto`` shares SLOTS_SHARE of what is available.
+    A configured figure is for each node process; ``auto`` divides SLOTS_SHARE of ``available``.
     """
     if slots_bytes == "auto":
         return int(available * SLOTS_SHARE) // nodes
@@ -61,14 +61,14 @@ def slots_budget(slots_bytes: int | Literal["auto"], *, nodes: int, available: i
 
 
 def client_slots_budget(client_slots_bytes: int | Literal["auto"], budget_bytes: int) -> int:
-    """Return how much of a node process's slot memory one client may have, in bytes."""
+    """Return how much of a node process's slot memory one client may take, in bytes."""
     if client_slots_bytes == "auto":
         return int(budget_bytes * CLIENT_SHARE)
     return client_slots_bytes
 
 
 def cache_budget(decoded_bytes: int | Literal["auto"], *, nodes: int, available: int) -> int:
-    """Return the decoded cache of each of ``nodes`` node processes, in bytes; 0 is none.
+    """Return the decoded cache of each of ``nodes`` node processes, in bytes; 0 means none.
 
     As ``slots_budget``, with CACHE_SHARE.
     """
@@ -98,7 +98,7 @@ def _cgroup_folders(root: Path) -> list[Path]:
 
 
 def _read_limit(folder: Path) -> tuple[int | None, int | None]:
-    """Return a cgroup's limit and what it uses, in bytes; None for what it does not say."""
+    """Return a cgroup's limit and use, in bytes, or None for both."""
     for limit_name, used_name in (
         ("memory.max", "memory.current"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes"),

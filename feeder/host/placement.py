@@ -1,12 +1,12 @@
-"""Where processes run and keep their memory: CPU mask and NUMA memory policy, set together.
+"""The placement of processes: CPU mask and NUMA memory policy, set together.
 
     plan_placement    topology, usable CPUs, workers and --pin → one NodePlacement per node process
     apply_placement   a node process's first act; its workers inherit mask and policy
-    check_placement   what /proc says of a running process, against its placement
-    format_table      all of it, for people
+    check_placement   compares a running process, by /proc, with its placement
+    format_table      placements and checks as text
 
-Invariant: nothing but the standard library is imported here. What a process touches before its
-policy is set lies wherever it happened to start, so nothing heavy may be imported before.
+Invariant: imports the standard library only. Memory that a process touches before its policy is set
+lies on whichever node it started on, so nothing heavy may be imported before.
 
 Source of the system calls: set_mempolicy(2), migrate_pages(2), <linux/mempolicy.h>.
 """
@@ -56,19 +56,19 @@ _LONG_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedPlacement:
-    """What the kernel granted. `warning` is a line for people where memory could not be bound."""
+    """What the kernel granted. `warning` is a log line if memory could not be bound."""
 
     memory_bound: bool
     warning: str | None
 
 
 def apply_placement(placement: NodePlacement) -> AppliedPlacement:
-    """Put the calling process on its CPUs and bind all memory it touches from now on to its node.
+    """Pin the calling process to its CPUs and bind the memory it touches from now on to its node.
 
-    What it has touched already (the interpreter) is moved there too. Call it before any heavy
-    import and before any thread: threads and children inherit both. ResourceError where the CPU
-    mask is refused. Where the memory policy is (containers without CAP_SYS_NICE often do), the
-    process works on, slower, and the answer carries the warning to show and to count.
+    Memory that it has touched already (the interpreter's) is moved. Call this before any heavy
+    import and before any thread starts: threads and children inherit both. Raises ResourceError if
+    the CPU mask is refused. If the memory policy is refused (common in containers without
+    CAP_SYS_NICE), the process runs on, slower, and the result has a warning to log and count.
     """
     if not placement.pinned:
         return AppliedPlacement(memory_bound=False, warning=None)
@@ -76,9 +76,9 @@ def apply_placement(placement: NodePlacement) -> AppliedPlacement:
         os.sched_setaffinity(0, placement.cpus)
     except OSError as error:
         raise ResourceError(
-            f"the kernel refuses to put node {placement.node_id} on CPUs "
-            f"{format_cpulist(placement.cpus)} ({error.strerror}): are they online and allowed? "
-            "--pin off runs without"
+            f"the kernel refuses to pin node {placement.node_id} to CPUs "
+            f"{format_cpulist(placement.cpus)} ({error.strerror}): check that they are online and "
+            "allowed, or use --pin off"
         ) from None
     if placement.memory_node is None:
         return AppliedPlacement(memory_bound=False, warning=None)
@@ -89,15 +89,15 @@ def apply_placement(placement: NodePlacement) -> AppliedPlacement:
         memory_bound=False,
         warning=(
             f"memory of node {placement.node_id} is not bound to node {placement.memory_node}: "
-            f"set_mempolicy says {os.strerror(code)}; {_remedy(code)}"
+            f"set_mempolicy failed: {os.strerror(code)}; {_remedy(code)}"
         ),
     )
 
 
 def restore_affinity(placement: NodePlacement) -> str | None:
-    """Undo a CPU mask that a library narrowed while it was imported (some OpenMP builds do).
+    """Restore the CPU mask if a library narrowed it during import, as some OpenMP builds do.
 
-    Call it after the imports. Returns the line to show and to count, None where all is well.
+    Call it after the imports. Returns the line to log and count, or None if nothing changed.
     """
     if not placement.pinned:
         return None
@@ -112,22 +112,22 @@ def restore_affinity(placement: NodePlacement) -> str | None:
 
 
 def _bind_memory(node: int) -> int:
-    """Set MPOL_BIND to one node and move what lies elsewhere; returns 0 or the errno."""
+    """Set MPOL_BIND to one node and move pages from other nodes; return 0 or the errno."""
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
         return errno.ENOSYS
     set_mempolicy, migrate_pages = numbers
-    # Only nodes that exist: the kernel refuses a set bit past the most nodes that it was built for.
+    # Only nodes that exist: the kernel refuses bits past the number of nodes it was built for.
     others = read_cpulist(Path("/sys/devices/system/node/online")) - {node}
     words = max(node, *others, 0) // _LONG_BITS + 1
     target, sources = _node_mask({node}, words), _node_mask(others, words)
-    # The kernel reads one bit less than it is told: both calls take the number of bits plus one.
+    # Both calls take the number of bits plus one: the kernel reads one bit less than given.
     bits = ctypes.c_ulong(words * _LONG_BITS + 1)
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     if call(ctypes.c_long(set_mempolicy), ctypes.c_long(_MPOL_BIND), target, bits) != 0:
         return ctypes.get_errno()
-    # Moving is a bonus: the policy holds without it, and check_placement counts what stays away.
+    # A failed move is ignored: the policy holds without it, and check_placement counts such pages.
     call(ctypes.c_long(migrate_pages), ctypes.c_long(0), bits, sources, target)
     return 0
 
@@ -144,4 +144,4 @@ def _remedy(code: int) -> str:
         return "in a container, add CAP_SYS_NICE (docker: --cap-add SYS_NICE) or use --pin off"
     if code == errno.EINVAL:
         return "the node has no memory that this process may use (see Mems_allowed in /proc)"
-    return "it runs on, and memory may lie on another node"
+    return "the node process runs on, and its memory may lie on another node"

@@ -1,10 +1,9 @@
-"""Looks whether a process runs and keeps its memory where its placement says.
+"""Checks that a process runs on the CPUs, and has its memory on the node, of its placement.
 
-The CPU mask of every thread is in /proc/<pid>/task/*/status. Where pages lie is in
-/proc/<pid>/numa_maps: one line per mapping with the count of its pages on each node. Only a
-process's own memory is judged: anonymous, heap, stack and shared memory (memfd, the slots).
-Pages of files, libraries above all, are shared through the page cache and lie wherever they were
-read first; they are counted apart.
+The CPU mask of every thread is in /proc/<pid>/task/*/status. /proc/<pid>/numa_maps has one line per
+mapping, with the count of its pages on each node. Only a process's own memory is checked:
+anonymous, heap, stack and shared memory (memfd, the slots). Pages of files, mostly libraries, are
+shared through the page cache and lie on the node that read them first; they are counted separately.
 
 Source: numa(7), proc(5).
 """
@@ -21,12 +20,12 @@ from feeder.host.topology import UsableCpus, format_cpulist, parse_cpulist
 _PAGE_KB = os.sysconf("SC_PAGESIZE") // 1024
 _NODE_PAGES = re.compile(r"N(\d+)=(\d+)")
 _MEMORY_FILES = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV", "/anon_hugepage")
-"""How numa_maps names files that are memory: memfd, POSIX, anonymous shared, System V, huge."""
+"""Names in numa_maps of files that are memory: memfd, POSIX, anonymous shared, System V, huge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementCheck:
-    """What was found, in base pages. `readable` is False where the kernel shows no numa_maps."""
+    """The result, in base pages. `readable` is False where numa_maps cannot be read."""
 
     cpus_ok: bool
     pages_on_node: int
@@ -36,7 +35,7 @@ class PlacementCheck:
 
     @property
     def on_node_share(self) -> float:
-        """The part of the own pages that lies on the right node, 0 to 1; 1 where there is none."""
+        """The share of own pages on the right node, 0 to 1; 1 where there are no pages."""
         own = self.pages_on_node + self.pages_elsewhere
         return self.pages_on_node / own if own else 1.0
 
@@ -44,9 +43,9 @@ class PlacementCheck:
 def check_placement(
     pid: int, placement: NodePlacement, root: Path = Path("/")
 ) -> PlacementCheck | None:
-    """Compare a running process with its placement; None where it ended meanwhile.
+    """Compare a running process with its placement; None if it has ended.
 
-    Without a memory node every page counts as on the node: there was nothing to ask for.
+    Without a memory node every page counts as on the node.
     """
     process = root / "proc" / str(pid)
     try:
@@ -56,7 +55,7 @@ def check_placement(
     cpus_ok = not placement.pinned or all(mask <= placement.cpus for mask in masks)
     try:
         text, readable = (process / "numa_maps").read_text("utf-8", "replace"), True
-    except OSError:  # a kernel without NUMA, a process of somebody else, or one that just ended
+    except OSError:  # a kernel without NUMA, another user's process, or one that just ended
         text, readable = "", False
     own, files = count_pages(text)
     on_node = own.get(placement.memory_node, 0) if placement.memory_node is not None else None
@@ -89,7 +88,7 @@ def count_pages(numa_maps: str) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def merge_checks(checks: Iterable[PlacementCheck]) -> PlacementCheck:
-    """Return one check over several processes: a node process and its workers."""
+    """Return the sum of the checks of several processes: a node process and its workers."""
     checks = list(checks)
     return PlacementCheck(
         cpus_ok=all(check.cpus_ok for check in checks),
@@ -106,7 +105,7 @@ def format_table(
     checks: Mapping[int, PlacementCheck],
     warnings: Sequence[str] = (),
 ) -> str:
-    """Return the table for people: one line a node; `checks` is by node id and may lack some."""
+    """Return a table with one line a node; `checks` is by node id and may lack some."""
     rows: list[tuple[str, ...]] = [
         ("node", "workers", "CPUs", "memory", "CPU mask", "own pages on the node")
     ]
@@ -120,7 +119,7 @@ def format_table(
     idle = usable.affinity - frozenset().union(*(p.cpus for p in placements))
     lines.append(f"usable CPUs: {usable.reason}")
     if idle:
-        lines.append(f"left alone: CPUs {format_cpulist(idle)}")
+        lines.append(f"unused: CPUs {format_cpulist(idle)}")
     lines.extend(f"warning: {warning}" for warning in warnings)
     return "\n".join(lines)
 
@@ -130,7 +129,7 @@ def _row(placement: NodePlacement, check: PlacementCheck | None) -> tuple[str, .
     if check is not None:
         mask = "as planned" if check.cpus_ok else "DIFFERS"
         own = check.pages_on_node + check.pages_elsewhere
-        pages = "not shown by the kernel"
+        pages = "not readable"
         if check.readable:
             megabytes = own * _PAGE_KB / 1024
             pages = f"{check.on_node_share:.1%} of {megabytes:.0f} MiB"

@@ -1,7 +1,7 @@
-"""Which node processes there will be, on which CPUs, with how many workers: pure planning.
+"""Plans the node processes: how many, on which CPUs, with how many workers. Pure.
 
-Workers are spread over the NUMA nodes in proportion to the CPUs we may use there, and never pinned
-outside what this process was given. Invariant: a placement has at least one worker and one CPU.
+Workers are spread over the NUMA nodes in proportion to the usable CPUs there, and never pinned
+outside this process's affinity. Invariant: a placement has at least one worker and one CPU.
 """
 
 import enum
@@ -13,7 +13,7 @@ from feeder.host.topology import Topology, UsableCpus, format_cpulist, parse_cpu
 
 
 class PinMode(enum.StrEnum):
-    """What `--pin` asks for."""
+    """The kinds of `--pin`."""
 
     AUTO = "auto"
     OFF = "off"
@@ -57,8 +57,8 @@ def plan_placement(
 ) -> tuple[NodePlacement, ...]:
     """Spread `workers` (None: one per usable CPU) over the nodes in proportion to usable CPUs.
 
-    A node that gets no worker gets no node process either. Pins only inside what we were given:
-    a CPU in `pin` outside the affinity is a ConfigError.
+    A node without workers gets no node process. A CPU in `pin` outside this process's affinity is a
+    ConfigError.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers is {workers}: it must be at least 1, or auto")
@@ -71,7 +71,7 @@ def plan_placement(
     total = workers if workers is not None else min(len(cpus), usable.count)
     shares = [(node, node.cpus & cpus) for node in topology.nodes if node.cpus & cpus]
     if pin.mode is PinMode.OFF or not shares:
-        # No share at all: the CPUs we were given are on no node that sysfs shows us.
+        # No shares: this process's CPUs are on no node that sysfs shows.
         pinned = pin.mode is not PinMode.OFF
         return (
             NodePlacement(node_id=0, cpus=cpus, memory_node=None, workers=total, pinned=pinned),
@@ -90,7 +90,7 @@ def plan_placement(
 
 
 def _apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Split `total` in proportion to `weights`; the largest remainders get what rounding left."""
+    """Split `total` in proportion to `weights`; the largest remainders are rounded up."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda i: (-(total * weights[i] % whole), i))

@@ -1,13 +1,13 @@
-"""What the machine offers: NUMA nodes from sysfs, and how many CPUs this process may really use.
+"""The machine's NUMA nodes, from sysfs, and the number of CPUs that this process may use.
 
-Everything is read below an injectable root, so that a test can hand in the tree of any machine:
+Everything is read below an injectable root, so that a test can give the tree of any machine:
 
     <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
     <root>/sys/devices/system/cpu/online
     <root>/proc/self/cgroup, mountinfo      where the cgroup quotas are, v1 and v2
 
-Invariants: a Topology has at least one node with CPUs; imports the standard library alone at module
-level, because the node process reads its placement before it may touch memory.
+Invariants: a Topology has at least one node with CPUs; at module level only the standard library is
+imported, because the node process reads its placement before it may touch memory.
 """
 
 import os
@@ -30,8 +30,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
 class NumaNode:
     """One NUMA node: `cpus` are its online CPUs (none: memory only, such as CXL).
 
-    `memory_node` is where its processes should keep their memory: itself, or for a node without
-    memory the nearest one that has some; None where the machine does not say.
+    `memory_node` is the node for its processes' memory: itself or, if it has no memory, the nearest
+    one that has; None where sysfs shows no memory at all.
     """
 
     id: int
@@ -49,7 +49,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableCpus:
-    """What this process was given: its CPU mask, its cgroup quota in CPUs, and the lesser."""
+    """The CPUs of this process: its CPU mask, its cgroup quota in CPUs, and the lesser."""
 
     affinity: frozenset[int]
     quota: float | None
@@ -58,7 +58,7 @@ class UsableCpus:
 
 
 def parse_cpulist(text: str) -> frozenset[int]:
-    """Return the CPUs of the kernel's list syntax: "0-3,8,10-11", or nothing for an empty text.
+    """Return the CPUs of a list in the kernel's syntax, "0-3,8,10-11"; none for an empty text.
 
     Raises ConfigError on anything else.
     """
@@ -75,7 +75,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
         ranges.append((first, last))
     cpus: set[int] = set()
     reached = -1
-    for first, last in sorted(ranges):  # none is counted twice, however often it is named
+    for first, last in sorted(ranges):  # repeated ranges take no more time
         cpus.update(range(max(first, reached + 1), last + 1))
         reached = max(reached, last)
     return frozenset(cpus)
@@ -93,15 +93,15 @@ def format_cpulist(cpus: Iterable[int]) -> str:
 
 
 def read_cpulist(path: Path) -> frozenset[int]:
-    """Return the list of CPUs or nodes in a kernel's file; nothing where it is absent."""
+    """Return the CPUs or nodes listed in a kernel file; none where the file is absent."""
     try:
         return parse_cpulist(_read(path))
     except ConfigError as error:
-        raise _nonsense(path, str(error)) from None
+        raise _malformed(path, str(error)) from None
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
-    """Return the machine's NUMA nodes; where sysfs has none, one node with all online CPUs."""
+    """Return the machine's NUMA nodes; if sysfs has none, one node with all online CPUs."""
     system = root / "sys/devices/system"
     online = read_cpulist(system / "cpu/online")
     found = {
@@ -131,8 +131,8 @@ def read_topology(root: Path = Path("/")) -> Topology:
 def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> UsableCpus:
     """Return how many CPUs this process may keep busy: the lesser of its CPU mask and its quota.
 
-    A quota of 2.5 CPUs counts as 2: what is left over is the node process's own. `affinity` is the
-    calling process's unless given.
+    A quota of 2.5 CPUs counts as 2: the remainder is for the node process itself. `affinity`
+    defaults to the calling process's.
     """
     if affinity is None:
         affinity = frozenset(os.sched_getaffinity(0))
@@ -146,7 +146,7 @@ def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) 
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield every CPU quota that applies to this process, in CPUs: its groups' and all above."""
+    """Yield every CPU quota that applies to this process, in CPUs: of its cgroups and all above."""
     memberships = list(_memberships(root / "proc/self/cgroup"))
     for line in _read(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
@@ -165,19 +165,19 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _memberships(path: Path) -> Iterator[tuple[str, list[str], str]]:
-    """Yield number, controllers and path of each hierarchy that this process is in."""
+    """Yield number, controllers and path of this process's cgroup in each hierarchy."""
     for line in _read(path).splitlines():
         parts = line.split(":", 2)
         if len(parts) != 3:
-            raise _nonsense(path, f"{line!r} is not NUMBER:CONTROLLERS:PATH")
+            raise _malformed(path, f"{line!r} is not NUMBER:CONTROLLERS:PATH")
         yield parts[0], parts[1].split(","), parts[2]
 
 
 def _group_folders(mount: Path, mount_root: str, path: str) -> Iterator[Path]:
     """Yield the folders of a cgroup and of all groups above it that this mount shows.
 
-    In a container the mount may show only a part of the hierarchy; then `mount_root` is the
-    part's path and what lies outside cannot be read.
+    In a container the mount may show only a part of the hierarchy: `mount_root` is that part's
+    path, and groups outside it cannot be read.
     """
     yield mount
     group, shown = PurePosixPath(path), PurePosixPath(mount_root)
@@ -203,7 +203,7 @@ def _v1_quota(group: Path) -> Iterator[float]:
 
 
 def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int | None:
-    """Return the node whose memory is nearest; the file lists one figure per node, by id."""
+    """Return the node with the nearest memory; the file lists one figure per node, by id."""
     if memory[number]:
         return number
     figures = [_count(word, distance, least=0) for word in _read(distance).split()]
@@ -231,7 +231,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """Return a small kernel file's text, or "" where it is absent or hidden from us."""
+    """Return a small kernel file's text, or "" where it is absent or not readable."""
     try:
         data = read_regular(path, _FILE_BYTES_MAX)
     except (OSError, ValueError):  # a ValueError: the path holds a zero byte
@@ -240,15 +240,15 @@ def _read(path: Path) -> str:
 
 
 def _count(text: str, path: Path, *, least: int) -> int:
-    """Return a number in a kernel's file; ResourceError where it is none or below `least`."""
+    """Return a number in a kernel file; ResourceError if it is not one or below `least`."""
     if not _COUNT.fullmatch(text) or int(text) < least:
         shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise _nonsense(path, f"{shown!r} is no count")
+        raise _malformed(path, f"{shown!r} is not a count")
     return int(text)
 
 
-def _nonsense(path: Path, what: str) -> ResourceError:
-    return ResourceError(f"{path} cannot be understood: {what}")
+def _malformed(path: Path, what: str) -> ResourceError:
+    return ResourceError(f"{path} cannot be parsed: {what}")
 
 
 def _unescape(field: str) -> str:

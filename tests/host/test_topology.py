@@ -109,7 +109,7 @@ def test_empty_root_falls_back_to_what_this_process_may_use(tmp_path: Path) -> N
 
 
 def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="node0/cpulist cannot be understood"):
+    with pytest.raises(ResourceError, match="node0/cpulist cannot be parsed"):
         read_topology(write_tree(tmp_path, node(0, "zero", 1024)))
 
 
@@ -127,7 +127,7 @@ def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
 def test_quota_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
     write_tree(tmp_path, cgroup_v2("/", {".": "max 1"}))
     (tmp_path / file).write_bytes(text)
-    with pytest.raises(ResourceError, match=f"{file} cannot be understood: "):
+    with pytest.raises(ResourceError, match=f"{file} cannot be parsed: "):
         usable_cpus(tmp_path, EIGHT)
 
 
@@ -137,13 +137,13 @@ def test_quota_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, t
 def test_node_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
     write_tree(tmp_path, node(0, "0-3", 0, "10 21") | node(1, "4-7", 1 << 20))
     (tmp_path / "sys/devices/system/node/node0" / file).write_bytes(text)
-    with pytest.raises(ResourceError, match=f"node0/{file} cannot be understood: "):
+    with pytest.raises(ResourceError, match=f"node0/{file} cannot be parsed: "):
         read_topology(tmp_path)
 
 
 def test_v1_quota_that_no_kernel_writes_names_the_file(tmp_path: Path) -> None:
     root = write_tree(tmp_path, cgroup_v1("/", {".": (50_000, 0)}))
-    with pytest.raises(ResourceError, match=r"cpu.cfs_period_us cannot be understood"):
+    with pytest.raises(ResourceError, match=r"cpu.cfs_period_us cannot be parsed"):
         usable_cpus(root, EIGHT)
 
 
