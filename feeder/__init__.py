@@ -1,7 +1,7 @@
 """Feeder: packs image datasets and serves ready batches to training jobs.
 
-docs/architecture.md draws its packages. Here are only ``errors``, ``metrics`` and ``remedies``, for
-all of them, and the process of the ``feeder`` command.
+docs/architecture.md draws its packages. The modules here, ``errors``, ``metrics`` and ``remedies``,
+serve all of them; ``__main__`` is the process of the ``feeder`` command.
 
 May import: nothing.
 """

@@ -1,17 +1,17 @@
 """Every error that Feeder raises on purpose.
 
     FeederError
-    ├── ConfigError      the command line, the configuration or a recipe asks for the impossible
+    ├── ConfigError      the command line, the configuration or a recipe is invalid
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
     │   ├── DisagreementError   processes of a daemon would make different batches
     │   └── OutputError         standard output cannot be written
-    │       └── OutputClosedError   its reader has gone, as `| head` does: exits without a line
-    ├── PeerError        the other side is absent, silent or gone past the deadline
-    └── ProtocolError    the other side said something that the protocol does not allow
+    │       └── OutputClosedError   its reader closed it, as `| head` does: exits without a line
+    ├── PeerError        the other side is absent, refuses, or is silent past the deadline
+    └── ProtocolError    a message breaks the wire protocol
 
-Each message is one line that says what is wrong, where, and what to do about it. The command line
-prints it as ``feeder: error: …`` and exits with the class's ``exit_status``:
+Each message is one line: what is wrong, where, and what to do about it. The command line prints it
+as ``feeder: error: …`` and exits with the class's ``exit_status``:
 
     0 done    1 a bench found a fault    2 ConfigError    3 DatasetError    4 ResourceError
     5 PeerError    6 ProtocolError    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
@@ -46,11 +46,11 @@ class ResourceError(FeederError):
 
 
 class DisagreementError(ResourceError):
-    """Raised when a process would make other bytes than the first: libraries were replaced."""
+    """Raised when a process's self-test differs from the first's: libraries were replaced."""
 
 
 class OutputError(ResourceError):
-    """Raised when standard output takes no more, for want of space on its disk, for example."""
+    """Raised when standard output cannot be written, for example because its disk is full."""
 
 
 class OutputClosedError(OutputError):

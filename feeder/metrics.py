@@ -1,7 +1,7 @@
-"""What a node process counts: plain integers that the code increments in place, read on request.
+"""The counters of a node process: plain integers, incremented in place and read on request.
 
-Counters only grow while a node process lives; a restarted one begins at zero. Whatever Feeder falls
-back to or drops has a counter here: nothing is dropped silently.
+Counters only grow while a node process runs, and start at zero when it restarts. Every fallback and
+every drop has a counter here: nothing is dropped silently.
 """
 
 from collections.abc import Iterable
@@ -12,33 +12,33 @@ Counters = dict[str, int | float | str]
 
 @dataclass(slots=True, kw_only=True)
 class SessionCounters:
-    """What the session state machine counts."""
+    """Counters of the session state machine."""
 
     sessions_opened: int = 0
     sessions_closed: int = 0
-    """Ended by Bye, by letting go of their slots, or replaced by another Hello."""
+    """Ended by Bye, by release of their mapped slots, or replaced by another Hello."""
     sessions_expired: int = 0
-    """Ended because their client was silent for the lease."""
+    """Ended because their client was silent for the whole lease."""
     sessions_lost: int = 0
-    """Ended because their connection was gone, or full, when something was to be sent, or because
-    the client that mapped their slots died."""
+    """Ended because a send found their connection gone or full, or because the client that mapped
+    their slots died."""
     windows_reduced: int = 0
-    """Sessions that got a smaller window than they asked for."""
+    """Sessions that got a smaller window than they requested."""
     sessions_sharing: int = 0
     """Sessions whose client mapped the slots; the others get copies over the socket."""
     batches: int = 0
-    """Batches that were handed over whole: lent in place, or every chunk sent."""
+    """Batches delivered whole: lent in place, or every chunk sent."""
     batches_lent: int = 0
-    """Of those, the ones that the client read in place."""
+    """Of those, the ones lent in place."""
     chunks: int = 0
     images: int = 0
-    """Real samples sent, padding not counted."""
+    """Real samples sent, without padding."""
     batches_released: int = 0
     batches_failed: int = 0
     chunks_returned: int = 0
-    """Chunks given to another worker because theirs died."""
+    """Chunks reassigned because their worker died."""
     wants_repeated: int = 0
-    """Batches asked for again while they were on their way."""
+    """Batches requested again while they were in flight."""
     refused: dict[str, int] = field(default_factory=dict)
     """Refusals by code."""
 
@@ -80,40 +80,40 @@ class SocketCounters:
 
 @dataclass(slots=True, kw_only=True)
 class ClaimCounters:
-    """What is counted where clients claim slots to map."""
+    """Counters of the claim listener, where clients claim slots to map."""
 
     claims_refused: int = 0
-    """Claims of slots that were answered with no: the client then gets copies."""
+    """Claims of slots that were refused: the client then gets copies."""
     shares_failed: int = 0
-    """Of those, the ones where this machine let no descriptor for reading be made."""
+    """Of those, the ones for which no read-only descriptor could be opened."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCounters:
-    """What is counted about the workers of a node process."""
+    """Counters of a node process's workers."""
 
     worker_restarts: int = 0
     """Workers that died and were replaced."""
     workers_killed: int = 0
-    """Of those, the ones ended for making no progress."""
+    """Of those, the ones killed because they made no progress."""
     workers_held: int = 0
-    """Killed workers that do not end, now: the kernel holds them until their read returns."""
+    """Gauge: killed workers that have not ended, because the kernel waits for their read."""
     worker_starts_failed: int = 0
     """Workers that died while starting."""
     worker_pause_s: float = 0.0
-    """How long the last worker that died is replaced after; it doubles while they die young."""
+    """Gauge: exponential backoff before the last dead worker is replaced."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds of all workers in each stage of the sample path."""
     cache: dict[str, int] = field(default_factory=dict)
-    """Samples that the decoded cache had or lacked, and entries that were filled."""
+    """Hits and misses of the decoded cache, and entries that were filled."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LogCounters:
-    """What is counted where log lines are written."""
+    """Counters of the log."""
 
     log_lines_dropped: int = 0
-    """Log lines of the node process that were dropped because its stderr was not read."""
+    """Log lines of the node process that were dropped because stderr was not read."""
 
 
 CounterGroup = LogCounters | SessionCounters | SocketCounters | ClaimCounters | WorkerCounters
@@ -133,7 +133,7 @@ def flatten(groups: Iterable[CounterGroup]) -> Counters:
 
 
 def format_counters(counters: Counters) -> str:
-    """Return the counters for people, one a line, in two aligned columns."""
+    """Return the counters as text, one a line, in two aligned columns."""
     width = max(map(len, counters), default=0)
     return "\n".join(f"{name:<{width}}  {_format(value)}" for name, value in counters.items())
 

@@ -1,32 +1,35 @@
-"""What to do where machine, container or unit lack something: the very lines. Pure text.
+"""What to do where the machine, container or unit lacks something, as lines of text. Pure.
 
-Slots are anonymous memory (memfd), so the size of /dev/shm, which is the usual culprit elsewhere,
-has no part in this; the lines say so, because it is what people try first.
+Slots are anonymous memory (memfd), so the size of /dev/shm does not matter. The lines mention that,
+because it is the usual cause elsewhere and people try it first.
 """
 
 import errno
 from typing import Final
 
-_NOT_SHM: Final = "/dev/shm is not used, its size does not matter"
+_NOT_SHM: Final = "/dev/shm is not used: its size does not matter"
 
-NO_C_PART: Final = (
-    "the part of the daemon that is in C was not built in this environment: install a C compiler "
-    "and the headers of libjpeg-turbo (Debian: gcc libjpeg-dev libturbojpeg0-dev), then "
-    "feeder[daemon] again (`make setup` does both)"
+NO_C_EXTENSION: Final = (
+    "the daemon's C extension is not built in this environment: install a C compiler and the "
+    "headers of libjpeg-turbo (Debian: gcc libjpeg-dev libturbojpeg0-dev), then reinstall "
+    "feeder[daemon] (`make setup` does both)"
 )
 
-PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Numbers of errors that pass once the machine, container or unit has more to give."""
+TRANSIENT_ERRORS: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errnos that a retry can outlast: the machine, container or unit may have more later."""
 
 
 def explain_start(what: str, error: OSError) -> str:
-    """Return in one line why a process of ours cannot be started, and what to do."""
-    if error.errno in PASSING:
+    """Return in one line why a process of Feeder cannot be started, and what to do."""
+    if error.errno in TRANSIENT_ERRORS:
         return (
             f"{what} cannot be started: {error.strerror}: allow the daemon more processes, files "
             "or memory"
         )
-    return f"{what} cannot be started: {error}: is the installation whole, and open to this user?"
+    return (
+        f"{what} cannot be started: {error}: check that the installation is complete and that "
+        "this user can read it"
+    )
 
 
 def more_files() -> str:
@@ -38,7 +41,7 @@ def more_files() -> str:
 
 
 def more_memory(more_bytes: int) -> str:
-    """Return how to give the daemon ``more_bytes`` beyond what its cgroup or machine has."""
+    """Return how to give the daemon ``more_bytes`` more memory."""
     megabytes = -(-more_bytes // 1_000_000)
     return (
         f"allow it {megabytes:,} MB more with `docker run --memory=…`, Kubernetes "
@@ -47,12 +50,12 @@ def more_memory(more_bytes: int) -> str:
 
 
 def lift_limit(error_number: int | None, more_bytes: int) -> str:
-    """Return what lifts the limit that creating slot memory has run into."""
+    """Return how to raise the limit that made creating slot memory fail."""
     if error_number in (errno.EMFILE, errno.ENFILE):
         return (
             "allow it more files with `docker run --ulimit nofile=65536:65536` or systemd "
-            "`LimitNOFILE=65536`; under Kubernetes in the container runtime's own unit"
+            "`LimitNOFILE=65536`; under Kubernetes in the unit of the container runtime"
         )
     if error_number == errno.EPERM:
-        return "allow it memfd_create, which its seccomp profile forbids (Docker's own allows it)"
+        return "allow memfd_create in its seccomp profile (Docker's default profile allows it)"
     return more_memory(more_bytes)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.process.stop_signals import stop_signals_held_back
+from feeder.process.stop_signals import stop_signals_blocked
 
 _SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
 _LARGEST_PX: Final = 256
@@ -65,7 +65,7 @@ def draw_contact_sheet(
         sheet.paste(picture, (x, y))
         shown = shorten(caption, width, font)
         draw.text((x, y + height + 2), shown, fill=_INK, font=font)
-    with stop_signals_held_back():  # leaves no partial file
+    with stop_signals_blocked():  # leaves no partial file
         _save(sheet, path)
 
 

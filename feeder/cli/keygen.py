@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the keys and print their paths; replace files only with --force."""
     import zmq
 
-    from feeder.process.stop_signals import stop_signals_held_back
+    from feeder.process.stop_signals import stop_signals_blocked
     from feeder.security.keys import (
         PUBLIC_SUFFIX,
         SecretKey,
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     for each in made:
         if not arguments.force and os.path.lexists(each):
             raise ConfigError(f"{each} exists: choose another path, or --force to replace it")
-    with stop_signals_held_back():  # both files of the pair, or neither
+    with stop_signals_blocked():  # both files of the pair, or neither
         for each, (text, mode) in made.items():
             _write(each, text, mode, replace=arguments.force)
     print(f"secret key of {name}: {path} (keep it here)")

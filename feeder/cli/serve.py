@@ -73,10 +73,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
-    from feeder.process.program import call_before_leaving
+    from feeder.process.program import call_before_exit
     from feeder.process.stderr_relay import StderrRelay
 
-    call_before_leaving(StderrRelay().close)
+    call_before_exit(StderrRelay().close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))

@@ -26,7 +26,7 @@ from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, R
 from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.name_lookup import resolve_endpoint
-from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, say_first
+from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, send_first
 from feeder.security.keys import ClientKeys
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import (
@@ -122,7 +122,7 @@ class BatchFetcher:
         try:
             self._connect(address)
             hello = Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client=client)
-            say_first(self._socket, encode(hello))
+            send_first(self._socket, encode(hello))
             self.welcome = self._await_welcome(hello, address, until_s)
             self._slots: Sequence[ChunkArrays] = ()  # where they are mapped
             self.copied_because: str | None = None

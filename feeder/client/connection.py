@@ -122,7 +122,7 @@ class Link:
         while self.monitor.poll(0):
             said = recv_monitor_message(self.monitor)
             event = said["event"]
-            problem = self._watch.hear(int(event), int(said["value"]), time.monotonic())
+            problem = self._watch.on_event(int(event), int(said["value"]), time.monotonic())
             if problem is not None:
                 yield events.NodeIncompatible(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

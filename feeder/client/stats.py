@@ -8,7 +8,7 @@ from feeder.client.contexts import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.metrics import Counters
 from feeder.process.name_lookup import resolve_endpoint
-from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, say_first
+from feeder.security.handshake import MONITORED, HandshakeWatch, await_message, dial, send_first
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import Refused, Stats, StatsRequest, decode_from_node, encode
 
@@ -35,7 +35,7 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
                 f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
-        say_first(socket, encode(StatsRequest()))
+        send_first(socket, encode(StatsRequest()))
         while await_message(socket, monitor, watch, deadline_s - time.monotonic()):
             try:
                 answer = decode_from_node(socket.recv_multipart()[0])

@@ -49,11 +49,11 @@ from feeder.host.topology import UsableCpus, read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import Neighbours, NodeConfig, NodeReady
 from feeder.process.channel import ChannelClosedError
-from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
+from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.wakeup import SignalWakeup
-from feeder.remedies import PASSING, explain_start
+from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.session.admission import SessionLimits
-from feeder.wire.agreement import Agreement, Maker
+from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import CannotStart
 
 HARD_END_S: Final = 4.8
@@ -134,7 +134,7 @@ class Supervisor:
     def _next_deadline_s(self) -> float:
         sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
         if self._log.has_dropped:
-            sleep_s = min(sleep_s, REPORT_PAUSE_S)
+            sleep_s = min(sleep_s, REPORT_INTERVAL_S)
         deadlines = [time.monotonic() + sleep_s, *(node.due_s for node in self._nodes)]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
@@ -180,7 +180,7 @@ class Supervisor:
                 raise error
             _log.warning("%s cannot start: %s", node.name, error)
         if isinstance(message, NodeReady) and self._end_by_s is None:
-            self._agreement.check(Maker(node.name, message.self_test, message.libraries))
+            self._agreement.check(Producer(node.name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
             node.prepare_successor(message.endpoints)
             if self._was_ready:
@@ -217,7 +217,7 @@ class Supervisor:
         except OSError as error:
             text = explain_start(node.name, error)
             backoff_s = node.schedule_restart()
-            if error.errno not in PASSING or not node.config.is_successor or backoff_s is None:
+            if error.errno not in TRANSIENT_ERRORS or not node.config.is_successor or backoff_s is None:
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.1f s", text, backoff_s)
         finally:

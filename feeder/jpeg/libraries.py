@@ -10,7 +10,7 @@ from feeder import __version__
 from feeder.errors import ResourceError
 from feeder.jpeg.installed_pillow import find_pillow
 from feeder.jpeg.loaded_libraries import jpeg_turbo_version, pillow_jpeg_turbo_version
-from feeder.remedies import NO_C_PART
+from feeder.remedies import NO_C_EXTENSION
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _MIB = 1 << 20
@@ -56,7 +56,7 @@ def library_versions() -> dict[str, str]:
 def check_libraries() -> None:
     """Raise ResourceError if a library is missing, does not load or was built for another CPU."""
     if importlib.util.find_spec("feeder.jpeg._native") is None:
-        raise ResourceError(NO_C_PART)
+        raise ResourceError(NO_C_EXTENSION)
     try:
         import turbojpeg
         from PIL import Image

@@ -26,7 +26,7 @@ from feeder.node.router import Router
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
 from feeder.process.channel import Channel, ChannelClosedError
-from feeder.process.log_lines import REPORT_PAUSE_S, LineStream
+from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
 from feeder.process.wakeup import SignalWakeup
@@ -201,7 +201,7 @@ class NodeLoop:
         deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
         deadlines += [self._resume_s, self._router.deadline_s]
         if self._log.has_dropped:
-            deadlines.append(now_s + REPORT_PAUSE_S)
+            deadlines.append(now_s + REPORT_INTERVAL_S)
         if self._service is not None:
             deadlines.append(self._service.deadline_s)
         if self._drain_by_s is not None:

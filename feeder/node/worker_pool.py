@@ -28,8 +28,8 @@ from feeder.metrics import WorkerCounters
 from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import start_child
-from feeder.remedies import PASSING, explain_start
-from feeder.wire.agreement import Agreement, Maker
+from feeder.remedies import TRANSIENT_ERRORS, explain_start
+from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import (
     CannotStart,
     Configure,
@@ -189,7 +189,7 @@ class WorkerPool:
                 self._spawn(self_test=False)
             except OSError as error:
                 text = explain_start("a worker", error)
-                if error.errno not in PASSING:
+                if error.errno not in TRANSIENT_ERRORS:
                     raise ResourceError(text) from error
                 _log.warning("%s; trying again in %.0f s", text, _BACKOFF_MAX_S)
                 self._starts_due_s += [now_s + _BACKOFF_MAX_S] * (len(due) - started)
@@ -271,7 +271,7 @@ class WorkerPool:
                 self._report(message)
             case Started():
                 name = f"worker {worker.number}"
-                self._agreement.check(Maker(name, message.self_test, message.libraries))
+                self._agreement.check(Producer(name, message.self_test, message.libraries))
                 self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
                 self._stages, self._cache_counts = message.stages, message.cache_counts
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")

@@ -23,7 +23,7 @@ from zmq.utils import z85
 from feeder.errors import ConfigError, ProtocolError
 from feeder.metrics import SocketCounters
 from feeder.security.keys import find_public_key_files, read_public_keys
-from feeder.wire.zap import NO_LIST, UNKNOWN_KEY, WELCOME, Status, format_answer, parse_request
+from feeder.wire.zap import ACCEPTED, NO_LIST, UNKNOWN_KEY, Status, format_answer, parse_request
 
 ENDPOINT: Final = "inproc://zeromq.zap.01"  # where libzmq looks for the handler
 
@@ -138,7 +138,7 @@ class ZapHandler:
                 f"{self._keys.path}",
             )
             return UNKNOWN_KEY, ""
-        return WELCOME, name
+        return ACCEPTED, name
 
     def _refuse(self, reason: str, key: str, line: str) -> None:
         """Count a refusal, and log it unless the same was logged within the last minute."""

@@ -34,7 +34,7 @@ from feeder.process.python_process import (
     single_thread_environment,
 )
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
-from feeder.process.stop_signals import stop_signals_held_back
+from feeder.process.stop_signals import stop_signals_blocked
 
 Message = dict[str, Any]
 Report = Callable[[Message], None]
@@ -90,7 +90,7 @@ class TaskPool:
     def _start(self) -> _Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = (theirs.fileno(), os.getpid(), self._module)
-        with theirs, stop_signals_held_back():
+        with theirs, stop_signals_blocked():
             try:
                 process = subprocess.Popen(
                     python_command("feeder.pack.task_pool", *arguments),

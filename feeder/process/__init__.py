@@ -1,4 +1,4 @@
-"""What each of our processes needs from the system: start and end, streams, files, log lines.
+"""Operating system services for every Feeder process: start and exit, streams, files, logging.
 
 May import: errors, metrics, remedies.
 """

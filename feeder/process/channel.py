@@ -1,8 +1,8 @@
 """A channel between two processes of the daemon: a SOCK_SEQPACKET pair, one message a packet.
 
-Packets keep their bounds, arrive in order and can carry a file descriptor; when the other process
-ends, however it ends, the channel reads as closed. Messages are MessagePack of tagged structs,
-whose types each side declares; both sides are this same version of Feeder.
+Packets keep their boundaries, arrive in order and can carry a file descriptor. When the other
+process ends, however it ends, the channel reads as closed. Messages are tagged structs in
+MessagePack. Each side declares their types; both sides are the same version of Feeder.
 """
 
 import socket
@@ -20,8 +20,8 @@ _PACKET_BYTES: Final = 128 * 1024
 """Largest packet; below the kernel's default socket buffer (net.core.wmem_default, 208 KiB)."""
 
 _BUFFER_BYTES: Final = 1 << 20
-"""Asked of the kernel, which gives what it allows: room for hundreds of small packets, so that a
-burst of sessions does not look like a worker that is stuck."""
+"""Requested; the kernel may grant less. Hundreds of small packets fit, so that a burst of sessions
+does not look like a stuck worker."""
 
 _ONE_FD_BYTES: Final = socket.CMSG_SPACE(4)
 
@@ -31,7 +31,7 @@ class ChannelClosedError(Exception):
 
 
 class ChannelFullError(Exception):
-    """Raised when the process at the other end has not read for long, so its buffer is full."""
+    """Raised when the process at the other end does not read and the buffer is full."""
 
 
 class Channel(Generic[Outgoing, Incoming]):
@@ -55,11 +55,11 @@ class Channel(Generic[Outgoing, Incoming]):
         return self._socket.fileno()
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Let send and receive wait so long at most; 0 is not at all, None is for ever."""
+        """Let send and receive block for ``timeout_s`` at most; 0: not at all, None: for ever."""
         self._socket.settimeout(timeout_s)
 
     def send(self, message: Outgoing, fd: int | None = None) -> None:
-        """Send a message, and with it a duplicate of the descriptor ``fd``.
+        """Send a message, with a duplicate of the descriptor ``fd`` if given.
 
         Raises ChannelClosedError, or ChannelFullError after the timeout.
         """
@@ -82,7 +82,7 @@ class Channel(Generic[Outgoing, Incoming]):
     def receive(self) -> Incoming | None:
         """Return the next message, None when there is none within the timeout.
 
-        Raises ChannelClosedError when there will be none any more.
+        Raises ChannelClosedError when the channel is closed.
         """
         try:
             size = self._socket.recv_into(self._buffer)
@@ -118,7 +118,7 @@ class Channel(Generic[Outgoing, Incoming]):
 
 
 def open_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected ends; neither is inherited by processes unless it is passed on."""
+    """Return two connected ends, which child processes do not inherit unless passed on."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)

@@ -1,4 +1,4 @@
-"""Starts a module of ours as a process that is spoken to over a channel."""
+"""Starts a module of Feeder as a child process with a channel to it."""
 
 import os
 import socket
@@ -10,16 +10,17 @@ from feeder.process.python_process import (
     python_command,
     single_thread_environment,
 )
-from feeder.process.stop_signals import stop_signals_held_back
+from feeder.process.stop_signals import stop_signals_blocked
 
 
 def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start ``python -m module END PID``; return the process and our end of the channel.
+    """Start ``python -m module END PID``; return the process and the parent's end of the channel.
 
-    END is the descriptor of its end, PID our process, with which it is to die. Raises OSError.
+    END is the descriptor of the child's end, PID the parent, for ``die_with_parent``. Raises
+    OSError.
     """
     ours, theirs = open_pair()
-    with theirs, stop_signals_held_back():
+    with theirs, stop_signals_blocked():
         try:
             process = subprocess.Popen(
                 python_command(

@@ -1,9 +1,9 @@
-"""Log lines of the daemon's processes: one for an event, on stderr, for people and journals.
+"""Log lines of the daemon's processes: one line an event, on stderr.
 
-Logging never waits: in the daemon descriptor 2 is a pipe whose writers do not block
-(``stderr_relay``). Lines that it has no room for are dropped, counted, and reported once there is
-room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do not mix;
-longer ones are cut.
+Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
+(``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
+there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
+not mix; longer ones are cut.
 """
 
 import io
@@ -21,22 +21,22 @@ from feeder.metrics import LogCounters
 _STDERR: Final = 2
 _CUT: Final = " … (cut)\n".encode()
 
-REPORT_PAUSE_S: Final = 1.0
-"""Between two attempts to report lines that were dropped."""
+REPORT_INTERVAL_S: Final = 1.0
+"""Between two attempts to report dropped lines."""
 
 counters: Final = LogCounters()
-"""Of this process."""
+"""This process's."""
 
 
 class LineStream(io.TextIOBase):
-    """Takes the place of ``sys.stderr``: raises nothing, and waits only if the descriptor does."""
+    """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
     def __init__(self, source: str = "", fd: int = _STDERR) -> None:
-        """Write to ``fd``; ``source`` begins the line that reports dropped ones."""
+        """Write to ``fd``; ``source`` is the prefix of the line that reports dropped ones."""
         self._source = source
         self._fd = fd
-        # Reentrant: a failing __del__ that the garbage collector runs in the midst of a write is
-        # reported by Python on this very stream, in the same thread.
+        # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
+        # Python reports it on this stream in the same thread.
         self._lock = threading.RLock()
         self._waiting: deque[bytes] = deque()  # the first is being written
         self._begun = b""  # a line without its end
@@ -44,11 +44,11 @@ class LineStream(io.TextIOBase):
 
     @property
     def has_dropped(self) -> bool:
-        """Whether lines were dropped and no line has reported that yet."""
+        """Whether dropped lines have not been reported yet."""
         return self._unreported > 0
 
     def writable(self) -> bool:
-        """Return True, as a stream for writing does."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
@@ -56,25 +56,25 @@ class LineStream(io.TextIOBase):
         return self._fd
 
     def write(self, text: str) -> int:
-        """Write the lines that are complete now, or drop them."""
+        """Write or drop the lines that ``text`` completes; keep the beginning of the next."""
         self._take(text.encode(errors="backslashreplace"))
         return len(text)
 
     def report_dropped(self) -> None:
-        """Write how many lines were dropped, if there were any and there is room again."""
+        """Log how many lines were dropped, if any were and there is room again."""
         self._take(b"")
 
     def _take(self, text: bytes) -> None:
         with self._lock:
             self._waiting.append(text)
             if len(self._waiting) > 1:
-                return  # this thread is in the loop below, which comes to it
+                return  # a reentrant call: the loop below, further up the stack, writes it
             try:
                 while self._waiting:
                     self._put(self._waiting[0])
                     self._waiting.popleft()
             finally:
-                self._waiting.clear()  # an exception of a signal's handler must not stop the stream
+                self._waiting.clear()  # an exception of a signal handler must not stop the stream
 
     def _put(self, text: bytes) -> None:
         whole, newline, self._begun = (self._begun + text).rpartition(b"\n")
@@ -85,7 +85,7 @@ class LineStream(io.TextIOBase):
                 counters.log_lines_dropped += piece.count(b"\n")
 
     def _report(self) -> bool:
-        """Return whether nothing is left to report."""
+        """Report dropped lines; return whether none are unreported."""
         if self._unreported:
             s = "" if self._unreported == 1 else "s"
             line = (
@@ -108,11 +108,11 @@ class LineStream(io.TextIOBase):
 
 
 def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
-    """Yield whole lines, as many at a time as a pipe takes in one piece; cut longer lines."""
+    """Yield pieces of whole lines, of at most PIPE_BUF bytes; cut longer lines."""
     piece = b""
     for line in lines.splitlines(keepends=True):
         if len(line) > select.PIPE_BUF:
-            # Characters of several bytes are not cut in two.
+            # errors="ignore" drops a character that the cut would split.
             start = line[: select.PIPE_BUF - len(_CUT)].decode(errors="ignore").encode()
             line = start + _CUT
         if len(piece) + len(line) > select.PIPE_BUF:
@@ -124,7 +124,7 @@ def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
 
 
 class _OneLine(logging.Formatter):
-    """``feeder: node 0: warning: message``; the journal adds the time, people do not need it."""
+    """``feeder: node 0: warning: message``; the journal adds the time."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -139,10 +139,10 @@ class _OneLine(logging.Formatter):
 
 
 def start_logging(level: str, source: str = "") -> LineStream:
-    """Send this process's log lines from ``level`` on to stderr; ``source`` says which process.
+    """Log to stderr from ``level`` up; ``source`` is the prefix that names this process.
 
-    The stream that is returned is ``sys.stderr`` from now on: tracebacks and warnings must not
-    block either.
+    The returned stream also replaces ``sys.stderr``, as tracebacks and warnings must not block
+    either.
     """
     stream = LineStream(source)
     handler = logging.StreamHandler(stream)

@@ -1,9 +1,9 @@
-"""Looks host names up within a deadline, however long a name server is silent.
+"""Resolves host names within a deadline, even if no name server answers.
 
-libzmq looks a name up in its I/O thread, again for each attempt to connect. Nothing interrupts
-that: a context whose thread waits for a name server cannot be closed, and the process cannot exit.
-So a client that has a deadline looks the name up here and has libzmq connect to the address. The
-look-up runs in a daemon thread, which is abandoned at the deadline and keeps no process alive.
+libzmq resolves a name in its I/O thread, at each attempt to connect. Nothing interrupts that: a
+context whose thread waits for a name server cannot be closed, and the process cannot exit. So a
+client with a deadline resolves the name here and has libzmq connect to the address. The look-up
+runs in a daemon thread, which is abandoned at the deadline and does not keep the process alive.
 """
 
 import ipaddress
@@ -15,15 +15,15 @@ from typing import Final
 from feeder.errors import ConfigError, PeerError, ResourceError
 
 _PREFERRED: Final = (socket.AF_INET, socket.AF_INET6)
-"""As libzmq does, which looks for IPv4 addresses first."""
+"""IPv4 first, as in libzmq."""
 
 
-class LookupTimeout(PeerError):  # noqa: N818 -- a name that says what happened
-    """Raised when no name server has answered by the deadline."""
+class LookupTimeout(PeerError):  # noqa: N818 -- names what happened
+    """Raised when no name server answers by the deadline."""
 
 
 def host_name_in(endpoint: str) -> str:
-    """Return the host name that an endpoint has to be looked up by, "" where it has none."""
+    """Return the host name in an endpoint that needs a look-up, "" if there is none."""
     if not endpoint.startswith("tcp://"):
         return ""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0]
@@ -35,10 +35,10 @@ def host_name_in(endpoint: str) -> str:
 
 
 def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
-    """Return ``endpoint`` with the address of its host in place of the name.
+    """Return ``endpoint`` with its host name replaced by an address.
 
-    What is no tcp endpoint with a name, or none at all, comes back as it is. Raises PeerError when
-    the name has no address or none is found in time, ConfigError when it can be no name.
+    Anything but a tcp endpoint with a name is returned unchanged. Raises PeerError when the name
+    has no address or none is found in time, ConfigError when it is not a valid name.
     """
     host, port = host_name_in(endpoint), endpoint.rpartition(":")[2]
     if not host or host == "*" or not port.isdecimal():
@@ -54,7 +54,7 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
         ) from None
     except ValueError as error:
         raise ConfigError(
-            f"{endpoint!r} cannot be dialled ({host!r} is no name: {error})"
+            f"{endpoint!r} cannot be dialled ({host!r} is not a host name: {error})"
         ) from None
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
@@ -62,12 +62,12 @@ def resolve_endpoint(endpoint: str, timeout_s: float) -> str:
 def look_up(host: str, timeout_s: float) -> str:
     """Return an address of ``host``.
 
-    Raises LookupTimeout when there is no answer in time, OSError when there is no such address,
-    ValueError for what can be no name, ResourceError where no thread can be started.
+    Raises LookupTimeout when there is no answer in time, OSError when there is no address,
+    ValueError for an invalid name, ResourceError when no thread can be started.
     """
     answers: queue.SimpleQueue[str | OSError | ValueError] = queue.SimpleQueue()
     thread = threading.Thread(
-        target=lambda: answers.put(_ask(host)), name="feeder name look-up", daemon=True
+        target=lambda: answers.put(_resolve(host)), name="feeder name look-up", daemon=True
     )
     try:
         thread.start()
@@ -85,7 +85,7 @@ def look_up(host: str, timeout_s: float) -> str:
     raise answer
 
 
-def _ask(host: str) -> str | OSError | ValueError:
+def _resolve(host: str) -> str | OSError | ValueError:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:

@@ -1,13 +1,13 @@
-"""Runs a program of ours, so that from its first line on it ends with one line and a status.
+"""Runs a Feeder program, so that any failure ends it with one line and an exit status.
 
     signals   SIGINT and SIGTERM end it at once, until its own code handles them
     streams   closed descriptors are opened, broken ones handled (standard_streams.py)
     main()    imported and run; every error becomes one line on standard error
-    the end   what was printed is written out while an error can still be reported
+    exit      output is flushed while an error can still be reported
 
-The program's first module imports this one and nothing else, so that a Ctrl-C during the imports,
-which take most of a short command's time, leaves no traceback. So at the top here is only what
-Python itself has loaded at its start: ``_signal``, because ``signal`` builds its enumerations.
+The program's first module imports this one only, so that a Ctrl-C during the imports, which take
+most of a short command's time, leaves no traceback. So this module imports at its top only what
+Python has loaded at its start: ``_signal``, because ``signal`` builds its enumerations.
 """
 
 import os
@@ -22,12 +22,12 @@ else:
     import _signal
 
 _STOP_SIGNALS = (_signal.SIGINT, _signal.SIGTERM)
-_before_leaving: "list[Callable[[], None]]" = []
+_before_exit: "list[Callable[[], None]]" = []
 
 
 def run_program(name: str, main: "Callable[[], int]") -> int:
-    """Run ``main`` as a whole process; return its exit status. ``name`` begins each error line."""
-    leave = leave_on_signals(name)
+    """Run ``main`` as a process; return its exit status. ``name`` is the prefix of error lines."""
+    handler = exit_on_signals(name)
     try:
         from feeder.process.standard_streams import guard_streams, open_missing_descriptors
 
@@ -36,18 +36,18 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
         return run_guarded(name, main)
     finally:
         for number in _STOP_SIGNALS:
-            # While Python shuts down there is little left that a handler could use.
-            if _signal.getsignal(number) is leave:
+            # A handler could not rely on much while Python shuts down.
+            if _signal.getsignal(number) is handler:
                 _signal.signal(number, _signal.SIG_DFL)
 
 
 def run_guarded(name: str, main: "Callable[[], int]") -> int:
-    """Run ``main`` and write out what it printed; return its status, or the error's after a line.
+    """Run ``main`` and flush its output; return its status, or report an error and return that's.
 
-    Raises SystemExit as argparse does, and whatever is a fault of ours.
+    Lets SystemExit (argparse's) and bugs of Feeder through.
     """
     from feeder.errors import FeederError, OutputClosedError
-    from feeder.process.shortage import (  # now: later there is no memory
+    from feeder.process.shortage import (  # before memory can run out
         explain_os_error,
         explain_shortage,
     )
@@ -75,29 +75,29 @@ def run_guarded(name: str, main: "Callable[[], int]") -> int:
     return explained.exit_status
 
 
-def leave_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
+def exit_on_signals(name: str) -> "Callable[[int, FrameType | None], None]":
     """Have SIGINT and SIGTERM end this process at once, with a line and status 128 + number.
 
-    For the time of imports: nothing has been begun that would have to be undone. A signal that is
-    ignored, as in a shell's background jobs, stays ignored. Returns the handler.
+    Meant for the imports, when there is nothing to clean up. A signal that is ignored, as in a
+    shell's background jobs, stays ignored. Returns the handler.
     """
     line = f"{name}: interrupted\n".encode()
     write, end = os.write, os._exit
 
-    def leave(number: int, frame: "FrameType | None") -> None:
+    def exit_at_once(number: int, frame: "FrameType | None") -> None:
         try:
             write(2, line)
-            for call in _before_leaving:
+            for call in _before_exit:
                 call()
-        finally:  # also where standard error cannot be written
+        finally:  # even if standard error cannot be written
             end(128 + number)
 
     for number in _STOP_SIGNALS:
         if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, leave)
-    return leave
+            _signal.signal(number, exit_at_once)
+    return exit_at_once
 
 
-def call_before_leaving(call: "Callable[[], None]") -> None:
-    """Have ``leave_on_signals`` run ``call`` after writing its line, for example to flush it."""
-    _before_leaving.append(call)
+def call_before_exit(call: "Callable[[], None]") -> None:
+    """Have the handler of ``exit_on_signals`` run ``call`` after its line, e.g. to flush it."""
+    _before_exit.append(call)

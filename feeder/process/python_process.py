@@ -1,7 +1,7 @@
-"""How Python processes of ours are started: the command line and the environment of each.
+"""The command line and environment with which Feeder starts its Python processes.
 
-A child imports the very package that its parent runs, and nothing from the folder that the command
-happens to run in: a folder ``feeder`` or a file ``random.py`` there is not ours.
+Invariant: a child imports the same package as its parent, and nothing from the working directory,
+where a folder ``feeder`` or a file ``random.py`` would shadow the right one.
 """
 
 import os
@@ -23,25 +23,25 @@ def python_command(module: str, *arguments: str | int, options: tuple[str, ...] 
 
 
 def single_thread_environment() -> dict[str, str]:
-    """Return the variables that keep numeric libraries at one thread; set before importing them."""
+    """Return the variables that limit numeric libraries to one thread, if set before imports."""
     return dict.fromkeys(_NUMERIC_THREADS, "1")
 
 
 def use_single_threads() -> None:
-    """Keep this process's numeric libraries, which are not imported yet, at one thread."""
+    """Limit this process's numeric libraries to one thread; call it before they are imported."""
     os.environ.update(single_thread_environment())
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a child of ours, with the variables ``more``."""
+    """Return the environment of a Feeder child process, with the variables ``more``."""
     return {**os.environ, **_package_path(), **(more or {})}
 
 
 def _package_path() -> dict[str, str]:
-    """Return PYTHONPATH such that a child finds our packages, where it would not by itself.
+    """Return PYTHONPATH with Feeder's packages, or nothing where they are installed.
 
-    Installed ones it finds; and site-packages must not come before the standard library, where an
-    old backport of one of its modules may lie.
+    site-packages must not come before the standard library: it may hold an old backport of one of
+    its modules.
     """
     import site
 

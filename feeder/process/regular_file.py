@@ -1,10 +1,10 @@
-"""Opens files that others made: regular ones only, and never blocking.
+"""Opens files that Feeder did not create: regular ones only, without blocking.
 
-Opening a named pipe blocks until a writer comes, and a device may never end. So a path that Feeder
-did not create is opened with O_NONBLOCK, and the kind of file is checked before anything is read.
-Errors are OSErrors whose ``strerror`` says what was found, so callers word all of them alike.
+Opening a named pipe blocks until there is a writer, and reading a device may never end. So the path
+is opened with O_NONBLOCK and the kind of file checked before anything is read. Errors are OSErrors
+whose ``strerror`` names what was found, so callers report all of them alike.
 
-Needs the standard library only: training environments have this module.
+Imports the standard library only, because training environments use this module.
 """
 
 import errno
@@ -20,11 +20,11 @@ _KINDS: Final = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-_READ_BYTES: Final = 4096  # files of the kernel's count as empty
+_READ_BYTES: Final = 4096  # at least: kernel files have size 0
 
 
 class IrregularFileError(OSError):
-    """Raised where a path leads to a folder, pipe, socket or device; ``strerror`` says to which."""
+    """Raised when a path is a folder, pipe, socket or device, which ``strerror`` names."""
 
 
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
@@ -48,7 +48,7 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
 
 
 def open_regular_file(path: str | Path) -> BinaryIO:
-    """Return the regular file at ``path``, opened to be read; raises what ``open_regular`` does."""
+    """Return the regular file at ``path``, open for reading; raises what ``open_regular`` does."""
     return open(path, "rb", opener=lambda name, _: open_regular(name))
 
 

@@ -1,7 +1,7 @@
-"""Too little memory, too few threads or files, a missing library: one line with the remedy.
+"""One-line errors, with the remedy, for too little memory, threads or files and missing libraries.
 
-Python reports these as errors of many types, wherever they happen to occur; and some C libraries
-end the process. For those the resource is asked for and given back before the library needs it.
+Python raises many types of error for these, anywhere. Some C libraries abort the process instead;
+for them the resource is allocated and freed as a check before the library needs it.
 """
 
 import _thread
@@ -11,11 +11,11 @@ import time
 from typing import Final
 
 from feeder.errors import ResourceError
-from feeder.remedies import NO_C_PART
+from feeder.remedies import NO_C_EXTENSION
 
 _NUMPY_BYTES: Final = 100_000_000
-"""Address space that importing numpy takes (85 MB with OpenBLAS 0.3 and one thread), and what is
-imported before it. OpenBLAS ends the process where it gets less."""
+"""Address space for importing numpy (85 MB with OpenBLAS 0.3 and one thread) and what is imported
+before it. OpenBLAS aborts the process if it gets less."""
 
 NUMPY_THREADS_BYTES: Final = 250_000_000
 """The same with a few threads."""
@@ -24,7 +24,7 @@ TORCH_BYTES: Final = 650_000_000
 """The same for torch, without CUDA."""
 
 ZMQ_THREADS: Final = 2
-"""That a ZeroMQ context starts: one for input and output, one that reaps sockets."""
+"""Threads that a ZeroMQ context starts: one for I/O, one that reaps sockets."""
 
 _TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
@@ -36,16 +36,16 @@ _NO_THREAD: Final = (
 )
 _OUR_PACKAGES: Final = ("feeder", "trainer_client", "bench")
 _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
-"""Those of pyproject.toml by what they bring, where it is not daemon."""
+"""The extra of pyproject.toml for each library, where it is not ``daemon``."""
 
 _NO_MEMORY_TEXTS: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate")
 _NO_LIBRARY_TEXT: Final = "cannot open shared object file"
 
 
 def explain_shortage(error: BaseException) -> ResourceError | None:
-    """Return the one-line error for what the machine lacks; None where ``error`` is another kind.
+    """Return the one-line error for what the machine lacks; None for other kinds of error.
 
-    Takes any exception, also one that a library has wrapped.
+    Takes any exception, also one wrapped by a library.
     """
     texts = [str(error), str(error.__cause__ or ""), str(error.__context__ or "")]
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
@@ -57,7 +57,7 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
         if missing is not None:
             return ResourceError(f"a library cannot be loaded ({missing}): install it")
         if error.name == "feeder.jpeg" and "_native" in texts[0]:
-            return ResourceError(NO_C_PART)
+            return ResourceError(NO_C_EXTENSION)
         top = (error.name or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and top not in _OUR_PACKAGES:
             extra = _EXTRAS.get(top, "daemon")
@@ -74,13 +74,13 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
 
 
 def explain_os_error(error: OSError) -> ResourceError:
-    """Return the one-line error for an OSError that no code of ours expected."""
+    """Return the one-line error for an OSError that Feeder's code did not expect."""
     if _may_be_working_directory(error):
         try:
             os.getcwd()
         except OSError:
             return ResourceError(
-                "the working directory was deleted: change to one that exists, and try again"
+                "the working directory was deleted: change to one that exists, and retry"
             )
     name = name_file(error)
     where = f": {name}" if name else ""
@@ -88,7 +88,7 @@ def explain_os_error(error: OSError) -> ResourceError:
 
 
 def name_file(error: OSError) -> str:
-    """Return the file that an error is about, or its descriptor's number; "" where it has none."""
+    """Return the file name or descriptor number in an error, "" if it has neither."""
     name = error.filename
     return str(name) if isinstance(name, int) else os.fsdecode(name or "")
 
@@ -101,7 +101,7 @@ def _may_be_working_directory(error: OSError) -> bool:
 
 
 def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
-    """Raise ResourceError where the process may not map the memory that imports take."""
+    """Raise ResourceError if the process cannot map the memory that imports need."""
     import mmap
 
     try:
@@ -111,7 +111,7 @@ def check_import_memory(needed_bytes: int = _NUMPY_BYTES) -> None:
 
 
 def check_threads(count: int) -> None:
-    """Raise ResourceError where ``count`` threads cannot be started; libzmq would abort."""
+    """Raise ResourceError if ``count`` threads cannot be started; libzmq would abort."""
     threads: list[int] = []
     may_end = _thread.allocate_lock()
     ended: list[_thread.LockType] = []
@@ -121,7 +121,7 @@ def check_threads(count: int) -> None:
         with may_end:
             end.release()
 
-    with may_end:  # all of them are there at once
+    with may_end:  # keeps all of them alive at the same time
         try:
             for _ in range(count):
                 end = _thread.allocate_lock()
@@ -132,26 +132,26 @@ def check_threads(count: int) -> None:
             raise ResourceError(_NO_THREAD) from None
     for end in ended:
         end.acquire()
-    # A thread's stack is free for the next one only when the kernel is done with the thread.
-    give_up_s = time.monotonic() + _THREADS_END_S
+    # A thread's stack can be reused only after the kernel has removed the thread.
+    deadline_s = time.monotonic() + _THREADS_END_S
     for thread in threads:
-        while os.path.exists(f"{_TASKS}/{thread}") and time.monotonic() < give_up_s:
+        while os.path.exists(f"{_TASKS}/{thread}") and time.monotonic() < deadline_s:
             time.sleep(0.0001)
 
 
 def _more_memory() -> str:
-    """Return what to raise: the limit of this process where there is one, else the machine's."""
+    """Return the remedy: raise this process's limit if there is one, else add memory."""
     limit_bytes = _address_space_limit()
     if limit_bytes is not None:
         return (
             f"this process may use {limit_bytes / 1e6:,.0f} MB of address space: raise that limit "
             "(ulimit -v, or LimitAS= of the unit) to 2,000 MB or more, or lift it"
         )
-    return "give it more, or let it do less at once (fewer --jobs or --workers)"
+    return "give it more, or reduce its parallelism (fewer --jobs or --workers)"
 
 
 def _address_space_limit() -> int | None:
-    # Not by module resource: its library may not be loadable any more.
+    # Not with the module resource: its library may not be loadable any more.
     try:
         with open("/proc/self/limits", encoding="ascii") as limits:
             line = next(each for each in limits if each.startswith(_ADDRESS_SPACE))

@@ -1,12 +1,12 @@
 """Standard input, output and error: always open, and never the cause of a traceback.
 
-    closed when the program starts   it works as usual; what it would have printed is dropped
-    standard error cannot be written what it would have printed there is dropped
+    a stream is closed when the program starts       its output is dropped
+    standard error cannot be written                 its output is dropped
     standard output cannot be written (full disk)    OutputError, once
     the reader of standard output has gone (| head)  OutputClosedError, once
 
-After an error standard output drops what it is given, so that nothing is raised again when Python
-flushes it at its end. Only what Python itself has loaded at its start is imported at the top.
+After an error standard output drops what is written, so that Python's flush at exit does not raise
+again. Imports at the top only what Python has loaded at its start.
 """
 
 import io
@@ -23,10 +23,10 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 def open_missing_descriptors() -> None:
-    """Open /dev/null in place of each standard descriptor that is closed.
+    """Open /dev/null for each standard descriptor that is closed.
 
-    Otherwise the next file that is opened gets its number, and what is printed lands in that file.
-    Call this before anything else is opened.
+    Otherwise the next file that is opened gets its number, and output is written to that file. Call
+    this before anything else is opened.
     """
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         try:
@@ -40,7 +40,7 @@ def open_missing_descriptors() -> None:
 
 
 def guard_streams() -> None:
-    """Put guarded streams into sys.stdout and sys.stderr, with the encodings of those there."""
+    """Replace sys.stdout and sys.stderr by guarded streams with the same encodings."""
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(_STDIN, closefd=False)))
     sys.stdout = _text_stream(_Output(_STDOUT, "w", closefd=False), sys.stdout)
@@ -48,20 +48,20 @@ def guard_streams() -> None:
 
 
 def _text_stream(raw: io.RawIOBase, like: "TextIO | None") -> io.TextIOWrapper:
-    """Return a stream to ``raw`` with the settings of ``like``, None where it was closed."""
+    """Return a stream to ``raw`` with the settings of ``like`` (None: that stream is closed)."""
     buffered = io.BufferedWriter(raw)
     if not isinstance(like, io.TextIOWrapper):
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
     return io.TextIOWrapper(
         buffered,
         encoding=like.encoding,
-        errors="backslashreplace",  # names of files hold any character, and bytes that are none
+        errors="backslashreplace",  # file names hold any character, and bytes that are not text
         line_buffering=like.line_buffering or like.write_through,
     )
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors end the program in one line."""
+    """Standard output, whose first write error is raised as OutputError."""
 
     _is_lost = False
 
@@ -71,7 +71,7 @@ class _Output(io.FileIO):
             return size
         try:
             while (written := super().write(data)) is None:
-                self._await_room()  # somebody has made the pipe non-blocking
+                self._await_room()  # another process made the pipe non-blocking
             return written
         except OSError as error:
             self._is_lost = True
@@ -80,8 +80,8 @@ class _Output(io.FileIO):
             if isinstance(error, BrokenPipeError):
                 raise OutputClosedError("the reader of standard output has gone") from None
             raise OutputError(
-                f"standard output cannot be written ({error.strerror}): what was printed there is "
-                "incomplete; send it to a place that has room and is writable"
+                f"standard output cannot be written ({error.strerror}): the output is incomplete; "
+                "redirect it to a file system that is writable and has room"
             ) from None
 
     def _await_room(self) -> None:
@@ -93,7 +93,7 @@ class _Output(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error, which drops what cannot be written: where would it be reported?"""
+    """Standard error, which drops what cannot be written, as no stream is left to report it."""
 
     def write(self, data: "ReadableBuffer") -> int:
         try:

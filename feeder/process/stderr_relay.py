@@ -1,15 +1,14 @@
-"""Standard error that blocks no process of the daemon, whatever it is and whoever stops reading it.
+"""Keeps standard error from blocking any process of the daemon.
 
-    supervisor, node processes, workers ──► a pipe, as descriptor 2 ──► thread ──► stderr as given
+    supervisor, node processes, workers ──► a pipe, as descriptor 2 ──► thread ──► original stderr
 
-A write to a pipe that is full, a terminal under Ctrl-S or a journal that hangs blocks its writer.
-O_NONBLOCK would help with some of these, but belongs to the open file, which the daemon shares with
-the shell that started it. So descriptor 2 becomes a pipe of the daemon's own, whose end for writing
-does not block; it is the buffer, too. Processes that the supervisor starts inherit it, and what C
-libraries and faulthandler write there cannot block either. Only the thread here waits for stderr as
-it was given.
+A full pipe, a terminal under Ctrl-S or a hanging journal blocks its writers. O_NONBLOCK would help
+with some of these, but it belongs to the open file, which the daemon shares with the shell that
+started it. So descriptor 2 becomes a pipe of the daemon's own with a non-blocking write end; the
+pipe is also the buffer. Child processes inherit it, so that C libraries and faulthandler, which
+write to it directly, cannot block either. Only the thread here waits for the original stderr.
 
-Invariant: nothing else in the daemon writes to stderr as it was given.
+Invariant: nothing else in the daemon writes to the original stderr.
 """
 
 import atexit
@@ -20,73 +19,74 @@ import time
 from typing import Final
 
 from feeder.process.log_lines import cut_into_pieces
-from feeder.process.stop_signals import stop_signals_held_back
+from feeder.process.stop_signals import stop_signals_blocked
 
 _STDERR: Final = 2
 _READ_BYTES: Final = 64 * 1024
-"""As much as a pipe holds, so that what was one write is not read in two halves."""
+"""A pipe's capacity, so that no write is split between two reads."""
 
 _DRAIN_S: Final = 1.0
-_STALLED_S: Final = 0.2
-"""A stderr that takes nothing for so long at the end of the daemon is not waited for."""
+"""Longest wait at exit for the pipe to drain."""
+_STALL_S: Final = 0.2
+"""The wait at exit ends early if stderr is not writable for this long."""
 
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 class StderrRelay:
-    """Relays descriptor 2 from now on, to the end of the process."""
+    """Relays descriptor 2 until the process exits."""
 
     def __init__(self) -> None:
-        """Put the pipe in the place of descriptor 2; where that is closed, do nothing."""
+        """Replace descriptor 2 by the pipe; do nothing if it is closed."""
         self._thread: threading.Thread | None = None
         try:
-            self._given = os.dup(_STDERR)
+            self._original = os.dup(_STDERR)
         except OSError:
             return
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._thread = threading.Thread(target=self._relay, name="stderr", daemon=True)
-        # The kernel may deliver a signal to any thread that does not block it, and the main thread
-        # would not notice until later.
-        with stop_signals_held_back():
-            self._thread.start()  # first: where no thread can be had, descriptor 2 stays as it is
+        # The thread inherits the mask. The kernel may deliver a signal to any thread that does not
+        # block it, and the main thread would not notice until later.
+        with stop_signals_blocked():
+            self._thread.start()  # first, so that descriptor 2 is unchanged if this raises
         os.dup2(writer, _STDERR)
         os.close(writer)
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Wait until all is written, unless stderr is not read: then for a moment only."""
+        """Wait until the pipe is drained, but only briefly if stderr is not read."""
         if self._thread is None:
             return
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), _STDERR)  # the relay ends with the last writer
         polls = select.poll()
-        polls.register(self._given, select.POLLOUT)
+        polls.register(self._original, select.POLLOUT)
         end_s = time.monotonic() + _DRAIN_S
-        moved_s = time.monotonic()
-        while self._thread.is_alive() and time.monotonic() < min(end_s, moved_s + _STALLED_S):
-            self._thread.join(_LOOK_S)
+        last_ready_s = time.monotonic()
+        while self._thread.is_alive() and time.monotonic() < min(end_s, last_ready_s + _STALL_S):
+            self._thread.join(_POLL_S)
             if polls.poll(0):
-                moved_s = time.monotonic()
+                last_ready_s = time.monotonic()
 
     def _relay(self) -> None:
-        is_heard = True
+        is_read = True
         while lines := os.read(self._reader, _READ_BYTES):
             for piece in cut_into_pieces(lines):
-                if is_heard:
-                    is_heard = self._write(piece)
+                if is_read:
+                    is_read = self._write(piece)
 
     def _write(self, piece: bytes) -> bool:
-        """Write to stderr as given; return False where nobody will ever read it."""
+        """Write to the original stderr; return False if its reader has gone."""
         while piece:
             try:
-                piece = piece[os.write(self._given, piece) :]
-            except BlockingIOError:  # whoever gave it to us has made it so
+                piece = piece[os.write(self._original, piece) :]
+            except BlockingIOError:  # another process made it non-blocking
                 polls = select.poll()
-                polls.register(self._given, select.POLLOUT)
+                polls.register(self._original, select.POLLOUT)
                 polls.poll()
             except BrokenPipeError:
                 return False
             except OSError:
-                return True  # a disk that is full now
+                return True  # may pass, like a full disk
         return True

@@ -1,4 +1,4 @@
-"""Lets Ctrl-C and SIGTERM end a command the same way: by a KeyboardInterrupt in the main thread."""
+"""Makes SIGTERM end a command as Ctrl-C does: by a KeyboardInterrupt in the main thread."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -7,18 +7,18 @@ from types import FrameType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_HELD_BACK = (*_SIGNALS, signal.SIGHUP)
+_BLOCKED = (*_SIGNALS, signal.SIGHUP)
 
 
 @contextmanager
-def stop_signals_held_back() -> Iterator[None]:
-    """Deliver SIGINT, SIGTERM and SIGHUP after the body, not within it.
+def stop_signals_blocked() -> Iterator[None]:
+    """Defer SIGINT, SIGTERM and SIGHUP until after the body, which must not be interrupted.
 
-    For what must not be half done. Processes that are started within it begin with these signals
-    blocked, so that none reaches a process that has not yet chosen how to handle it: a terminal or
-    batch system signals all processes, also those that have only just begun to start.
+    Child processes that are started in it inherit the blocked signals, so that none arrives before
+    they have set their handlers: a terminal or batch system signals all processes, also those that
+    are just starting.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield
     finally:
@@ -28,7 +28,7 @@ def stop_signals_held_back() -> Iterator[None]:
 class StopSignals:
     """While open, the first SIGINT or SIGTERM raises KeyboardInterrupt; later ones are ignored.
 
-    They are ignored so that nothing interrupts the clean-up that the first one began.
+    So nothing interrupts the clean-up after the first one.
     """
 
     def __init__(self) -> None:
@@ -52,5 +52,5 @@ class StopSignals:
 
     @property
     def exit_status(self) -> int:
-        """128 + the number of the signal, as shells have it."""
+        """128 + the number of the signal, as in shells."""
         return 128 + (self.received or signal.SIGINT)

@@ -1,7 +1,7 @@
-"""Signals as something to poll: a descriptor becomes readable when one of them has arrived.
+"""Signals as a pollable descriptor, which becomes readable when one of them arrives.
 
-A handler in Python runs between any two instructions, where little is safe; so handlers here only
-remember, and the process's loop acts when it comes round.
+A Python signal handler runs between any two instructions, where little is safe. So the handlers
+only record the signal, and the process's loop acts on it.
 """
 
 import signal
@@ -14,10 +14,10 @@ _READ_BYTES: Final = 4096
 
 
 class SignalWakeup:
-    """Remembers the signals that arrived; make it in the main thread, once in a process."""
+    """Records the signals that arrive; create it once in a process, in the main thread."""
 
     def __init__(self, watched: Iterable[signal.Signals]) -> None:
-        """Take over the handlers of the ``watched`` signals, and hear those that were held back."""
+        """Install handlers for the ``watched`` signals and unblock them."""
         watched = tuple(watched)
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
@@ -25,7 +25,7 @@ class SignalWakeup:
         self._arrived: set[signal.Signals] = set()
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in watched:
-            signal.signal(number, self._remember)
+            signal.signal(number, self._record)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
 
     def fileno(self) -> int:
@@ -39,9 +39,9 @@ class SignalWakeup:
                 pass
         except BlockingIOError:
             pass
-        # A handler that runs meanwhile adds to the one set or to the other.
+        # A handler that runs meanwhile adds to one of the two sets.
         arrived, self._arrived = self._arrived, set()
         return frozenset(arrived)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self._arrived.add(signal.Signals(number))

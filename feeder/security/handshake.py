@@ -1,17 +1,17 @@
-"""Why a connection does not come about: the client's side of CURVE, and what its failures mean.
+"""The client's side of CURVE: connecting with keys, and the reason when a handshake fails.
 
-Where keys do not fit, libzmq tries again in silence, or not at all. Its monitor tells more:
+When keys do not match, libzmq retries silently or gives up. Only its monitor shows the reason:
 
-    what is wrong                        what the client's monitor says
-    our key is not on the feeder's list  HANDSHAKE_FAILED_AUTH 400, no further attempt
-    the feeder cannot read its list      HANDSHAKE_FAILED_AUTH 500, no further attempt
-    keys on one side only                HANDSHAKE_FAILED_PROTOCOL (mechanism mismatch), no further
-                                         attempt; or NO_DETAIL where the other side hangs up first
-    server_key is another feeder's       HANDSHAKE_FAILED_NO_DETAIL again and again: it hangs up
+    cause                                event on the client's monitor
+    the key is not on the feeder's list  HANDSHAKE_FAILED_AUTH 400, no retry
+    the feeder cannot read its list      HANDSHAKE_FAILED_AUTH 500, no retry
+    keys on one side only                HANDSHAKE_FAILED_PROTOCOL (mechanism mismatch), no retry;
+                                         or NO_DETAIL where the other side hangs up first
+    server_key is another feeder's       HANDSHAKE_FAILED_NO_DETAIL, repeatedly: it hangs up
 
-NO_DETAIL also is what a port forwarder without a feeder behind it gives, and a feeder that dies. So
-after the third one in a row the other side is asked for its ZMTP greeting, over a connection of
-our own: that says whether a feeder is there, and whether it has keys.
+NO_DETAIL also comes from a port forwarder without a feeder behind it and from a feeder that dies.
+So after the third in a row a probe reads the peer's ZMTP greeting over a connection of its own,
+which shows whether a feeder is there and whether it has keys.
 
 Both clients use this module: the engine and ``feeder.client.blocking``.
 """
@@ -38,35 +38,35 @@ MONITORED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-"""The events that ``HandshakeWatch`` wants to hear; others do not disturb it."""
+"""The events that ``HandshakeWatch`` needs; it ignores others."""
 
 Address = str | tuple[str, int]
 """Path of a socket file, or numeric host and port."""
 
 _HANG_UPS_MAX: Final = 3
-"""A feeder that is killed and starts again, or has too many connections, can hang up twice."""
+"""A feeder that restarts or has too many connections can hang up twice."""
 _HANG_UP_S: Final = 2.0
-"""A handshake that takes longer was not refused: the feeder is busy, or frozen."""
+"""A handshake that fails later than this was not refused: the feeder is busy or frozen."""
 
 _PROBE_S: Final = 0.5
-_PROBE_PAUSE_S: Final = 2.0
-"""Between the first two probes; doubled from one to the next, as a probe holds all else up."""
+_PROBE_BACKOFF_S: Final = 2.0
+"""Between the first two probes; doubled after each, as a probe blocks its thread."""
 
 _GREETING_START: Final = b"\xff" + 7 * b"\0" + b"\x01\x7f\x03\x00"  # ZMTP 3: signature, version
 _GREETING_BYTES: Final = 64
 _MECHANISM: Final = slice(12, 32)
 
 
-class HandshakeProblem(PeerError):  # noqa: N818 -- a name that says what happened
-    """Raised when client and feeder do not come together because of their keys."""
+class HandshakeProblem(PeerError):  # noqa: N818 -- names what happened
+    """Raised when client and feeder cannot connect because of their keys."""
 
 
 def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) -> None:
-    """Begin to connect a socket to ``endpoint``, with keys where that is tcp.
+    """Begin to connect a socket to ``endpoint``, over tcp with keys.
 
-    zmq.ZMQError for what is no endpoint.
+    Raises zmq.ZMQError for what is not an endpoint.
     """
-    # Not for names: libzmq would look only for IPv6 addresses of theirs.
+    # Not for names: libzmq would resolve them to IPv6 addresses only.
     dealer.setsockopt(zmq.IPV6, endpoint.startswith("tcp://["))
     if keys is not None and endpoint.startswith("tcp://"):
         dealer.set(zmq.CURVE_SERVERKEY, keys.server.text.encode())
@@ -74,29 +74,30 @@ def dial(dealer: "zmq.Socket[bytes]", endpoint: str, keys: ClientKeys | None) ->
         dealer.set(zmq.CURVE_SECRETKEY, keys.own.text.encode())
     try:
         endpoint.encode()
-    except UnicodeEncodeError:  # of a path that is no UTF-8
+    except UnicodeEncodeError:  # a path that is not UTF-8
         raise zmq.ZMQError(errno.EINVAL) from None
     dealer.connect(endpoint)
 
 
 class HandshakeWatch:
-    """Hears the monitor of one socket that is connected to one endpoint."""
+    """Interprets the monitor events of a socket that is connected to one endpoint."""
 
     def __init__(
         self, endpoint: str, keys: ClientKeys | None, *, address: str | None = None
     ) -> None:
-        """``address`` is what was dialled, where the host name of ``endpoint`` was looked up."""
+        """``address`` is the endpoint as dialled, if its host name was resolved."""
         self._endpoint = endpoint
         self._keys = keys if endpoint.startswith("tcp://") else None
         self._connected_s = float("-inf")
-        # As it was named, until a connection shows the address: then no name is looked up again.
-        self._peer = _parse(address or endpoint)
+        # Replaced by the numeric address once a connection shows it, so that no probe resolves a
+        # name again.
+        self._peer = _parse_address(address or endpoint)
         self._hang_ups = 0
-        self._probe_s = 0.0  # not before: a port forwarder with nobody behind it hangs up for ever
-        self._probe_pause_s = _PROBE_PAUSE_S
+        self._probe_s = 0.0  # earliest next probe: a forwarder without a feeder hangs up for ever
+        self._probe_backoff_s = _PROBE_BACKOFF_S
 
-    def hear(self, event: int, value: int, now_s: float) -> HandshakeProblem | None:
-        """Return what is wrong with the keys, once an event shows it; waits 0.5 s at most."""
+    def on_event(self, event: int, value: int, now_s: float) -> HandshakeProblem | None:
+        """Return the problem with the keys once an event shows one; blocks for 0.5 s at most."""
         match event:
             case zmq.EVENT_CONNECTED:
                 self._connected_s = now_s
@@ -114,11 +115,11 @@ class HandshakeWatch:
 
     def _explain_refusal(self, status: int) -> HandshakeProblem:
         if self._keys is None:
-            return HandshakeProblem(f"{self._endpoint} lets nobody in without keys")
+            return HandshakeProblem(f"{self._endpoint} accepts no client without keys")
         if status == NO_LIST:
             return HandshakeProblem(
-                f"{self._endpoint} cannot read its list of client keys and lets nobody in: its "
-                "log says why"
+                f"{self._endpoint} cannot read its list of client keys and accepts no client: its "
+                "log has the reason"
             )
         own = self._keys.own
         return HandshakeProblem(
@@ -129,12 +130,12 @@ class HandshakeWatch:
     def _explain_mismatch(self) -> HandshakeProblem:
         if self._keys is None:
             return HandshakeProblem(
-                f"{self._endpoint} takes clients with keys only: give server_key and client_key "
+                f"{self._endpoint} accepts only clients with keys: give server_key and client_key "
                 "(`feeder keygen` makes yours)"
             )
         return HandshakeProblem(
-            f"{self._endpoint} has no keys, so it cannot be the feeder of server_key: start that "
-            "one with secret_key, or leave out server_key and client_key if you trust the network"
+            f"{self._endpoint} has no keys, so it cannot be the feeder of server_key: start it "
+            "with secret_key, or leave out server_key and client_key if you trust the network"
         )
 
     def _explain_hang_up(self, now_s: float) -> HandshakeProblem | None:
@@ -147,8 +148,11 @@ class HandshakeWatch:
         self._hang_ups = 0
         if now_s < self._probe_s:
             return None
-        self._probe_s, self._probe_pause_s = now_s + self._probe_pause_s, self._probe_pause_s * 2
-        mechanism = ask_mechanism(self._peer)
+        self._probe_s, self._probe_backoff_s = (
+            now_s + self._probe_backoff_s,
+            self._probe_backoff_s * 2,
+        )
+        mechanism = probe_mechanism(self._peer)
         if mechanism not in ("NULL", "CURVE"):
             return None
         if (mechanism == "CURVE") != (self._keys is not None):
@@ -156,15 +160,15 @@ class HandshakeWatch:
         if self._keys is None:
             return None
         return HandshakeProblem(
-            f"{self._endpoint} has another key than server_key: get the public key of the feeder "
-            "there from whoever runs it; if it should be the right one, somebody else answers"
+            f"{self._endpoint} has another key than server_key: get that feeder's public key from "
+            "its operator; if server_key is right, another machine answers at this address"
         )
 
 
-def say_first(dealer: "zmq.Socket[bytes]", frame: bytes) -> None:
-    """Send a client's first message, unless libzmq has given up the connection by now.
+def send_first(dealer: "zmq.Socket[bytes]", frame: bytes) -> None:
+    """Send a client's first message, unless libzmq has already given up the connection.
 
-    On a busy machine it can have. The monitor then says why: ``await_message`` comes next.
+    That can happen on a busy machine. ``await_message``, called next, then reports the reason.
     """
     with contextlib.suppress(zmq.Again):
         dealer.send(frame, zmq.DONTWAIT)
@@ -176,7 +180,7 @@ def await_message(
     watch: HandshakeWatch,
     timeout_s: float,
 ) -> bool:
-    """Wait for a message; return whether there is one in time. HandshakeProblem if keys misfit."""
+    """Return whether a message arrives in time. Raises HandshakeProblem if keys do not match."""
     poller = zmq.Poller()
     poller.register(dealer, zmq.POLLIN)
     poller.register(monitor, zmq.POLLIN)
@@ -187,16 +191,16 @@ def await_message(
             return True
         if monitor not in ready:
             return False
-        said = recv_monitor_message(monitor)
-        problem = watch.hear(int(said["event"]), int(said["value"]), time.monotonic())
+        event = recv_monitor_message(monitor)
+        problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
         if problem is not None:
             raise problem
 
 
-def ask_mechanism(peer: Address) -> str | None:
-    """Return the security mechanism in the ZMTP greeting of whoever is at an address: NULL, CURVE.
+def probe_mechanism(peer: Address) -> str | None:
+    """Return the security mechanism in the ZMTP greeting of the peer at an address: NULL, CURVE.
 
-    None where nobody answers so within 0.5 s. Only what every ZMTP peer sends first is asked for.
+    None without a greeting within 0.5 s. Every ZMTP peer sends it first, so no handshake is needed.
     """
     deadline_s = time.monotonic() + _PROBE_S
     with contextlib.suppress(OSError, ValueError, LookupTimeout), _dial(peer) as connection:
@@ -223,7 +227,7 @@ def _dial(peer: Address) -> socket.socket:
     return socket.create_connection((look_up(host, _PROBE_S), port), _PROBE_S)
 
 
-def _parse(endpoint: str) -> Address:
+def _parse_address(endpoint: str) -> Address:
     if endpoint.startswith("ipc://"):
         return endpoint.removeprefix("ipc://")
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -231,12 +235,12 @@ def _parse(endpoint: str) -> Address:
 
 
 def _peer_of(fd: int) -> Address | None:
-    """Return who is at the other end of a connection of libzmq's, as far as that is still open."""
+    """Return the peer's address of a libzmq connection, None where it is closed by now."""
     with contextlib.suppress(OSError):
         own = os.dup(fd)
         try:
             connection = socket.socket(fileno=own)
-        except OSError:  # the number is no connection's any more
+        except OSError:  # the number was reused for something else
             os.close(own)
             return None
         with connection:

@@ -1,15 +1,15 @@
-"""Key files: what says who a feeder or a client is (CURVE), read and checked.
+"""Key files (CURVE), which identify a feeder or a client: parsing, reading and checking.
 
     # a comment; blank lines are allowed too
     feeder-secret-key NAME KEY        a secret key file: this one line
     feeder-public-key NAME KEY        a public key file: as many of these lines as there are keys
 
 KEY is 40 characters of Z85 (ZeroMQ RFC 32), NAME 1 .. 64 letters, digits, dots, hyphens and
-underscores. The public key goes with the secret one and is computed from it where needed. Public
-key files can be put together with ``cat``.
+underscores. A public key is computed from the secret one where needed. Public key files can be
+joined with ``cat``.
 
 Invariant: ``parse_*`` either returns well-formed keys or raises ConfigError, whatever the bytes
-are, and no key, nor any part of one, is in an error or in the text of a SecretKey.
+are, and no part of a key is in an error or in a SecretKey's repr.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from feeder.errors import ConfigError
 from feeder.process.regular_file import open_regular_file
 
 KEY_FILE_BYTES_MAX: Final = 256 * 1024
-"""A thousand client keys take half of that."""
+"""A thousand client keys take half as much."""
 KEYS_MAX: Final = 1024
 PUBLIC_SUFFIX: Final = ".pub"
 KEY_CHARS: Final = 40
@@ -75,25 +75,25 @@ class SecretKey:
         return f"SecretKey({self.name!r}, …)"
 
     def public(self) -> PublicKey:
-        """Return the public key that goes with it."""
+        """Return its public key."""
         return PublicKey(self.name, zmq.curve_public(self.text.encode()).decode())
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """What a client needs over tcp: whom it expects there, and who it is."""
+    """A client's keys for tcp: the feeder's public key and its own secret key."""
 
     server: PublicKey
     own: SecretKey
 
 
 def is_key_name(name: str) -> bool:
-    """Tell whether a key can have this name."""
+    """Return whether a key can have this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def decode_z85(text: str) -> bytes | None:
-    """Return the 32 bytes of a key in Z85; None when it is none."""
+    """Return the 32 bytes of a key in Z85; None when it is not a key."""
     if len(text) != KEY_CHARS or any(character not in _Z85 for character in text):
         return None
     raw = bytearray()
@@ -110,7 +110,7 @@ def decode_z85(text: str) -> bytes | None:
 def format_secret_key(key: SecretKey) -> str:
     """Return the contents of a secret key file."""
     return (
-        "# Feeder: a secret key. Whoever reads it can pass for its owner: keep it to one account.\n"
+        "# Feeder: a secret key. Anyone with a copy can pose as its owner: keep it private.\n"
         f"{_SECRET} {key.name} {key.text}\n"
     )
 
@@ -133,7 +133,7 @@ def parse_secret_key(data: bytes, where: str) -> SecretKey:
 
 
 def parse_public_keys(data: bytes, where: str) -> tuple[PublicKey, ...]:
-    """Return the keys of a public key file, none named twice and none twice.
+    """Return the keys of a public key file, all names and keys distinct.
 
     ``where`` names the file in ConfigError.
     """
@@ -151,7 +151,7 @@ def parse_public_keys(data: bytes, where: str) -> tuple[PublicKey, ...]:
 
 
 def check_distinct(keys: Sequence[PublicKey], where: str) -> tuple[PublicKey, ...]:
-    """Return the keys as they are; ConfigError where two have one name, or one key two names."""
+    """Return the keys; ConfigError where two have the same name or two names the same key."""
     names: dict[str, str] = {}
     texts: dict[str, str] = {}
     for key in keys:
@@ -167,28 +167,28 @@ def check_distinct(keys: Sequence[PublicKey], where: str) -> tuple[PublicKey, ..
 
 
 def read_secret_key(path: Path) -> SecretKey:
-    """Return the secret key in a file that nobody but this process's user can read.
+    """Return the secret key in a file that only this process's user, or root, owns and can read.
 
-    Root's own is as good. ConfigError says what is wrong with it and what to do.
+    Raises ConfigError with what is wrong and what to do.
     """
     data, status, acl = _read(path)
     if status.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
-            f"the secret key {path} belongs to user {status.st_uid}, who could change it: "
+            f"the secret key {path} belongs to another user ({status.st_uid}): "
             f"chown {os.geteuid()} {path}"
         )
     if _is_open_to_others(status.st_mode, acl):
         raise ConfigError(
             f"the secret key {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
-            f"chmod 600 {path}, and make a new one if somebody may have read it"
+            f"chmod 600 {path}, and make a new one if others may have read it"
         )
     return parse_secret_key(data, str(path))
 
 
 def find_public_key_files(path: Path) -> list[Path]:
-    """Return the files NAME.pub of a folder, in order; or the path itself where it is none.
+    """Return the files NAME.pub of a folder, sorted; or the path itself if it is not a folder.
 
-    Raises OSError where there is nothing, or nothing that can be looked at.
+    Raises OSError where it does not exist or cannot be read.
     """
     if not stat.S_ISDIR(path.stat().st_mode):
         return [path]
@@ -198,7 +198,7 @@ def find_public_key_files(path: Path) -> list[Path]:
 def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
     """Return the keys of a public key file, or of all files NAME.pub in a folder.
 
-    ConfigError says what is wrong with it and what to do.
+    Raises ConfigError with what is wrong and what to do.
     """
     try:
         files = find_public_key_files(path)
@@ -215,9 +215,9 @@ def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
 def read_client_keys(
     server_key: str | os.PathLike[str] | None, client_key: str | os.PathLike[str] | None
 ) -> ClientKeys | None:
-    """Return a client's keys: the feeder's public key (file or Z85), its own secret key's file.
+    """Return a client's keys, given the feeder's public key (file or Z85) and a secret key file.
 
-    None where neither is given; ConfigError where only one is, or a file is not as it should be.
+    None where neither is given; ConfigError where only one is, or a file is invalid.
     """
     if server_key is None and client_key is None:
         return None
@@ -235,43 +235,48 @@ def _server_key(given: str | os.PathLike[str]) -> PublicKey:
         return PublicKey("feeder", given)
     keys = read_public_keys(path)
     if len(keys) != 1:
-        raise ConfigError(f"{path} holds {len(keys)} keys: server_key is the one of the feeder")
+        raise ConfigError(f"{path} holds {len(keys)} keys: server_key must be the feeder's alone")
     return keys[0]
 
 
 def _is_open_to_others(mode: int, acl: bytes) -> bool:
-    """Tell whether anybody but the owner, this process's user and root may use a file.
+    """Return whether others than the owner, this process's user and root may use a file.
 
-    Where there is an ACL, the mode's group bits are its mask. systemd gives credentials to a
-    service so (from 254, on Linux 6.3): root's, 0400, and an entry for its user, which is 0440.
+    Where there is an ACL, the mode's group bits are its mask. systemd passes credentials that way
+    (from 254, on Linux 6.3): root's file, 0400, with an entry for the service's user, which makes
+    the mode 0440.
     """
     if not mode & _OTHERS or not acl:
         return bool(mode & _OTHERS)
     entries = acl[_ACL_HEADER_BYTES:]
     if not entries or len(entries) % _ACL_ENTRY.size:
-        return True  # no ACL of Linux's
+        return True  # not an ACL as Linux writes it
     return any(
         permissions
         and tag not in (_ACL_OWNER, _ACL_MASK)
-        and (tag, who) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
-        for tag, permissions, who in _ACL_ENTRY.iter_unpack(entries)
+        and (tag, uid) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
+        for tag, permissions, uid in _ACL_ENTRY.iter_unpack(entries)
     )
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result, bytes]:
-    """Return a file's bytes, status and ACL (b"" where it has none), all of the same open file."""
+    """Return a file's bytes, status and ACL (b"" without one), all from one open descriptor."""
     try:
         with open_regular_file(path) as file:
             status = os.fstat(file.fileno())
             data = file.read(KEY_FILE_BYTES_MAX + 1)
             acl = b""
-            with contextlib.suppress(OSError):  # it has none, or the file system knows of none
+            with contextlib.suppress(OSError):  # no ACL, or none on this file system
                 acl = os.getxattr(file.fileno(), "system.posix_acl_access")
     except OSError as error:
         raise _unreadable(path, error) from None
     if len(data) > KEY_FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {KEY_FILE_BYTES_MAX} bytes: it is no key file")
+        raise _too_large(path)
     return data, status, acl
+
+
+def _too_large(where: str | Path) -> ConfigError:
+    return ConfigError(f"{where} is larger than {KEY_FILE_BYTES_MAX} bytes: it is not a key file")
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
@@ -281,13 +286,13 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 
 
 def _parse_lines(data: bytes, where: str) -> list[tuple[str, str, str]]:
-    """Return (kind, name, key) of each line that says something."""
+    """Return (kind, name, key) of each line that is not blank or a comment."""
     if len(data) > KEY_FILE_BYTES_MAX:
-        raise ConfigError(f"{where} is larger than {KEY_FILE_BYTES_MAX} bytes: it is no key file")
+        raise _too_large(where)
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
-        raise ConfigError(f"{where} is no key file: `feeder keygen` makes one") from None
+        raise ConfigError(f"{where} is not a key file: `feeder keygen` makes one") from None
     found: list[tuple[str, str, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
@@ -300,7 +305,7 @@ def _parse_lines(data: bytes, where: str) -> list[tuple[str, str, str]]:
             or decode_z85(words[2]) is None
         ):
             raise ConfigError(
-                f"{where}:{number} is not `{_PUBLIC} NAME KEY` nor `{_SECRET} NAME KEY`: "
+                f"{where}:{number} is neither `{_PUBLIC} NAME KEY` nor `{_SECRET} NAME KEY`: "
                 "`feeder keygen` makes such files"
             )
         found.append((words[0], words[1], words[2]))

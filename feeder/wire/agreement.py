@@ -1,7 +1,7 @@
-"""Whether two processes make the same bytes, by their self-tests; and what to say where not.
+"""Compares the self-tests of two processes, which show whether they make the same bytes.
 
-It needs none of the libraries that make bytes: supervisor, node process and client compare what
-others have computed (``feeder.sample.self_test``).
+It needs none of the libraries that make bytes: supervisor, node process and client only compare
+self-tests that were computed elsewhere (``feeder.sample.self_test``).
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from feeder.errors import DisagreementError
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """Who makes bytes, and with what."""
+class Producer:
+    """A process or node that makes batches, with its self-test and libraries."""
 
     name: str
     self_test: str
@@ -21,30 +21,30 @@ class Maker:
 
 
 class Agreement:
-    """Remembers who came first in a daemon: all that come later must make the same bytes."""
+    """Checks each later process of a daemon against the first: all must make the same bytes."""
 
     def __init__(self) -> None:
-        self._first: Maker | None = None
+        self._first: Producer | None = None
 
     @property
     def self_test(self) -> str:
-        """The self-test of all; empty before there is one."""
+        """The self-test that all share; empty before the first."""
         return "" if self._first is None else self._first.self_test
 
-    def check(self, maker: Maker) -> None:
-        """Raise DisagreementError, which names both, where ``maker`` differs from the first."""
-        self._first = self._first or maker
-        disagreement = find_disagreement(self._first, maker)
+    def check(self, producer: Producer) -> None:
+        """Raise DisagreementError, naming both, where ``producer`` differs from the first."""
+        self._first = self._first or producer
+        disagreement = find_disagreement(self._first, producer)
         if disagreement is not None:
             raise DisagreementError(
-                f"{disagreement}; were libraries installed meanwhile? Start the daemon again"
+                f"{disagreement}; if libraries were installed meanwhile, restart the daemon"
             )
 
 
-def find_disagreement(one: Maker, other: Maker) -> str | None:
-    """Return in one line that two would make different batches, or None where they agree.
+def find_disagreement(one: Producer, other: Producer) -> str | None:
+    """Return None where two agree, else one line on how they differ.
 
-    The line names both, their self-tests, and the libraries that have different versions.
+    The line names both, their self-tests, and the libraries with different versions.
     """
     if one.self_test == other.self_test:
         return None
@@ -59,8 +59,7 @@ def find_disagreement(one: Maker, other: Maker) -> str | None:
     )
 
 
-def _describe(maker: Maker, names: list[str]) -> str:
-    versions = [f"{name} {maker.libraries.get(name, 'missing')}" for name in names]
-    return (
-        f"self-test {maker.self_test} with {', '.join(versions) or 'libraries of equal versions'}"
-    )
+def _describe(producer: Producer, names: list[str]) -> str:
+    versions = [f"{name} {producer.libraries.get(name, 'missing')}" for name in names]
+    libraries = ", ".join(versions) or "libraries of equal versions"
+    return f"self-test {producer.self_test} with {libraries}"

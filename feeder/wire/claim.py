@@ -1,15 +1,16 @@
-"""How a client of this machine asks for its session's slots: over a unix socket beside the ipc one.
+"""How a local client claims its session's slots, over a unix socket beside the ipc endpoint's.
 
     client                                  node process, listening at PATH.slots
       claim: prefix, session  ───────────►
-                              ◄───────────  answer: prefix, no text; the descriptor comes with it
-                              ◄───────────  answer: prefix, why not
-      farewell                ───────────►  the client reads the slots no more
+                              ◄───────────  answer: prefix, no text; carries the descriptor
+                              ◄───────────  answer: prefix, reason of the refusal
+      farewell                ───────────►  the client no longer reads the slots
       (connection ends)       ───────────►  the same; without a farewell, the client has died
 
-ZeroMQ cannot pass descriptors, so this takes a socket of its own; whoever may connect to one of the
-two files may connect to the other. Each line is a packet (SOCK_SEQPACKET); the prefix is that of
-``messages``, version included. The session's number is random and known to its client only.
+ZeroMQ cannot pass descriptors, so claims use a socket of their own. A process that may connect to
+one of the two files may connect to the other. Each message is one packet (SOCK_SEQPACKET); the
+prefix is that of ``messages``, version included. The session's number is random and known to its
+client only.
 
 Invariant: ``decode_*`` returns what is stated or raises ProtocolError, whatever the bytes are.
 """
@@ -21,7 +22,7 @@ from feeder.errors import ProtocolError
 from feeder.wire.messages import MAGIC, PROTOCOL_VERSION, VersionMismatch
 
 CLAIM_SUFFIX: Final = ".slots"
-"""What the door's path has after that of the ipc endpoint."""
+"""The claim listener's path is the ipc endpoint's with this suffix."""
 
 CLAIM_BYTES: Final = 12
 FAREWELL: Final = b"."
@@ -32,7 +33,7 @@ _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
 
 
 def claim_path(endpoint: str) -> str | None:
-    """Return where the slots of the node process at an endpoint are claimed; None if nowhere."""
+    """Return the path of the claim listener of an ipc endpoint; None for any other endpoint."""
     if not endpoint.startswith("ipc://"):
         return None
     return endpoint.removeprefix("ipc://") + CLAIM_SUFFIX
@@ -44,16 +45,16 @@ def encode_claim(session: int) -> bytes:
 
 
 def decode_claim(packet: bytes) -> int:
-    """Return the session whose slots are claimed; ProtocolError when the packet is no claim."""
+    """Return the session whose slots are claimed; ProtocolError if the packet is not a claim."""
     _check_prefix(packet)
     if len(packet) != CLAIM_BYTES:
-        raise ProtocolError(f"a claim of {len(packet)} bytes, not of {CLAIM_BYTES}")
+        raise ProtocolError(f"the claim has {len(packet)} bytes instead of {CLAIM_BYTES}")
     session: int = _CLAIM.unpack(packet)[2]
     return session
 
 
 def encode_answer(refusal: str = "") -> bytes:
-    """Return the answer to a claim: granted, or the reason why not."""
+    """Return the answer to a claim: granted, or the reason of the refusal."""
     return (_PREFIX + refusal.encode())[:ANSWER_BYTES_MAX]
 
 
@@ -65,6 +66,6 @@ def decode_answer(packet: bytes) -> str:
 
 def _check_prefix(packet: bytes) -> None:
     if len(packet) < len(_PREFIX) or not packet.startswith(MAGIC):
-        raise ProtocolError("what came to the slots' socket is no message of feeder")
+        raise ProtocolError("a packet on the claim socket is not a feeder message")
     if not packet.startswith(_PREFIX):
         raise VersionMismatch(packet[len(MAGIC)])

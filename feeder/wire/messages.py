@@ -1,4 +1,4 @@
-"""The wire protocol: what client and node say to each other, as bytes and as checked values.
+"""The wire protocol: the messages between client and node, as bytes and as checked values.
 
     frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
@@ -7,8 +7,8 @@
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
     label -100 and sample id -1.
-    A client that maps the session's slots (``claim``) is sent one Lent for each batch instead,
-    and no frame of it: it reads the slot until it releases the batch.
+    A client that maps the session's slots (``claim``) gets one Lent for each batch instead, without
+    frames: it reads the slot until it releases the batch.
 
     client                                          node
       Hello              ──────────────────────────►
@@ -24,7 +24,7 @@
 
 A client may have at most ``window`` batches wanted and not yet released.
 
-Invariant: a decoded message is within every bound stated here; whatever the bytes are, ``decode_*``
+Invariant: a decoded message is within every bound stated here. Whatever the bytes are, ``decode_*``
 either returns such a message or raises ``ProtocolError``, in time and memory linear in the frame.
 """
 
@@ -56,7 +56,7 @@ _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
 _MAX_REASON_CHARACTERS: Final = 200
 _NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"  # names end up in logs and on terminals
 
-# MessagePack holds no integer above 2**64 - 1 and msgspec no bound above 2**63 - 1: u64 needs none.
+# MessagePack integers end at 2**64 - 1, so U64 needs no upper bound (msgspec's end at 2**63 - 1).
 U64 = Annotated[int, Meta(ge=0)]
 Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 Index = Annotated[int, Meta(ge=0, lt=2**48)]
@@ -89,20 +89,20 @@ RefusedCode = Literal[
 ]
 
 
-class VersionMismatch(ProtocolError):  # noqa: N818 -- a name that says what happened
+class VersionMismatch(ProtocolError):  # noqa: N818 -- names what happened
     """Raised when a frame is of another protocol version, which ``their_version`` holds."""
 
     def __init__(self, their_version: int) -> None:
-        """Take the version byte of the frame."""
+        """``their_version`` is the frame's version byte."""
         self.their_version = their_version
         super().__init__(
-            f"the peer speaks protocol version {their_version}, this feeder {PROTOCOL_VERSION}: "
+            f"the peer uses protocol version {their_version}, this feeder {PROTOCOL_VERSION}: "
             "install the same feeder version on both sides"
         )
 
 
-class BadRecipe(ProtocolError):  # noqa: N818 -- a name that says what happened
-    """Raised when a Hello's recipe has a field out of its range; the message says which."""
+class BadRecipe(ProtocolError):  # noqa: N818 -- names what happened
+    """Raised when a Hello's recipe has a field out of its range, which the message names."""
 
 
 class _Message(
@@ -117,7 +117,7 @@ class _Message(
 
 
 class Hello(_Message, frozen=True, kw_only=True):
-    """Asks for a session on a dataset with a recipe; ``client`` is a name for people."""
+    """Requests a session on a dataset with a recipe; ``client`` is a name for logs."""
 
     dataset: Name
     recipe: Recipe
@@ -127,10 +127,10 @@ class Hello(_Message, frozen=True, kw_only=True):
 
 
 class Request(_Message, frozen=True, kw_only=True):
-    """Gives the batches ``release`` back and asks for the batches ``want``, in this order.
+    """Releases the batches ``release``, then requests the batches ``want``.
 
-    ``number`` is the client's own and comes back in Lent: a batch may be given up while word of it
-    is on its way, and asked for again.
+    ``number`` is chosen by the client and repeated in Lent: a client may give up a batch while its
+    Lent is in flight, and request the batch again.
     """
 
     session: U64
@@ -152,17 +152,17 @@ class Bye(_Message, frozen=True, kw_only=True):
 
 
 class StatsRequest(_Message, frozen=True, kw_only=True):
-    """Asks for the node's counters; needs no session."""
+    """Requests the node's counters; needs no session."""
 
 
 class Welcome(_Message, frozen=True, kw_only=True):
-    """Grants a session: what the dataset is, how far the client may run ahead, and who serves it.
+    """Grants a session: describes the dataset, the client's window and the node process.
 
-    ``node`` is one node process's alone and outlives its restarts: clients rank node processes by
-    it. ``incarnation`` is drawn when the process starts: two endpoints that give the same one lead
-    to the same process, and one that gives another than before was restarted. ``siblings`` are the
-    endpoints of all node processes of the daemon, by ``number``, as bound. Feeders whose
-    ``self_test`` differs would make different bytes of the same batch.
+    ``node`` is unique to a node process and survives its restarts: clients rank node processes by
+    it. ``incarnation`` is drawn when the process starts: endpoints with the same one lead to the
+    same process, and a changed one means a restart. ``siblings`` are the endpoints of all node
+    processes of the daemon, by ``number``, as bound. Feeders with different ``self_test``s would
+    make different bytes of the same batch.
     """
 
     session: U64
@@ -186,7 +186,7 @@ class Welcome(_Message, frozen=True, kw_only=True):
 
 
 class Refused(_Message, frozen=True, kw_only=True):
-    """Says why the node does not do what was asked; ``session`` is None before there is one."""
+    """Refuses a request, with the reason; ``session`` is None before there is one."""
 
     code: RefusedCode
     message: Text
@@ -194,7 +194,7 @@ class Refused(_Message, frozen=True, kw_only=True):
 
 
 class Chunk(_Message, frozen=True, kw_only=True):
-    """Announces rows first .. first + images - 1 of a batch, of whose rows ``valid`` are real."""
+    """Announces rows first .. first + images - 1 of a batch that has ``valid`` real rows."""
 
     session: U64
     epoch: Epoch
@@ -205,7 +205,7 @@ class Chunk(_Message, frozen=True, kw_only=True):
 
 
 class Lent(_Message, frozen=True, kw_only=True):
-    """Hands over a batch whole and in place: it is in ``slot`` until the client releases it."""
+    """Lends a whole batch in place: it stays in ``slot`` until the client releases it."""
 
     session: U64
     request: Count
@@ -216,7 +216,7 @@ class Lent(_Message, frozen=True, kw_only=True):
 
 
 class Failed(_Message, frozen=True, kw_only=True):
-    """Says that a batch cannot be made, and why."""
+    """Reports that a batch cannot be made, and why."""
 
     session: U64
     epoch: Epoch
@@ -232,7 +232,7 @@ class Pong(_Message, frozen=True, kw_only=True):
 
 
 class Draining(_Message, frozen=True, kw_only=True):
-    """Says that the node is stopping: what was requested still comes, nothing after it."""
+    """Announces that the node is stopping: it still sends what was requested, and no more."""
 
     session: U64
 
@@ -257,10 +257,10 @@ _NODE_DECODER: Final[msgspec.msgpack.Decoder[NodeMessage]] = msgspec.msgpack.Dec
 
 
 def encode(message: ClientMessage | NodeMessage) -> bytes:
-    """Return the message's frame; ProtocolError when the receiver would have to refuse it.
+    """Return the message's frame; ProtocolError when the receiver would refuse it.
 
-    Checking here costs a few microseconds and names the fault where it was made, not at the peer,
-    which drops what does not parse without an answer.
+    The check costs a few microseconds and reports the fault at its source: the peer silently drops
+    what does not parse.
     """
     try:
         frame = _PREFIX + _ENCODER.encode(message)
@@ -305,6 +305,6 @@ def _decode(
     except ConfigError as error:
         raise BadRecipe(str(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # The text may quote the peer: one line, no control characters, and not the whole frame.
+        # The text may quote the peer: keep it to one short line without control characters.
         reason = str(error).encode("unicode_escape").decode()
         raise ProtocolError(f"malformed message: {reason[:_MAX_REASON_CHARACTERS]}") from error

@@ -1,10 +1,10 @@
-"""Where things lie in a slot: pure arithmetic, the same for node process, worker and local client.
+"""The layout of a slot: pure arithmetic, shared by node process, worker and local client.
 
     slot:  [pixels (batch, image)][labels int64 (batch,)][sample ids int64 (batch,)][padding]
 
-An image is S × S pixels as the recipe's packing lays them, int8 (S, S, 3) by default.
+An image is S × S pixels in the recipe's packing, int8 (S, S, 3) by default.
 
-Slots follow one another in a session's memory. A slot starts on a page, so that it can be mapped or
+Slots follow one another in a session's memory. Each starts on a page, so that it can be mapped or
 registered with a device alone. Invariant: no two slots and no two parts of a slot overlap.
 """
 
@@ -54,7 +54,7 @@ class SlotLayout:
 
     @property
     def pixel_layout(self) -> PixelLayout:
-        """How the pixels of an image lie."""
+        """The layout of an image's pixels."""
         return pixel_layout_of(self.packing)
 
     @property
@@ -76,8 +76,8 @@ class SlotLayout:
     def chunk(self, memory: NDArray[np.uint8], slot: int, first: int, count: int) -> ChunkArrays:
         """Return views of rows first .. first + count - 1 of a slot.
 
-        ``memory`` is the whole session's memory, uint8 (total_bytes,). IndexError for rows or slots
-        that do not exist.
+        ``memory`` is the session's memory, uint8 (total_bytes,). Raises IndexError for rows or
+        slots that do not exist.
         """
         if not (0 <= slot < self.slots and first >= 0 and 0 < count <= self.batch_size - first):
             raise IndexError(

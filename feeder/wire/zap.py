@@ -1,10 +1,10 @@
-"""ZAP (ZeroMQ RFC 27): libzmq's question whether a client may come in, and our answer. Pure.
+"""ZAP (ZeroMQ RFC 27): libzmq's request to authenticate a client, and Feeder's answer. Pure.
 
     request  [routing id …, ""] "1.0", request id, domain, address, identity, "CURVE", public key
     answer   [routing id …, ""] "1.0", request id, status, text, user id, metadata
 
-Invariant: ``parse_request`` returns a question that can be answered or raises ProtocolError,
-whatever the frames are; nobody is let in by a question that does not parse.
+Invariant: ``parse_request`` returns a request that can be answered or raises ProtocolError,
+whatever the frames are; a request that does not parse admits no client.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from typing import Final, Literal
 from feeder.errors import ProtocolError
 
 DOMAIN: Final = "feeder"
-WELCOME: Final = 200
+ACCEPTED: Final = 200
 UNKNOWN_KEY: Final = 400
 NO_LIST: Final = 500
-"""The list of keys cannot be read: nobody is let in until it can."""
+"""The list of keys cannot be read: no client is admitted until it can."""
 
 Status = Literal[200, 400, 500]
 
@@ -32,17 +32,17 @@ _ADDRESS_CHARS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ZapRequest:
-    """A client that wants to come in; it has proven that it has the key's secret half."""
+    """A client to authenticate; it has proven that it holds the key's secret half."""
 
     envelope: tuple[bytes, ...]
-    """To go before the answer: who asks within libzmq."""
+    """Routing frames of libzmq's, which the answer repeats."""
     number: bytes
     address: str
     public_key: bytes
 
 
 def parse_request(frames: Sequence[bytes]) -> ZapRequest:
-    """Return what the frames ask; ProtocolError where that is nothing that we answer."""
+    """Return the request in ``frames``; ProtocolError for one that Feeder does not answer."""
     if b"" not in frames[: _ENVELOPE_MAX + 1]:
         raise ProtocolError("a ZAP request without an envelope")
     start = list(frames).index(b"") + 1
@@ -64,7 +64,7 @@ def parse_request(frames: Sequence[bytes]) -> ZapRequest:
 
 
 def format_answer(request: ZapRequest, status: Status, name: str = "") -> list[bytes]:
-    """Return the frames of an answer; ``name`` is who has come in."""
-    text = {WELCOME: b"OK", UNKNOWN_KEY: b"unknown key", NO_LIST: b"no list"}[status]
+    """Return the frames of an answer; ``name`` is the admitted client's."""
+    text = {ACCEPTED: b"OK", UNKNOWN_KEY: b"unknown key", NO_LIST: b"no list"}[status]
     head = [*request.envelope, _VERSION, request.number]
     return [*head, str(status).encode(), text, name.encode(), b""]

@@ -8,7 +8,7 @@ import pytest
 
 from feeder.errors import DisagreementError
 from feeder.sample.self_test import compute_self_test
-from feeder.wire.agreement import Agreement, Maker, find_disagreement
+from feeder.wire.agreement import Agreement, Producer, find_disagreement
 from tests.support.daemon import DEADLINE_S, Daemon, pack_small, run_status
 from tests.support.machine_tree import node, write_tree
 
@@ -37,13 +37,13 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_equal_hashes_agree_whatever_the_versions() -> None:
-    one = Maker("worker 1", "a" * 32, {"numpy": "2.3"})
-    assert find_disagreement(one, Maker("worker 2", "a" * 32, {"numpy": "2.4"})) is None
+    one = Producer("worker 1", "a" * 32, {"numpy": "2.3"})
+    assert find_disagreement(one, Producer("worker 2", "a" * 32, {"numpy": "2.4"})) is None
 
 
 def test_a_disagreement_names_both_and_the_libraries_that_differ() -> None:
-    one = Maker("gpu1", "a" * 32, {"numpy": "2.3", "pillow": "11.2", "old": "1"})
-    other = Maker("gpu2", "b" * 32, {"numpy": "2.4", "pillow": "11.2"})
+    one = Producer("gpu1", "a" * 32, {"numpy": "2.3", "pillow": "11.2", "old": "1"})
+    other = Producer("gpu2", "b" * 32, {"numpy": "2.4", "pillow": "11.2"})
     assert find_disagreement(one, other) == (
         "gpu1 and gpu2 would make different batches of the same dataset: "
         f"self-test {'a' * 32} with numpy 2.3, old 1, "
@@ -55,10 +55,10 @@ def test_every_maker_is_compared_with_the_first() -> None:
     agreement = Agreement()
     assert agreement.self_test == ""
     for name in ("worker 1", "worker 2"):
-        agreement.check(Maker(name, "a" * 32, {}))
+        agreement.check(Producer(name, "a" * 32, {}))
     assert agreement.self_test == "a" * 32
-    with pytest.raises(DisagreementError, match=r"worker 1 and worker 3 .* Start the daemon again"):
-        agreement.check(Maker("worker 3", "b" * 32, {}))
+    with pytest.raises(DisagreementError, match=r"worker 1 and worker 3 .* restart the daemon"):
+        agreement.check(Producer("worker 3", "b" * 32, {}))
     assert agreement.self_test == "a" * 32
 
 

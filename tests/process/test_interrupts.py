@@ -24,7 +24,7 @@ def fork_and_interrupt(event, arguments):
         return
     if not imports and arguments[0] != "feeder.process.standard_streams":  # nothing of ours ran yet
         return
-    if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "leave" and imports:
+    if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "exit_at_once" and imports:
         return  # the command has begun its work, and handles its signals by itself
     if _signal.SIGINT in _signal.pthread_sigmask(_signal.SIG_BLOCK, []):
         return  # it would come later

@@ -20,7 +20,7 @@ from feeder.client import blocking, stats
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.security.handshake import Address, HandshakeProblem, ask_mechanism, dial
+from feeder.security.handshake import Address, HandshakeProblem, dial, probe_mechanism
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import ClientMessage, Welcome, encode
 from tests.support.daemon import (
@@ -128,7 +128,7 @@ def test_the_loader_takes_key_files_or_text(place: Place) -> None:
 def hear_mechanism(peer: Address) -> str | None:
     """Ask for the mechanism until there is an answer: half a second is short on a busy machine."""
     heard: list[str | None] = []
-    wait_until(lambda: heard.append(ask_mechanism(peer)) or heard[-1], "it says its mechanism")
+    wait_until(lambda: heard.append(probe_mechanism(peer)) or heard[-1], "it says its mechanism")
     return heard[-1]
 
 
@@ -148,7 +148,7 @@ def misfits(place: Place, plain: Daemon) -> dict[str, tuple[str, KeyPair | None,
     return {
         "does not know the key of 'stranger'": (place.tcp, place.server, place.stranger),
         "has another key than server_key": (place.tcp, place.stranger, place.friend),
-        "takes clients with keys only": (place.tcp, None, None),
+        "accepts only clients with keys": (place.tcp, None, None),
         "has no keys": (plain.endpoint, place.server, place.friend),
     }
 
@@ -158,7 +158,7 @@ def misfits(place: Place, plain: Daemon) -> dict[str, tuple[str, KeyPair | None,
     [
         "does not know the key of 'stranger'",
         "has another key than server_key",
-        "takes clients with keys only",
+        "accepts only clients with keys",
         "has no keys",
     ],
 )

@@ -11,8 +11,8 @@ def test_a_descriptors_number_that_is_no_connections_any_more_costs_no_descripto
     watch = HandshakeWatch("tcp://127.0.0.1:5555", None)
     ours, other = os.pipe()
     before = os.listdir("/proc/self/fd")
-    assert watch.hear(zmq.EVENT_CONNECTED, ours, 0.0) is None
-    assert watch.hear(zmq.EVENT_CONNECTED, 1 << 20, 0.0) is None
+    assert watch.on_event(zmq.EVENT_CONNECTED, ours, 0.0) is None
+    assert watch.on_event(zmq.EVENT_CONNECTED, 1 << 20, 0.0) is None
     assert os.listdir("/proc/self/fd") == before
     os.close(ours)
     os.close(other)

@@ -95,9 +95,9 @@ def test_keys_survive_their_files() -> None:
         (lambda line: line + line, "the name n has two keys"),
         (lambda line: line + line.replace(" n ", " m "), "n and m have the same key"),
         (lambda line: line.replace("public", "secret"), "the secret key of n, where public"),
-        (lambda line: line.replace(" n ", " "), "f:1 is not"),
-        (lambda line: line.replace(" n ", " ../n "), "f:1 is not"),
-        (lambda line: "\n# x\n" + line[:-3], "f:3 is not"),
+        (lambda line: line.replace(" n ", " "), "f:1 is neither"),
+        (lambda line: line.replace(" n ", " ../n "), "f:1 is neither"),
+        (lambda line: "\n# x\n" + line[:-3], "f:3 is neither"),
         (lambda line: line + "#" * KEY_FILE_BYTES_MAX, "larger than"),
         (
             lambda line: "".join(line.replace(" n ", f" n{i} ") for i in range(KEYS_MAX + 1)),
@@ -133,7 +133,7 @@ def test_a_secret_key_of_ones_own_is_read(tmp_path: Path, mode: int) -> None:
 def test_a_secret_key_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = write_secret(tmp_path / "k", make_key())
     os.chown(path, OTHER, -1)
-    with pytest.raises(ConfigError, match=rf"belongs to user {OTHER}.*chown"):
+    with pytest.raises(ConfigError, match=rf"belongs to another user .{OTHER}.*chown"):
         read_secret_key(path)
 
 

@@ -2,7 +2,7 @@
 
 from feeder.client.core.answer_checks import check_welcome
 from feeder.errors import DatasetError, FeederError, ProtocolError
-from feeder.wire.agreement import Maker, find_disagreement
+from feeder.wire.agreement import Producer, find_disagreement
 from feeder.wire.messages import Hello, Welcome
 
 
@@ -22,7 +22,7 @@ def find_incompatibility(
         return None
     if welcome.fingerprint != first.fingerprint:
         return DatasetError(_explain_dataset(hello.dataset, first, welcome, is_back))
-    disagreement = find_disagreement(_name_maker(first), _name_maker(welcome))
+    disagreement = find_disagreement(_producer(first), _producer(welcome))
     if disagreement is not None:
         return ProtocolError(f"{disagreement}; install the same ones on both")
     return None
@@ -41,5 +41,5 @@ def _explain_dataset(dataset: str, first: Welcome, welcome: Welcome, is_back: bo
     )
 
 
-def _name_maker(welcome: Welcome) -> Maker:
-    return Maker(welcome.node, welcome.self_test, welcome.libraries)
+def _producer(welcome: Welcome) -> Producer:
+    return Producer(welcome.node, welcome.self_test, welcome.libraries)
