@@ -1,4 +1,4 @@
-"""The files of a dataset, and every damage found.
+"""The files of a dataset; every damage is detected.
 
 May import: the product, bench, tests.
 """

@@ -1,4 +1,4 @@
-"""The bytes of shards: encoding, decoding, and every damage found."""
+"""The bytes of shards: encoding, decoding, and detection of every damage."""
 
 import struct
 from pathlib import Path
@@ -47,7 +47,7 @@ def _sealed(fields: bytes) -> bytes:
     return fields + struct.pack("<Q", checksum(fields))
 
 
-def test_sizes_and_offsets_are_those_of_the_readme() -> None:
+def test_sizes_and_offsets_match_the_readme() -> None:
     assert RECORD.itemsize == RECORD_BYTES == HEADER_BYTES == 64
     offsets = {name: RECORD.fields[name][1] for name in RECORD.names or ()} if RECORD.fields else {}
     assert offsets["offset"] == 0
@@ -91,14 +91,14 @@ def test_any_flipped_bit_of_a_header_is_found(bit: int) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_arbitrary_bytes_are_no_header(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_header(data: bytes) -> None:
     with pytest.raises(DatasetError):
         decode_header(data, "x")
 
 
 @given(st.binary(min_size=46, max_size=46))
 def test_arbitrary_sealed_headers_decode_consistently_or_raise(fields: bytes) -> None:
-    """A right checksum does not make nonsense acceptable."""
+    """Inconsistent fields are refused even with the right checksum."""
     data = _sealed(MAGIC + struct.pack("<H", 1) + fields)
     try:
         header = decode_header(data, "x")
@@ -123,17 +123,17 @@ def test_impossible_offsets_are_refused(changes: dict[str, int]) -> None:
 
 
 @given(st.binary(max_size=50))
-def test_names_of_any_bytes_survive(stored: bytes) -> None:
+def test_names_of_any_bytes_survive_a_round_trip(stored: bytes) -> None:
     assert encode_name(decode_name(stored)) == stored
 
 
 def test_oddities_have_the_names_that_the_manifest_counts() -> None:
     assert (Oddity.PROGRESSIVE | Oddity.WRONG_SUFFIX).kinds() == ["progressive", "wrong-suffix"]
     assert Oddity(0).kinds() == []
-    assert Oddity(1 << 15).kinds() == []  # of a later feeder
+    assert Oddity(1 << 15).kinds() == []  # a flag of a later version
 
 
-def test_readme_says_what_the_record_is() -> None:
+def test_readme_lists_the_fields_of_the_record() -> None:
     readme = Path(shard_format.__file__).parents[1].joinpath("README.md").read_text()
     table = readme.split("**Record**")[1].split("**Names**")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")][1:]
@@ -144,7 +144,7 @@ def test_readme_says_what_the_record_is() -> None:
         assert f"`{oddity.kinds()[0]}`" in table
 
 
-def test_names_that_would_break_a_line_are_escaped_in_messages() -> None:
+def test_names_with_control_characters_are_escaped_in_messages() -> None:
     assert printable("a/ü b.jpg") == "a/ü b.jpg"
     assert printable("a\nb\x1b[2J\udcff") == "a\\nb\\x1b[2J\\udcff"
 

@@ -1,4 +1,4 @@
-"""The manifest: canonical, sealed, and no damage goes unnoticed."""
+"""The manifest: canonical, sealed, and every damage is detected."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_round_trip_keeps_everything_even_undecodable_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, "two\nlines", "\x9b31m", "\u2028"])
-def test_what_a_manifest_says_is_quoted_harmlessly_and_in_short(text: str) -> None:
+def test_manifests_text_is_escaped_and_shortened_in_errors(text: str) -> None:
     fields = msgspec.to_builtins(make_manifest())
     for strange in ({**fields, text: 1}, {**fields, "format": text}):
         with pytest.raises(DatasetError, match="damaged") as caught:
@@ -98,7 +98,7 @@ def test_missing_and_additional_bytes_are_found() -> None:
             decode_manifest(damaged, "m")
 
 
-def test_newer_version_says_which_is_read_and_to_upgrade() -> None:
+def test_newer_version_names_both_versions_and_the_upgrade() -> None:
     fields = json.loads(make_manifest().encode())
     fields["version"] = 2
     fields["unknown"] = "of later feeders"
@@ -107,7 +107,7 @@ def test_newer_version_says_which_is_read_and_to_upgrade() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"samples": 8}, "which is not its share"),
         ({"samples": 0, "shards": ()}, "counts no samples"),
@@ -126,8 +126,8 @@ def test_newer_version_says_which_is_read_and_to_upgrade() -> None:
         ),
     ],
 )
-def test_sealed_contradictions_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DatasetError, match=said):
+def test_sealed_contradictions_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
         decode_manifest(make_manifest(**changes).encode(), "m")
 
 
@@ -164,7 +164,7 @@ def test_arbitrary_values_in_fields_raise_dataset_errors_only(
         assert data == make_manifest().encode()
 
 
-def test_what_stands_at_the_path_is_told(tmp_path: Path) -> None:
+def test_error_names_what_is_at_the_path(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no dataset at .*: there is no such folder"):
         load_manifest(tmp_path / "nothing")
     file = tmp_path / "file"

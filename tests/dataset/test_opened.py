@@ -1,4 +1,4 @@
-"""Open datasets: samples by id, checked, in little memory, with errors that name the sample."""
+"""Open datasets: verified samples by id, little memory, errors that name the sample."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ _IMAGES = 23  # prime: shards are uneven
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A source and the dataset of it."""
+    """A source and its packed dataset."""
     root = tmp_path_factory.mktemp("dataset")
     source = make_source(root / "source", _IMAGES)
     with pytest.MonkeyPatch.context() as patch:
@@ -59,14 +59,16 @@ def _name(dataset: Dataset, sample: int) -> str:
     return dataset.describe(sample).split("(")[1].split(")")[0]
 
 
-def test_every_sample_is_its_source_file(packed: tuple[Path, Path], dataset: Dataset) -> None:
+def test_every_sample_decodes_to_its_source_file(
+    packed: tuple[Path, Path], dataset: Dataset
+) -> None:
     source, _ = packed
     records = dataset.read_records(_all_ids(dataset))
     scratch = np.empty(int(records["blob_bytes"].max()), np.uint8)
     names = set()
-    places = dataset.find_blobs(_all_ids(dataset), records)
-    for sample, (record, place) in enumerate(zip(records, places, strict=True)):
-        blob = dataset.read_blob(place, scratch)
+    locations = dataset.find_blobs(_all_ids(dataset), records)
+    for sample, (record, location) in enumerate(zip(records, locations, strict=True)):
+        blob = dataset.read_blob(location, scratch)
         assert len(blob) == record["blob_bytes"]
         name = _name(dataset, sample)
         names.add(name)
@@ -88,7 +90,7 @@ def test_records_come_in_the_order_of_the_ids(dataset: Dataset) -> None:
     assert len(dataset.read_records(ids[:0])) == 0
 
 
-def test_single_ids_lie_where_the_layout_says(dataset: Dataset) -> None:
+def test_single_ids_are_located_as_by_the_layout(dataset: Dataset) -> None:
     shards, rows = dataset.layout.locate(_all_ids(dataset))
     for sample, where in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
         assert dataset._locate(sample) == where
@@ -121,13 +123,13 @@ def test_damaged_blob_names_the_sample_whenever_it_is_read(damaged: Path) -> Non
         content = bytearray(intact)
         content[int(records[6]["offset"]) + int(records[6]["blob_bytes"]) - 9] ^= 1
         scratch = np.empty(1 << 20, np.uint8)
-        places = dataset.find_blobs(_all_ids(dataset), records)
-        for _ in range(2):  # that it was intact once says nothing
-            dataset.read_blob(places[6], scratch)
+        locations = dataset.find_blobs(_all_ids(dataset), records)
+        for _ in range(2):  # also after it was read intact
+            dataset.read_blob(locations[6], scratch)
             path.write_bytes(content)
             with pytest.raises(DatasetError, match=rf"sample 6 \({name}\) in .*feeder verify"):
-                dataset.read_blob(places[6], scratch)
-            dataset.read_blob(places[5], scratch)
+                dataset.read_blob(locations[6], scratch)
+            dataset.read_blob(locations[5], scratch)
             path.write_bytes(intact)
 
 
@@ -172,8 +174,8 @@ def test_name_that_changes_after_its_shard_was_opened_is_not_shown(damaged: Path
         assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 
-def test_shard_that_is_opened_again_is_still_proven(damaged: Path) -> None:
-    """It was closed to keep descriptors few; its index is not read through a second time."""
+def test_reopened_shard_is_still_verified(damaged: Path) -> None:
+    """The shard was closed to limit descriptors; its index is not read a second time."""
     with Dataset.open(damaged, open_shards=1) as dataset:
         records = dataset.read_records(_all_ids(dataset))
         path = damaged / shard_name(0)
@@ -189,7 +191,7 @@ def test_shard_that_is_opened_again_is_still_proven(damaged: Path) -> None:
         assert np.array_equal(dataset.read_records(np.array([5, 6])), records[[5, 6]])
 
 
-def test_shard_is_closed_when_memory_runs_out_while_it_is_proven(
+def test_shard_is_closed_if_memory_runs_out_during_verification(
     packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_out(*_: object) -> None:
@@ -206,7 +208,7 @@ def test_shard_is_closed_when_memory_runs_out_while_it_is_proven(
         assert len(dataset.read_records(np.array([0]))) == 1
 
 
-def test_sample_is_described_also_where_its_shard_cannot_be_opened_again(
+def test_describe_works_if_the_shard_cannot_be_reopened(
     packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> int:
@@ -218,10 +220,10 @@ def test_sample_is_described_also_where_its_shard_cannot_be_opened_again(
         assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 
-def test_index_of_many_blocks_is_read_as_it_was_written(
+def test_index_of_many_blocks_reads_back_as_written(
     packed: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """More records and names than fit in one block, names across the edges of blocks."""
+    """More records and names than fit in one block, with names across block boundaries."""
     tiled = tile_jpeg((packed[0] / "class0" / "image000.jpg").read_bytes(), 32)
     names = [f"class/{'x' * (number % 90)}{number}" for number in range(211)]
     with ShardWriter(tmp_path / shard_name(0), shard=0) as writer:
@@ -236,8 +238,8 @@ def test_index_of_many_blocks_is_read_as_it_was_written(
     )
     shard = ProvenShard(tmp_path, entry, 0)
     assert len(shard.block_hashes) > 10
-    records, _, is_proven = shard.read_index()
-    assert is_proven
+    records, _, is_intact = shard.read_index()
+    assert is_intact
     copied = np.empty(1, RECORD)
     for row, name in enumerate(names):
         assert shard.copy_record(row, copied.view(np.uint8).data)
@@ -246,7 +248,7 @@ def test_index_of_many_blocks_is_read_as_it_was_written(
     shard.close()
 
 
-def test_dataset_with_another_fingerprint_than_wanted_is_refused(packed: tuple[Path, Path]) -> None:
+def test_dataset_with_another_fingerprint_is_refused(packed: tuple[Path, Path]) -> None:
     with Dataset.open(packed[1]) as dataset:
         wanted = dataset.fingerprint
     Dataset.open(packed[1], fingerprint=wanted).close()
@@ -254,7 +256,7 @@ def test_dataset_with_another_fingerprint_than_wanted_is_refused(packed: tuple[P
         Dataset.open(packed[1], fingerprint="0" * 32)
 
 
-def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> None:
+def test_record_with_a_blob_outside_its_shard_is_refused(dataset: Dataset) -> None:
     records = dataset.read_records(np.array([3]))
     records["offset"] = 2**40
     with pytest.raises(DatasetError, match=r"sample 3 .*points out of the shard"):
@@ -276,7 +278,7 @@ def test_record_that_points_out_of_its_shard_is_refused(dataset: Dataset) -> Non
         ("label", 3),
     ],
 )
-def test_record_that_contradicts_itself_is_refused(damaged: Path, field: str, value: int) -> None:
+def test_inconsistent_record_is_refused(damaged: Path, field: str, value: int) -> None:
     rewrite_record(damaged, 4, **{field: value})
     with Dataset.open(damaged) as dataset:
         with pytest.raises(DatasetError, match=r"sample 4 \(class.*contradicts itself"):
@@ -284,7 +286,7 @@ def test_record_that_contradicts_itself_is_refused(damaged: Path, field: str, va
         assert len(dataset.read_records(np.array([3, 2]))) == 2
 
 
-def test_picture_larger_than_packing_takes_is_refused(damaged: Path) -> None:
+def test_image_over_the_pixel_limit_is_refused(damaged: Path) -> None:
     rewrite_record(
         damaged, 4, width=65_528, height=65_528, tile_columns=8191, tile_rows=8191, tile_mcus=1
     )
@@ -295,14 +297,14 @@ def test_picture_larger_than_packing_takes_is_refused(damaged: Path) -> None:
         dataset.read_records(np.array([4]))
 
 
-def test_shard_truncated_under_an_open_dataset(damaged: Path) -> None:
+def test_shard_truncated_while_open_is_a_dataset_error(damaged: Path) -> None:
     with Dataset.open(damaged) as dataset:
-        places = dataset.find_blobs(_all_ids(dataset), dataset.read_records(_all_ids(dataset)))
+        locations = dataset.find_blobs(_all_ids(dataset), dataset.read_records(_all_ids(dataset)))
         os.truncate(damaged / shard_name(0), 500)
         with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
             dataset.read_records(np.array([0]))
         with pytest.raises(DatasetError, match=r"shard-00000.fds is truncated"):
-            dataset.read_blob(places[4], np.empty(1 << 20, np.uint8))
+            dataset.read_blob(locations[4], np.empty(1 << 20, np.uint8))
         assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 

@@ -1,4 +1,4 @@
-"""Shards as files: written whole or not at all, read with every damage named."""
+"""Shards as files: written whole or not at all; errors name every damage."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_written_is_read(shard: Path) -> None:
+def test_shard_reads_back_as_written(shard: Path) -> None:
     reader = ShardReader(shard)
     assert (reader.header.shard, reader.header.samples) == (5, 4)
     assert reader.file_bytes == reader.header.file_bytes == shard.stat().st_size
@@ -70,7 +70,7 @@ def test_index_is_under_two_percent_of_images_of_usual_size(tmp_path: Path) -> N
     assert overhead < 0.02 * path.stat().st_size
 
 
-def test_empty_shard_is_a_shard(tmp_path: Path) -> None:
+def test_empty_shard_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "shard.fds"
     _write(path, range(0))
     assert path.stat().st_size == HEADER_BYTES
@@ -79,7 +79,7 @@ def test_empty_shard_is_a_shard(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_copied_samples_keep_all_but_their_place(shard: Path, tmp_path: Path) -> None:
+def test_copied_samples_keep_all_but_their_offsets(shard: Path, tmp_path: Path) -> None:
     reader = ShardReader(shard)
     records, names, _ = reader.read_index()
     copy = tmp_path / "copy.fds"
@@ -94,7 +94,7 @@ def test_copied_samples_keep_all_but_their_place(shard: Path, tmp_path: Path) ->
     assert copy.read_bytes() == shard.read_bytes()
 
 
-def test_unfinished_shard_leaves_nothing(tmp_path: Path) -> None:
+def test_unfinished_shard_leaves_no_file(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "shard.fds", shard=0)
     with contextlib.suppress(KeyError), writer:
         writer.append(_tiled(0), label=0, name="a/b.jpg", flags=0)
@@ -102,7 +102,7 @@ def test_unfinished_shard_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_write_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "manifest.json"
     write_atomically(path, b"old")
 
@@ -133,7 +133,7 @@ def test_shard_that_shrinks_while_open_is_a_dataset_error(shard: Path) -> None:
     reader.close()
 
 
-def test_missing_file_and_exhausted_descriptors_are_told_apart(
+def test_missing_file_and_exhausted_descriptors_raise_different_errors(
     tmp_path: Path, shard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DatasetError, match="No such file"):
@@ -149,7 +149,7 @@ def test_missing_file_and_exhausted_descriptors_are_told_apart(
         ShardReader(shard)
 
 
-def test_records_that_point_out_of_the_shard_are_seen(shard: Path) -> None:
+def test_blob_outside_the_shard_is_detected(shard: Path) -> None:
     reader = ShardReader(shard)
     records = reader.read_index()[0].copy()
     for field, value in (
@@ -157,6 +157,6 @@ def test_records_that_point_out_of_the_shard_are_seen(shard: Path) -> None:
         ("offset", 2**64 - 1),
         ("blob_bytes", 2**32 - 1),
     ):
-        place = {name: int(records[0][name]) for name in ("offset", "blob_bytes")}
-        assert not reader.holds_blob(**{**place, field: value}), field
+        blob = {name: int(records[0][name]) for name in ("offset", "blob_bytes")}
+        assert not reader.holds_blob(**{**blob, field: value}), field
     reader.close()

@@ -1,4 +1,4 @@
-"""Machines of every shape, from trees of files; placement for real on this one.
+"""Machines of every kind, from trees of files; real placement on this one.
 
 May import: the product, bench, tests.
 """

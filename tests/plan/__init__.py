@@ -1,4 +1,4 @@
-"""What a batch is: order, recipe, crops, augmentations. No daemon and no clock.
+"""The definition of a batch: order, recipe, crops, augmentations. No daemon and no clock.
 
 May import: the product, bench, tests.
 """

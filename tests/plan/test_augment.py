@@ -1,4 +1,4 @@
-"""What is planned for each sample: torchvision's rules, independent streams, fair choices."""
+"""The augmentations of each sample: torchvision's rules, independent streams, fair choices."""
 
 import math
 from typing import Any
@@ -39,7 +39,7 @@ OTHER_NAMES = {
     "solarise": "solarize",
     "equalise": "equalize",
 }
-"""torchvision's names, without capitals, of what is called otherwise here."""
+"""torchvision's names, in lower case, of the operations that have another name here."""
 
 
 def recipe_of(**fields: Any) -> Recipe:
@@ -57,7 +57,7 @@ def erased(augmentation: Augmentation) -> tuple[Any, ...] | None:
     return None if box is None else (box.x, box.y, box.width, box.height, box.levels.tolist())
 
 
-def test_the_operations_are_torchvisions_in_its_order() -> None:
+def test_operations_are_torchvisions_in_the_same_order() -> None:
     names = [OTHER_NAMES.get(name, name).replace("-", "") for name in OPERATIONS]
     assert " ".join(names) == (
         "identity shearx sheary translatex translatey rotate brightness color contrast sharpness "
@@ -86,8 +86,8 @@ def _check_space(ours: Any, theirs: Any) -> None:
     assert set(ours) == set(theirs)
     for operation, magnitudes in theirs.items():
         expected = magnitudes.numpy()
-        # torch's last bit depends on whether its CPU fuses multiply and add, and so does whether
-        # 15.999999 pixels are 15 or 16: bin 15 of TrivialAugmentWide is 16 here, everywhere.
+        # torch's last bit depends on whether the CPU fuses multiply and add, which makes bin 15 of
+        # TrivialAugmentWide 15.999999 and so 15 pixels on some; here it is 16 on all.
         bits = np.spacing(expected.max(), dtype=np.float32)
         assert np.abs(ours[operation] - expected).max() <= bits, operation
         assert ours[operation].dtype == np.float32
@@ -109,7 +109,7 @@ def test_trivial_augments_magnitudes_are_torchvisions() -> None:
 
 
 def test_rand_augment_of_224_at_magnitude_9() -> None:
-    """The amounts of the usual setting, worked out by hand."""
+    """The amounts of the usual setting, computed by hand."""
     steps = {step for each in plan(recipe_of(auto_augment="rand-augment")) for step in each.steps}
     amounts: dict[str, list[float]] = {}
     for operation, amount in sorted(steps):
@@ -131,7 +131,7 @@ def test_rand_augment_of_224_at_magnitude_9() -> None:
     }
 
 
-def test_rand_augment_chooses_each_operation_and_sign_as_often() -> None:
+def test_rand_augment_chooses_operations_and_signs_uniformly() -> None:
     rows = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=3), 14_000)
     steps = [step for each in rows for step in each.steps]
     identities = 3 * len(rows) - len(steps)
@@ -141,14 +141,14 @@ def test_rand_augment_chooses_each_operation_and_sign_as_often() -> None:
     assert abs(turns.mean() - 0.5) < 2 / math.sqrt(len(turns))
 
 
-def test_more_rand_augment_operations_keep_the_first_ones() -> None:
+def test_more_rand_augment_operations_do_not_change_the_first_ones() -> None:
     few = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=2))
     many = plan(recipe_of(auto_augment="rand-augment", rand_augment_ops=5))
     for less, more in zip(few, many, strict=True):
         assert more.steps[: len(less.steps)] == less.steps
 
 
-def test_trivial_augment_takes_one_operation_of_a_random_strength() -> None:
+def test_trivial_augment_applies_one_operation_of_random_strength() -> None:
     rows = plan(recipe_of(auto_augment="trivial-augment-wide"), 14_000)
     assert {len(each.steps) for each in rows} == {0, 1}
     counts = [
@@ -212,7 +212,7 @@ def erase_by_hand(draws: list[float], recipe: Recipe) -> tuple[int, int, int, in
         if not (height < size and width < size):
             continue
         if not height or not width:
-            return None  # erases nothing there
+            return None  # torchvision then erases nothing
         y = math.floor(draws[-2] * (size - height + 1))
         x = math.floor(draws[-1] * (size - width + 1))
         return x, y, width, height
@@ -240,7 +240,7 @@ def test_erasing_follows_torchvisions_rules(
         assert box is None or box[4] == list(MEAN_COLOUR)
 
 
-def test_the_colours_of_erasing_are_the_mean_and_the_deviation_that_clients_take_out() -> None:
+def test_erasing_uses_the_mean_and_deviation_of_the_clients() -> None:
     assert (NOISE_MEAN, NOISE_STD) == (IMAGENET_MEAN, IMAGENET_STD)
     mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
     assert np.abs((np.array(MEAN_COLOUR) / 255 - mean) / std).max() < 0.01
@@ -248,7 +248,7 @@ def test_the_colours_of_erasing_are_the_mean_and_the_deviation_that_clients_take
     levels = np.concatenate([e.erasure.levels.reshape(-1, 3) for e in noisy if e.erasure])
     values = (levels / 255 - mean) / std
     assert np.abs(values.mean(axis=0)).max() < 0.02
-    assert np.abs(values.std(axis=0) - 1).max() < 0.05  # levels end before the tails do
+    assert np.abs(values.std(axis=0) - 1).max() < 0.05  # levels cut the tails off
     correlation = np.corrcoef(values.T)
     assert np.abs(correlation - np.eye(3)).max() < 0.02
 
@@ -273,7 +273,7 @@ def test_a_row_depends_on_its_sample_only(
 
 
 @pytest.mark.parametrize("off", list(ALL_ON))
-def test_turning_one_off_leaves_the_others_and_the_crops_as_they_were(off: str) -> None:
+def test_disabling_one_augmentation_does_not_change_the_others_or_the_crops(off: str) -> None:
     everything = recipe_of(**ALL_ON)
     without = recipe_of(**{name: value for name, value in ALL_ON.items() if name != off})
     for all_on, fewer in zip(plan(everything), plan(without), strict=True):
@@ -319,7 +319,7 @@ def test_seed_and_epoch_change_every_kind_of_draw(change: dict[str, int]) -> Non
     assert len(boxes[0] & boxes[1]) < 5
 
 
-def test_the_usual_recipes_augment_nothing() -> None:
+def test_default_recipes_do_not_augment() -> None:
     assert not is_augmented(recipe_of())
     assert not is_augmented(recipe_of(packing="uint8-chw-rgb", interpolation="bicubic"))
     for name, value in ALL_ON.items():

@@ -1,4 +1,4 @@
-"""Crops against torchvision's rules written out line by line, driven by the same draws."""
+"""Crops against torchvision's rules, written out here and driven by the same draws."""
 
 import math
 from collections.abc import Iterator
@@ -70,12 +70,12 @@ def random_resized_by_hand(
     else:
         w = width
         h = height
-    w, h = max(w, 1), max(h, 1)  # ours: torchvision would make an empty crop
+    w, h = max(w, 1), max(h, 1)  # Feeder's addition: torchvision would make an empty crop
     return (width - w) // 2, (height - h) // 2, w, h
 
 
 def centre_by_hand(width: int, height: int, resize: int, crop: int) -> Box:
-    """torchvision's Resize(resize) and CenterCrop(crop), put back into source pixels."""
+    """torchvision's Resize(resize) and CenterCrop(crop), converted to source pixels."""
     short, long = (width, height) if width <= height else (height, width)
     new_short, new_long = resize, int(resize * long / short)
     new_w, new_h = (new_short, new_long) if width <= height else (new_long, new_short)
@@ -97,7 +97,7 @@ def centre_by_hand(width: int, height: int, resize: int, crop: int) -> Box:
     scale=st.sampled_from([(0.08, 1.0), (0.5, 0.5), (1.0, 1.0), (0.001, 0.01)]),
     ratio=st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.5, 0.6), (2.0, 3.0), (0.1, 10.0)]),
 )
-def test_random_resized_boxes_are_torchvisions_for_the_same_draws(
+def test_random_resized_boxes_equal_torchvisions_for_the_same_draws(
     image_sizes: list[tuple[int, int]],
     seed: int,
     epoch: int,
@@ -140,7 +140,7 @@ def test_every_box_lies_inside_its_image(
 
 
 @pytest.mark.parametrize("recipe", [TRAIN, VAL], ids=["random-resized", "centre"])
-def test_all_small_images_get_boxes_inside_them(recipe: Recipe) -> None:
+def test_every_box_of_a_small_image_lies_inside_it(recipe: Recipe) -> None:
     image_sizes = list(every_size_up_to(40))
     x, y, w, h = crop_all(recipe, image_sizes).boxes.T
     widths, heights = np.array(image_sizes, dtype=np.float64).T
@@ -164,7 +164,7 @@ def test_thin_images_fall_back_to_the_centre(size: tuple[int, int], box: Box) ->
         assert tuple(row) == box
 
 
-def test_a_ratio_that_rounds_a_side_to_nothing_leaves_one_pixel() -> None:
+def test_extreme_ratio_leaves_a_side_of_one_pixel() -> None:
     recipe = Recipe.for_split("train", batch_size=1, ratio=(0.1, 0.2))
     assert crop_all(recipe, [(1000, 1)]).boxes.tolist() == [[499, 0, 1, 1]]
 
@@ -184,7 +184,7 @@ def test_a_ratio_that_rounds_a_side_to_nothing_leaves_one_pixel() -> None:
         ((1, 1000), (16 / 256, 127888 / 256, 224 / 256, 224 / 256)),
     ],
 )
-def test_centre_boxes_are_the_golden_ones(size: tuple[int, int], box: Box) -> None:
+def test_centre_boxes_match_the_golden_ones(size: tuple[int, int], box: Box) -> None:
     assert tuple(crop_all(VAL, [size]).boxes[0].tolist()) == pytest.approx(box, rel=1e-15, abs=0)
 
 
@@ -194,7 +194,7 @@ def test_centre_boxes_are_the_golden_ones(size: tuple[int, int], box: Box) -> No
     image_size=st.integers(8, 300),
     margin=st.integers(0, 100),
 )
-def test_centre_boxes_are_torchvisions(
+def test_centre_boxes_equal_torchvisions(
     image_sizes: list[tuple[int, int]], image_size: int, margin: int
 ) -> None:
     resize = image_size + margin

@@ -1,4 +1,4 @@
-"""Crops have the distribution of torchvision's RandomResizedCrop driven by another generator."""
+"""Crops have the distribution of torchvision's RandomResizedCrop with another generator."""
 
 import math
 
@@ -17,7 +17,7 @@ UNLIKELY = 1.95  # p = 0.001 of the two-sample Kolmogorov-Smirnov test
 def torchvision_boxes(
     width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """SAMPLES boxes (x, y, w, h) by get_params, straight down, from numpy's own generator."""
+    """SAMPLES boxes (x, y, w, h), computed as get_params does from numpy's generator."""
     rng = np.random.default_rng(20_240_901)
     log_ratio = np.log(np.array(ratio, dtype=np.float32))
     boxes = np.empty((SAMPLES, 4))
@@ -56,7 +56,7 @@ def feeder_boxes(
 
 
 def measures(boxes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """What is compared: each property alone, and some together."""
+    """The compared properties: each alone, and some combinations."""
     x, y, w, h = boxes.T
     return {
         "area": w * h,
@@ -110,7 +110,7 @@ def test_flips_have_their_probability_and_do_not_depend_on_the_crop(probability:
     assert ks_statistic(areas[plan.flips], areas[~plan.flips]) < UNLIKELY
 
 
-def test_the_place_of_a_crop_is_fair_to_the_last_pixel() -> None:
+def test_crop_positions_are_uniform_up_to_the_last_pixel() -> None:
     recipe = Recipe.for_split("train", batch_size=1, scale=(0.25, 0.25), ratio=(1.0, 1.0))
     boxes = plan_crops(
         recipe,

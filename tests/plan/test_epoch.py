@@ -1,4 +1,4 @@
-"""Batch order: every sample exactly once, whatever the sizes, and the same for everybody."""
+"""Batch order: every sample exactly once, whatever the sizes."""
 
 import tracemalloc
 from collections import Counter
@@ -59,7 +59,7 @@ def whole_epoch(plan: EpochPlan) -> NDArray[np.int64]:
 
 
 def rows_by_hand(layout: ShardLayout) -> list[tuple[int, int]]:
-    """The (shard, row) of every sample id, written as the format's documentation says it."""
+    """The (shard, row) of every sample id, by the definition in the format's documentation."""
     return [
         (shard, row)
         for shard in range(layout.shards)
@@ -108,7 +108,7 @@ def test_every_sample_is_in_exactly_one_row_of_the_epoch(plan: EpochPlan) -> Non
 
 @settings(deadline=None)
 @given(plan=plans)
-def test_all_batches_but_the_last_are_full_and_valid_says_so(plan: EpochPlan) -> None:
+def test_all_batches_but_the_last_are_full_and_valid_counts_rows(plan: EpochPlan) -> None:
     sizes = [len(plan.samples(index)) for index in range(plan.batches)]
     assert sizes == [plan.valid(index) for index in range(plan.batches)]
     assert all(size == plan.batch_size for size in sizes[:-1])
@@ -117,7 +117,7 @@ def test_all_batches_but_the_last_are_full_and_valid_says_so(plan: EpochPlan) ->
 
 @settings(deadline=None)
 @given(plan=plans, data=st.data())
-def test_any_rows_of_a_batch_are_those_of_the_whole_batch(
+def test_rows_of_a_batch_equal_those_of_the_whole_batch(
     plan: EpochPlan, data: st.DataObject
 ) -> None:
     if not plan.batches:
@@ -132,7 +132,7 @@ def test_any_rows_of_a_batch_are_those_of_the_whole_batch(
 
 @settings(deadline=None)
 @given(plan=plans)
-def test_lane_names_the_one_lane_of_a_batch_and_lanes_take_turns(plan: EpochPlan) -> None:
+def test_lane_is_the_lane_of_every_row_and_lanes_take_turns(plan: EpochPlan) -> None:
     turns: Counter[int] = Counter()
     leftovers_begun = False
     for index in range(plan.batches):
@@ -144,7 +144,7 @@ def test_lane_names_the_one_lane_of_a_batch_and_lanes_take_turns(plan: EpochPlan
         shards, _ = plan.layout.locate(plan.samples(index))
         assert (shards % plan.layout.lanes == lane).all()
         turns[lane] += 1
-        # a lane may be a turn ahead of another only if that one has run out of whole batches
+        # A lane may be two batches ahead only of lanes without whole batches left.
         whole = plan.layout.lane_sizes() // plan.batch_size
         behind = [other for other in range(plan.layout.lanes) if turns[other] < turns[lane] - 1]
         assert all(turns[other] == whole[other] for other in behind)
@@ -156,13 +156,13 @@ def test_lane_names_the_one_lane_of_a_batch_and_lanes_take_turns(plan: EpochPlan
 
 @settings(deadline=None)
 @given(plan=plans, data=st.data())
-def test_the_order_of_asking_does_not_matter(plan: EpochPlan, data: st.DataObject) -> None:
+def test_batches_do_not_depend_on_the_order_of_calls(plan: EpochPlan, data: st.DataObject) -> None:
     forward = [plan.samples(index).tolist() for index in range(plan.batches)]
     for index in data.draw(st.permutations(range(plan.batches))):
         assert plan.samples(index).tolist() == forward[index]
 
 
-def test_unshuffled_order_is_the_cut_with_identity_permutations() -> None:
+def test_unshuffled_order_equals_the_lanes_cut_by_hand() -> None:
     layout = ShardLayout(samples=23, shards=4, lanes=2)  # rows 6, 6, 6, 5
     plan = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD)
     lane_0 = [*range(6), *range(12, 18)]
@@ -193,13 +193,13 @@ def test_another_seed_or_epoch_changes_the_whole_order(change: dict[str, int]) -
     first = whole_epoch(make_plan(layout, last_batch=LastBatch.PAD))
     other_plan = make_plan(layout, last_batch=LastBatch.PAD, **change)  # type: ignore[arg-type]
     other = whole_epoch(other_plan)
-    assert (first == other).sum() < 20  # chance leaves about one in place
+    assert (first == other).sum() < 20  # chance leaves about one unchanged
     assert sorted(first.tolist()) == sorted(other.tolist())
 
 
-def test_turns_change_the_order_of_the_lanes() -> None:
+def test_every_turn_has_its_own_lane_order() -> None:
     plan = make_plan(ShardLayout(samples=6400, shards=8, lanes=8), batch_size=10)
-    orders = {tuple(plan.lane(turn * 8 + place) for place in range(8)) for turn in range(80)}
+    orders = {tuple(plan.lane(turn * 8 + position) for position in range(8)) for turn in range(80)}
     assert all(
         sorted(lane for lane in order if lane is not None) == list(range(8)) for order in orders
     )
@@ -213,7 +213,7 @@ def test_positions_are_fair_over_epochs() -> None:
     for epoch in range(epochs):
         order = whole_epoch(make_plan(layout, batch_size=7, epoch=epoch, last_batch=LastBatch.PAD))
         counts[np.arange(60), order] += 1
-    # A row of a lane's batch can hold any sample, since the lane is drawn too.
+    # A row of a lane's batch can hold any sample, since the order of lanes is random too.
     assert abs(chi_square_z(counts[:40].ravel(), epochs / 60)) < 6
     assert counts.min() > 0
 
@@ -283,7 +283,7 @@ def test_locating_an_unknown_sample_is_an_index_error(sample_id: int) -> None:
         ((10, 4, 0), "lanes must be 1 .. 4, got 0"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused(numbers: tuple[int, int, int], complaint: str) -> None:
+def test_impossible_layout_is_refused(numbers: tuple[int, int, int], complaint: str) -> None:
     samples, shards, lanes = numbers
     with pytest.raises(ConfigError, match=complaint):
         ShardLayout(samples=samples, shards=shards, lanes=lanes)

@@ -1,4 +1,4 @@
-"""One order for any split of the global batch: nothing lost or repeated when the ranks change."""
+"""One order for any split of the global batch: no sample is lost or repeated when ranks change."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ sizes = st.integers(1, 70) | st.sampled_from([1, 2, 7, 31, 64, 1100])
 
 
 def resize(plan: EpochPlan, batch_size: int, last_batch: LastBatch = LastBatch.PAD) -> EpochPlan:
-    """The same order in other batches."""
+    """The same order in batches of another size."""
     return EpochPlan(
         plan.layout,
         batch_size=batch_size,
@@ -62,7 +62,7 @@ def test_batches_of_any_size_are_the_same_rows_of_one_order(
 
 @settings(deadline=None)
 @given(order=orders, batch_size=sizes, data=st.data())
-def test_any_rows_of_such_a_batch_are_those_of_the_whole_batch(
+def test_rows_of_a_resized_batch_equal_those_of_the_whole_batch(
     order: EpochPlan, batch_size: int, data: st.DataObject
 ) -> None:
     plan = resize(order, batch_size)
@@ -82,8 +82,8 @@ def test_the_lane_is_that_of_the_first_sample(order: EpochPlan, batch_size: int)
             shards, _ = plan.layout.locate(plan.samples(index, 0, 1))
             assert shards % plan.layout.lanes == lane
         else:
-            cut = index * batch_size // order.batch_size
-            assert order.lane(cut) is None, "the row is no leftover"
+            order_index = index * batch_size // order.batch_size
+            assert order.lane(order_index) is None, "the row is not a leftover"
 
 
 @settings(deadline=None, max_examples=150)
@@ -101,7 +101,7 @@ def test_ranks_drop_and_pad_the_same_rows_in_equal_steps(
             plan.samples(index).tolist()
             for step in zip(*ranks, strict=True)
             for index in step
-            if index < plan.batches  # what lies past the end is padding
+            if index < plan.batches  # further indices are padding
         ]
         dropped = len(rows) % step_rows if last_batch is LastBatch.DROP else 0
         assert [row for batch in taken for row in batch] == rows[: len(rows) - dropped]
@@ -125,7 +125,7 @@ def test_the_number_of_steps_depends_on_the_global_batch_alone(
 
 @settings(deadline=None)
 @given(order=orders, data=st.data())
-def test_a_change_of_the_world_size_goes_on_where_the_job_stopped(
+def test_resume_with_another_world_size_continues_the_order(
     order: EpochPlan, data: st.DataObject
 ) -> None:
     global_batch = data.draw(st.sampled_from([12, 24, 60]))
@@ -146,7 +146,7 @@ def test_a_change_of_the_world_size_goes_on_where_the_job_stopped(
 
 
 @pytest.mark.parametrize("order_batch_size", [-1, 2**48 + 1])
-def test_an_order_of_impossible_batches_is_refused(order_batch_size: int) -> None:
+def test_order_batch_size_out_of_range_is_refused(order_batch_size: int) -> None:
     with pytest.raises(ConfigError, match=r"order_batch_size must be 0 \.\."):
         EpochPlan(
             ShardLayout(samples=10, shards=1, lanes=1),
@@ -159,7 +159,7 @@ def test_an_order_of_impossible_batches_is_refused(order_batch_size: int) -> Non
         )
 
 
-def test_batches_that_join_lanes_and_leftovers_by_hand() -> None:
+def test_batches_across_lanes_and_leftovers_equal_a_handmade_order() -> None:
     layout = ShardLayout(samples=23, shards=4, lanes=2)  # rows 6, 6, 6, 5
     order = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD)
     plan = resize(order, 8)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# Changing these means that running jobs cannot resume and that old and new nodes disagree:
-# then raise PROTOCOL_VERSION and say so in the changelog.
+# If these change, running jobs cannot resume, and old and new nodes make different batches: raise
+# PROTOCOL_VERSION and add a changelog entry.
 ORDER = "1624c73b86006f15615f4a4c48f8e317"
 CROPS = "2d6f18f1553ea5eac06c505f39f711c1"
 
@@ -46,7 +46,7 @@ print(crops.hexdigest())
 
 
 def digests_elsewhere(**environment: str) -> list[str]:
-    """Run the script in another process with more environment and return what it printed."""
+    """Run the script in another process with ``environment`` added; return the digests."""
     finished = subprocess.run(
         [sys.executable, "-c", DIGESTS],
         env={**os.environ, **environment},
@@ -61,7 +61,7 @@ def digests_elsewhere(**environment: str) -> list[str]:
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "12345"])
-def test_order_and_crops_are_the_pinned_ones_in_any_process(hash_seed: str) -> None:
+def test_order_and_crops_are_the_same_in_every_process(hash_seed: str) -> None:
     assert digests_elsewhere(PYTHONHASHSEED=hash_seed) == [ORDER, CROPS]
 
 
@@ -70,6 +70,6 @@ def test_order_and_crops_do_not_depend_on_the_cpus_vector_instructions() -> None
         warnings.simplefilter("ignore")  # show_config may miss an optional package
         found = np.show_config(mode="dicts").get("SIMD Extensions", {}).get("found", [])
     if not found:
-        pytest.skip("numpy found no vector instructions here that could be switched off")
+        pytest.skip("numpy found no vector instructions here to switch off")
     disabled = " ".join(found)
     assert digests_elsewhere(NPY_DISABLE_CPU_FEATURES=disabled) == [ORDER, CROPS]

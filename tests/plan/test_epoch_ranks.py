@@ -11,7 +11,7 @@ world_sizes = st.integers(1, 70) | st.sampled_from([1, 2, 3, 5, 7, 11, 13, 509])
 
 
 @given(batches=st.integers(0, 2000), world_size=world_sizes, last_batch=st.sampled_from(LastBatch))
-def test_all_ranks_take_the_same_number_of_steps_and_share_out_the_epoch(
+def test_all_ranks_take_equal_steps_and_cover_the_epoch(
     batches: int, world_size: int, last_batch: LastBatch
 ) -> None:
     steps = steps_per_rank(batches, world_size, last_batch)
@@ -26,14 +26,16 @@ def test_all_ranks_take_the_same_number_of_steps_and_share_out_the_epoch(
 
 
 @given(batches=st.integers(0, 2000), world_size=world_sizes)
-def test_a_step_of_all_ranks_is_one_run_of_the_global_order(batches: int, world_size: int) -> None:
+def test_one_step_of_all_ranks_is_a_contiguous_run_of_indices(
+    batches: int, world_size: int
+) -> None:
     ranks = [rank_indices(batches, rank, world_size, LastBatch.PAD) for rank in range(world_size)]
     for step in range(steps_per_rank(batches, world_size, LastBatch.PAD)):
         start = step * world_size
         assert [indices[step] for indices in ranks] == list(range(start, start + world_size))
 
 
-def test_one_rank_takes_everything() -> None:
+def test_single_rank_takes_every_index() -> None:
     for last_batch in LastBatch:
         assert rank_indices(5, 0, 1, last_batch) == range(5)
 
@@ -46,6 +48,6 @@ def test_one_rank_takes_everything() -> None:
         (2, 2, "rank must be 0 .. 1, got 2"),
     ],
 )
-def test_a_rank_outside_its_world_is_refused(rank: int, world_size: int, complaint: str) -> None:
+def test_rank_out_of_range_is_refused(rank: int, world_size: int, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         rank_indices(10, rank, world_size, LastBatch.DROP)

@@ -25,7 +25,7 @@ def random_levels(images: int, size: int, seed: int = 0) -> np.ndarray:
 
 
 def packed_by_hand(levels: np.ndarray, packing: str) -> np.ndarray:
-    """The packing's words, one after the other, in the plainest numpy."""
+    """The packing computed from the words of its name in plain numpy."""
     kind, axes, channels = packing.split("-")
     values = levels.astype(int) - (0 if kind == "uint8" else 128)
     if channels == "rgbx":
@@ -56,7 +56,7 @@ def test_grey_is_level_128(packing: Packing) -> None:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_slot_has_room_for_its_packing(packing: Packing) -> None:
+def test_slot_holds_rows_in_the_recipes_packing(packing: Packing) -> None:
     recipe = Recipe.for_split("train", batch_size=5, image_size=9, packing=packing)
     slots = SlotLayout.of_recipe(recipe, slots=2)
     channels = 4 if packing.endswith("x") else 3
@@ -71,5 +71,5 @@ def test_a_slot_has_room_for_its_packing(packing: Packing) -> None:
     assert not rows.labels.any()
 
 
-def test_the_default_is_what_the_way_of_a_sample_writes() -> None:
+def test_default_packing_is_int8_hwc_rgb() -> None:
     assert Recipe.for_split("train", batch_size=1).packing == DEFAULT_PACKING == "int8-hwc-rgb"

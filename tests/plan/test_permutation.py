@@ -43,9 +43,7 @@ def test_every_size_and_key_gives_a_bijection(size: int, key: int) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(sizes=st.lists(st.integers(0, 600), min_size=1, max_size=6), data=st.data())
-def test_permutations_asked_together_are_those_asked_alone(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_vectorised_permutations_equal_single_ones(sizes: list[int], data: st.DataObject) -> None:
     permutations = KeyedPermutations(np.array(sizes, dtype=np.int64), make_keys(len(sizes)))
     which = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     positions = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
@@ -88,8 +86,8 @@ def test_small_permutations_appear_equally_often(size: int) -> None:
     permutations = KeyedPermutations(np.full(keys, size, dtype=np.int64), make_keys(keys))
     which = np.arange(keys, dtype=np.int64)
     codes = sum(
-        permutations(which, np.full(keys, place, dtype=np.int64)) * size**place
-        for place in range(size)
+        permutations(which, np.full(keys, position, dtype=np.int64)) * size**position
+        for position in range(size)
     )
     _, counts = np.unique(codes, return_counts=True)
     assert counts.size == math.factorial(size)
@@ -97,7 +95,7 @@ def test_small_permutations_appear_equally_often(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [257, 1009, 4096])
-def test_every_position_takes_every_value_equally_often(size: int) -> None:
+def test_every_position_has_every_value_equally_often(size: int) -> None:
     keys = 20_000
     permutations = KeyedPermutations(np.full(keys, size, dtype=np.int64), make_keys(keys))
     which = np.arange(keys, dtype=np.int64)
@@ -119,7 +117,7 @@ def test_neighbouring_positions_are_independent(distance: int) -> None:
     assert abs(chi_square_z(np.bincount(gaps, minlength=256), gaps.size / 256)) < 4
 
 
-def test_fixed_points_are_as_rare_as_chance_makes_them() -> None:
+def test_number_of_fixed_points_is_that_of_chance() -> None:
     positions = np.arange(1009, dtype=np.int64)
     keys = 400
     permutations = KeyedPermutations(np.full(keys, 1009, dtype=np.int64), make_keys(keys))

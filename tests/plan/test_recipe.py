@@ -1,4 +1,4 @@
-"""Recipes: defaults of the splits, every field's range, one fingerprint for one meaning."""
+"""Recipes: defaults of the splits, ranges of all fields, equal fingerprints for equal recipes."""
 
 import math
 from typing import Any, get_args
@@ -228,16 +228,16 @@ def test_every_field_changes_the_fingerprint() -> None:
     assert TRAIN.fingerprint() not in prints
 
 
-def test_an_order_of_the_same_batches_is_the_same_recipe_however_it_is_said() -> None:
-    said = Recipe.for_split("train", batch_size=256, order_batch_size=256)
-    assert said == TRAIN
-    assert said.fingerprint() == TRAIN.fingerprint()
+def test_explicit_order_batch_size_equal_to_batch_size_changes_nothing() -> None:
+    explicit = Recipe.for_split("train", batch_size=256, order_batch_size=256)
+    assert explicit == TRAIN
+    assert explicit.fingerprint() == TRAIN.fingerprint()
     other = Recipe.for_split("train", batch_size=128, order_batch_size=256)
     assert (other.batch_size, other.order_batch_size) == (128, 256)
     assert other.fingerprint() != Recipe.for_split("train", batch_size=128).fingerprint()
 
 
-def test_an_epoch_is_planned_as_the_recipe_says() -> None:
+def test_plan_epoch_uses_the_fields_of_the_recipe() -> None:
     layout = ShardLayout(samples=1009, shards=7, lanes=3)
     recipe = Recipe.for_split("val", batch_size=5, order_batch_size=12, shuffle=True)
     plan = recipe.plan_epoch(layout, seed=4, epoch=2)
@@ -245,7 +245,7 @@ def test_an_epoch_is_planned_as_the_recipe_says() -> None:
     assert (plan.seed, plan.epoch, plan.shuffle, plan.last_batch) == (4, 2, True, LastBatch.PAD)
 
 
-def test_a_number_of_jitter_means_what_torchvision_means_by_it() -> None:
+def test_single_jitter_number_means_the_same_interval_as_in_torchvision() -> None:
     recipe = Recipe.for_split(
         "train", batch_size=8, brightness=0.4, contrast=2, saturation=(0.5, 0.5), hue=0.1
     )
@@ -257,7 +257,7 @@ def test_a_number_of_jitter_means_what_torchvision_means_by_it() -> None:
     assert off.fingerprint() == TRAIN.fingerprint()
 
 
-def test_plain_bilinear_goes_without_scaled_decoding() -> None:
+def test_plain_bilinear_requires_dct_scaling_off() -> None:
     plain = Recipe.for_split("train", batch_size=8, interpolation="bilinear-no-antialias")
     assert not plain.dct_scaling
     with pytest.raises(ConfigError, match="dct_scaling must be false for interpolation bilinear"):
@@ -279,13 +279,13 @@ def test_a_field_can_be_written_as_text(text: str, field: tuple[str, object]) ->
 
 
 @pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000])
-def test_text_that_json_cannot_hold_stays_text(value: str) -> None:
+def test_value_beyond_json_limits_stays_text(value: str) -> None:
     assert parse_field(f"scale={value}") == ("scale", value)
     with pytest.raises(ConfigError, match="recipe: scale must be two numbers"):
         Recipe.for_split("train", batch_size=1, scale=value)
 
 
-def test_a_bad_value_is_quoted_in_short() -> None:
+def test_bad_value_is_shortened_in_the_error() -> None:
     nested: object = 0
     for _ in range(5000):
         nested = [nested]
@@ -296,7 +296,7 @@ def test_a_bad_value_is_quoted_in_short() -> None:
             assert len(str(caught.value)) < 300
 
 
-def test_text_that_is_no_field_is_refused() -> None:
+def test_text_without_equals_sign_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"recipe: 'rand-augment' is not NAME=VALUE"):
         parse_field("rand-augment")
 
@@ -342,11 +342,11 @@ NEVER: tuple[object, ...] = (
     *(-1, 2**63, -(2**62), 1e308, -1e-9, math.inf, -math.inf, math.nan, [math.nan, 1.0]),
     *([1.0], [1, 2, 3, 4], [2.0, 1.0], [-1.0, 1.0], [0.0, 1e9], ["a", "b"], [None, None]),
 )
-"""What no field of a recipe takes."""
+"""Values that are valid for no field of a recipe."""
 
 
 @pytest.mark.parametrize("name", Recipe.__struct_fields__)
-def test_no_field_takes_from_the_wire_what_is_out_of_type_or_range(name: str) -> None:
+def test_decoding_refuses_fields_of_wrong_type_or_range(name: str) -> None:
     for value in NEVER:
         frame = msgspec.msgpack.encode({**msgspec.to_builtins(TRAIN), name: value})
         with pytest.raises((ConfigError, msgspec.ValidationError)):
@@ -354,9 +354,7 @@ def test_no_field_takes_from_the_wire_what_is_out_of_type_or_range(name: str) ->
 
 
 @given(st.sampled_from(Recipe.__struct_fields__), st.data())
-def test_any_value_from_the_wire_is_refused_or_one_that_checks_again(
-    name: str, data: st.DataObject
-) -> None:
+def test_any_decoded_recipe_survives_another_round_trip(name: str, data: st.DataObject) -> None:
     leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
     value = data.draw(leaf | st.lists(leaf, max_size=4))
     frame = msgspec.msgpack.encode({**msgspec.to_builtins(TRAIN), name: value})

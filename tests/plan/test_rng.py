@@ -61,7 +61,7 @@ def test_keys_of_neighbouring_words_and_of_all_purposes_differ() -> None:
     sample_ids=st.lists(st.integers(0, 2**48), min_size=1, max_size=20),
     count=st.integers(0, 30),
 )
-def test_uniforms_depend_on_their_own_sample_and_counter_only(
+def test_uniforms_depend_on_sample_and_counter_only(
     seed: int, epoch: int, sample_ids: list[int], count: int
 ) -> None:
     ids = np.array(sample_ids, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Whole commands: streams, signals, locales, shortages.
+"""Commands as processes: streams, signals, locales, shortages.
 
 May import: the product, bench, tests.
 """

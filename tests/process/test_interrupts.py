@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at each point of a command's start and end: a line, a status, no traceback."""
+"""Ctrl-C and SIGTERM at any point of a command's start and exit: a line, a status, no traceback."""
 
 import os
 import signal
@@ -17,30 +17,29 @@ AT_EACH_IMPORT = """
 import _signal, os, sys
 
 def fork_and_interrupt(event, arguments):
-    global imports, every
-    # At every few imports a copy of the process gets a signal and goes on; this one waits for it.
+    # At every few imports a forked copy of the process gets a signal; this process waits for it.
     global imports, every
     if event != "import":
         return
-    if not imports and arguments[0] != "feeder.process.standard_streams":  # nothing of ours ran yet
+    if not imports and arguments[0] != "feeder.process.standard_streams":  # before Feeder's code
         return
     if getattr(_signal.getsignal(_signal.SIGINT), "__name__", "") != "exit_at_once" and imports:
-        return  # the command has begun its work, and handles its signals by itself
+        return  # the command has installed its own handlers
     if _signal.SIGINT in _signal.pthread_sigmask(_signal.SIG_BLOCK, []):
-        return  # it would come later
+        return  # the signal would be deferred
     imports += 1
     if imports % every:
         return
     number = (_signal.SIGINT, _signal.SIGTERM)[imports // every % 2]
     copy = os.fork()
     if copy == 0:
-        imports = every = 10**9  # no copies of the copy
+        imports = every = 10**9  # the copy makes no copies
         os.dup2(os.open(f"{notes}.copy", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
         os.kill(os.getpid(), number)
         return
     status = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
-    with open(f"{notes}.copy") as said, open(notes, "a") as file:
-        print(arguments[0], status - number, repr(said.read()), file=file)
+    with open(f"{notes}.copy") as messages, open(notes, "a") as file:
+        print(arguments[0], status - number, repr(messages.read()), file=file)
 
 imports, every, notes = 0, int(os.environ["EVERY"]), os.environ["NOTES"]
 if os.environ["RUNS"] in " ".join(sys.orig_argv):
@@ -84,7 +83,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_with(
     customisation: str, *command: str | Path, folder: Path, every: int = 1
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command in whose processes Python runs ``customisation`` before anything else."""
+    """Run a command with ``customisation`` as the sitecustomize module of its processes."""
     hooks = folder / "hooks"
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(customisation)
@@ -127,7 +126,7 @@ def test_a_signal_at_any_import_ends_a_command_with_a_line(
 @pytest.mark.parametrize(
     ("module", "name"), [("bench", "feeder-bench"), ("trainer_client.train", "train")]
 )
-def test_a_signal_at_any_import_ends_the_other_programs_too(
+def test_a_signal_at_any_import_ends_the_other_programs_with_a_line(
     module: str, name: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", module]
@@ -138,16 +137,14 @@ def test_a_signal_at_any_import_ends_the_other_programs_too(
     assert {line.split(" ", 1)[1] for line in lines} == {rf"128 '{name}: interrupted\n'"}
 
 
-def test_a_signal_at_the_very_end_ends_a_command_without_a_word(dataset: Path) -> None:
+def test_a_signal_at_exit_ends_a_command_silently(dataset: Path) -> None:
     done = run_with(AT_THE_END, SCRIPT, "serve", "--show", folder=dataset.parent)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert "[serve]" in done.stdout
 
 
-def test_a_daemon_that_is_interrupted_while_it_starts_says_so(
-    dataset: Path, tmp_path: Path
-) -> None:
-    """Its standard error is a pipe of its own by then, which a thread relays."""
+def test_daemon_interrupted_during_start_logs_a_line(dataset: Path, tmp_path: Path) -> None:
+    """At that point its standard error is a pipe of its own, which a thread relays."""
     serve = (SCRIPT, "serve", "--data", f"d={dataset}", "--bind", f"ipc://{tmp_path}/s")
     done = run_with(WHILE_SERVING_STARTS, *serve, folder=tmp_path)
     assert (done.returncode, done.stderr) == (143, "feeder: interrupted\n")
@@ -157,12 +154,12 @@ def test_a_daemon_that_is_interrupted_while_it_starts_says_so(
 def test_an_interrupted_keygen_leaves_both_keys_or_none(
     force: tuple[str, ...], tmp_path: Path
 ) -> None:
-    place = tmp_path / "keys"
-    place.mkdir()
-    done = run_with(WITHIN_A_PAIR, SCRIPT, "keygen", place / "made", *force, folder=tmp_path)
-    if not force:  # with --force it is another file that is opened first
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    done = run_with(WITHIN_A_PAIR, SCRIPT, "keygen", keys / "made", *force, folder=tmp_path)
+    if not force:  # with --force it opens another file first
         assert (done.returncode, done.stderr) == (130, "feeder: interrupted\n")
-    assert sorted(file_tree(place)) == ["made", "made.pub"]
+    assert sorted(file_tree(keys)) == ["made", "made.pub"]
 
 
 def test_ignored_signals_stay_ignored_while_a_command_starts() -> None:

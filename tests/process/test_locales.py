@@ -1,7 +1,7 @@
-"""Names of files are bytes: the same source gives the same dataset, and names, in every locale.
+"""File names are bytes: the same source gives the same dataset, and names, in every locale.
 
-Real commands, in processes of each locale. One of ISO-8859-1 is made here, from Debian's package
-`locales`; where that is missing these tests are skipped.
+Real commands run in processes of each locale. That of ISO-8859-1 is built here from Debian's
+package `locales`; without it these tests are skipped.
 """
 
 import json
@@ -25,7 +25,7 @@ NAMES = (b"one.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"a b\nc.jpg")
 
 @pytest.fixture(scope="module")
 def latin1(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Return what selects a locale of ISO-8859-1."""
+    """Return the environment variables that select a locale with ISO-8859-1."""
     folder = tmp_path_factory.mktemp("locales")
     if shutil.which("localedef") is None or not Path("/usr/share/i18n/charmaps").is_dir():
         pytest.skip("the sources of locales are missing: apt-get install locales")
@@ -41,7 +41,7 @@ def latin1(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 @pytest.fixture(params=LOCALES)
 def environ(request: pytest.FixtureRequest) -> Mapping[str, str]:
-    """Return the whole environment of a process of a locale, after a look that it has effect."""
+    """Return the environment of a process in a locale, after checking that it takes effect."""
     encodings = {"utf-8": "utf-8", "ascii": "ascii", "latin-1": "iso8859-1"}
     settings: Mapping[str, str] = {"LC_ALL": "C.UTF-8"}
     if request.param == "ascii":
@@ -59,7 +59,7 @@ def environ(request: pytest.FixtureRequest) -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return a source, and a path to it, whose names no single encoding has."""
+    """Return the path of a source; its names and the path's mix several encodings."""
     root = os.fsencode(tmp_path_factory.mktemp("names")) + "/Fü\n".encode() + b"\xe4"
     number = 0
     for folder in CLASSES:
@@ -84,9 +84,9 @@ def run(
         timeout=120,
         check=False,
     )
-    said = result.stdout + result.stderr
-    assert result.returncode == status, said.decode(errors="replace")
-    assert b"Traceback" not in said
+    output = result.stdout + result.stderr
+    assert result.returncode == status, output.decode(errors="replace")
+    assert b"Traceback" not in output
     return result
 
 
@@ -100,7 +100,7 @@ def names_below(root: bytes) -> set[bytes]:
 
 @pytest.fixture(scope="module")
 def expected(source: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
-    """Return the fingerprint of the source, and the bytes of its list of bad files."""
+    """Return the fingerprint of the packed source and the bytes of its quarantine list."""
     packed = tmp_path_factory.mktemp("expected") / "packed"
     run({**os.environ, "LC_ALL": "C.UTF-8"}, "pack", source, bytes(packed))
     manifest = load_manifest(packed)
@@ -135,11 +135,10 @@ def test_errors_of_every_locale_are_one_line_that_names_the_file(
 ) -> None:
     missing = os.fsencode(tmp_path) + "/fehlt-ü".encode() + b"\xfc\n"
     for command in (["pack", missing, bytes(tmp_path / "x")], ["verify", missing]):
-        said = run(environ, *command, status=3).stderr
-        assert b"fehlt-" in said
-    said = run(environ, "pack", source, bytes(tmp_path / "y"), "--strict", status=3).stderr
-    assert said.count(b"feeder: error: ") == 1
-    assert rb"no image \udcfd.jpg is not-image" in said
+        assert b"fehlt-" in run(environ, *command, status=3).stderr
+    messages = run(environ, "pack", source, bytes(tmp_path / "y"), "--strict", status=3).stderr
+    assert messages.count(b"feeder: error: ") == 1
+    assert rb"no image \udcfd.jpg is not-image" in messages
 
 
 def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
@@ -188,13 +187,13 @@ def test_every_locale_serves_from_any_folder_and_its_clients_get_the_names(
     assert daemon.returncode == 0
 
 
-def test_an_ipc_path_that_libzmq_would_read_otherwise_is_refused(
+def test_ipc_path_that_libzmq_would_decode_differently_is_refused(
     environ: Mapping[str, str], source: bytes, tmp_path: Path
 ) -> None:
     run(environ, "pack", source, bytes(tmp_path / "packed"))
     data = b"d=" + bytes(tmp_path / "packed")
-    said = run(environ, "serve", "--data", data, "--bind", b"ipc:///run/\xfc", status=2).stderr
-    assert b"is not UTF-8 in this locale" in said
+    refused = run(environ, "serve", "--data", data, "--bind", b"ipc:///run/\xfc", status=2)
+    assert b"is not UTF-8 in this locale" in refused.stderr
     run(
         environ,
         "status",
@@ -206,5 +205,5 @@ def test_an_ipc_path_that_libzmq_would_read_otherwise_is_refused(
 
 
 def is_strict(environ: Mapping[str, str]) -> bool:
-    """Whether the byte FC is no character of the locale."""
+    """Whether the byte FC is not a character in the locale."""
     return "ISO" not in environ["LC_ALL"]

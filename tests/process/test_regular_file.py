@@ -1,4 +1,4 @@
-"""Pipes, sockets, devices and folders where files should be: named at once, never waited for."""
+"""Pipes, sockets, devices and folders in place of files: named in an error, without blocking."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def dataset(packed: Path, tmp_path: Path) -> Path:
-    """A copy of the dataset to harm."""
+    """A copy of the dataset to damage."""
     return Path(shutil.copytree(packed, tmp_path / "dataset"))
 
 
@@ -57,9 +57,7 @@ def link_to_device(path: Path) -> Path:
         (lambda path: path.mkdir() or path, "Is a directory"),
     ],
 )
-def test_what_is_no_regular_file_is_named(
-    tmp_path: Path, make: Callable[[Path], Path], found: str
-) -> None:
+def test_irregular_file_is_named(tmp_path: Path, make: Callable[[Path], Path], found: str) -> None:
     with pytest.raises(IrregularFileError) as caught:
         open_regular(make(tmp_path / "x"))
     assert caught.value.strerror == found
@@ -76,7 +74,7 @@ def test_a_regular_file_is_read_up_to_the_limit_and_blocking(tmp_path: Path) -> 
     os.close(descriptor)
 
 
-def test_what_is_missing_stays_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_raises_the_usual_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "missing")
     (tmp_path / "file").touch()
@@ -86,7 +84,7 @@ def test_what_is_missing_stays_a_missing_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["manifest.json", "shard-00001.fds"])
 @pytest.mark.parametrize("replace", [replace_by_pipe, replace_by_socket])
-def test_verify_and_unpack_name_what_stands_in_place_of_a_file(
+def test_verify_and_unpack_name_an_irregular_file(
     dataset: Path, tmp_path: Path, name: str, replace: Callable[[Path], Path]
 ) -> None:
     path = replace(dataset / name)
@@ -124,7 +122,7 @@ def test_a_pipe_in_a_work_folder_is_named(tmp_path: Path) -> None:
     assert caught.value.filename == path
 
 
-def test_a_pipe_in_a_machines_description_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_in_sysfs_does_not_block(tmp_path: Path) -> None:
     folder = tmp_path / "sys/devices/system/node"
     folder.mkdir(parents=True)
     replace_by_pipe(folder / "online")

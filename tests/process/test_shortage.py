@@ -1,4 +1,4 @@
-"""Too little memory, threads or files: one line that says what to raise, and status 4."""
+"""Too little memory, threads or files: one line with the limit to raise, and status 4."""
 
 import _thread
 import errno
@@ -30,7 +30,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def under_limit(limit_kb: int, *command: str | Path) -> list[str]:
-    """The command line that runs a command with that much address space."""
+    """The command line that runs a command with limited address space."""
     return ["bash", "-c", f'ulimit -v {limit_kb} && exec "$@"', "bash", *map(str, command)]
 
 
@@ -59,7 +59,7 @@ def test_little_address_space_is_one_line(
     if done.returncode == 4:
         (error,) = [line for line in done.stderr.splitlines() if line.startswith("feeder: error")]
         assert "raise that limit" in error or "ulimit -v" in error or "give it more" in error
-    assert done.returncode != 4 or limit_kb < 300_000, "that was enough until now"
+    assert done.returncode != 4 or limit_kb < 300_000, "300 MB should be enough"
 
 
 @pytest.mark.parametrize("limit_kb", LIMITS_KB)
@@ -71,17 +71,17 @@ def test_a_daemon_with_little_address_space_serves_or_is_one_line(
         under_limit(limit_kb, SCRIPT, *command), stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if line.startswith("feeder: ready, "):
                 process.terminate()
         status = process.wait(DEADLINE_S)
-    text = "".join(said)
+    text = "".join(lines)
     assert not any(word in text for word in ABORTS), text
     assert status == (0 if "feeder: ready, " in text else 4), text
     if status == 4:
-        assert len([line for line in said if line.startswith("feeder: error: ")]) == 1
+        assert len([line for line in lines if line.startswith("feeder: error: ")]) == 1
 
 
 @pytest.mark.parametrize("limit_kb", [30_000, 100_000, 200_000, 400_000, 600_000])
@@ -109,7 +109,7 @@ def test_the_other_programs_with_little_address_space_are_one_line(
     assert len([line for line in done.stderr.splitlines() if ": error: " in line]) == 1
 
 
-def test_want_of_threads_is_found_before_libzmq_aborts() -> None:
+def test_lack_of_threads_is_an_error_before_libzmq_aborts() -> None:
     program = (
         "import resource, sys\nimport zmq\n"
         "from feeder.process.program import run_program\n"
@@ -136,16 +136,16 @@ def test_want_of_threads_is_found_before_libzmq_aborts() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_threads_that_were_tried_end() -> None:
+def test_check_threads_leaves_no_thread() -> None:
     before = len(os.listdir("/proc/self/task"))
     check_threads(3)
-    wait_until(lambda: len(os.listdir("/proc/self/task")) <= before, "they have ended")
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= before, "the threads end")
 
 
-def test_threads_of_others_that_start_meanwhile_are_not_waited_for(
+def test_check_threads_does_not_wait_for_other_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one does between the count and the wait, in a process of many threads."""
+    """Another thread of the process may start threads meanwhile."""
     end, others = threading.Event(), []
     start_thread = _thread.start_new_thread
 
@@ -166,13 +166,13 @@ def test_threads_of_others_that_start_meanwhile_are_not_waited_for(
             other.join()
 
 
-def test_threads_are_checked_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_threads_works_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feeder.process.shortage._TASKS", "/nowhere")
     check_threads(2)
 
 
 def _wrapped(text: str) -> ImportError:
-    """An import error as numpy raises it: the reason is in the cause."""
+    """An import error as numpy raises it, with the reason in its cause."""
     error = ImportError("Importing the numpy C-extensions failed")
     error.__cause__ = ImportError(text)
     return error
@@ -195,7 +195,7 @@ def _wrapped(text: str) -> ImportError:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_each_kind_of_shortage_has_its_line(error: Exception, words: str) -> None:
+def test_each_kind_of_shortage_is_explained(error: Exception, words: str) -> None:
     explained = explain_shortage(error)
     assert isinstance(explained, ResourceError)
     assert words in str(explained)
@@ -213,7 +213,7 @@ def test_each_kind_of_shortage_has_its_line(error: Exception, words: str) -> Non
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_faults_of_ours_are_no_shortage(error: Exception) -> None:
+def test_bugs_are_not_explained_as_shortage(error: Exception) -> None:
     assert explain_shortage(error) is None
 
 
@@ -226,7 +226,7 @@ def test_an_unexpected_os_error_names_its_file() -> None:
 
 @pytest.fixture
 def deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder that is gone."""
+    """Run the test in a deleted working directory."""
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -246,7 +246,7 @@ def deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), False),
     ],
 )
-def test_a_deleted_working_directory_is_blamed_for_what_it_causes_alone(
+def test_deleted_working_directory_is_blamed_only_for_its_own_errors(
     error: OSError, is_the_folders: bool
 ) -> None:
     line = str(explain_os_error(error))
@@ -272,7 +272,7 @@ def _raise_for_a_descriptor(*_: object) -> dict[str, object]:
     return {}
 
 
-def test_a_workers_os_error_about_a_descriptor_reaches_its_parent() -> None:
+def test_workers_os_error_about_a_descriptor_reaches_the_parent() -> None:
     answer = _perform_one(_raise_for_a_descriptor, {}, {}, lambda _: None)
     with pytest.raises(OSError, match="Bad file descriptor: '987654'"):
         _raise_error(answer)

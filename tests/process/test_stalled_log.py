@@ -1,4 +1,4 @@
-"""A stderr or stdout that nobody reads: the daemon serves on, and reports what it had to drop."""
+"""An unread stderr or stdout: the daemon keeps serving, and reports the lines that it dropped."""
 
 import contextlib
 import fcntl
@@ -38,7 +38,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fill(fd: int) -> None:
-    """Write until there is no room; descriptors that share the open file block again afterwards."""
+    """Write until there is no room; then make the open file, which is shared, block again."""
     os.set_blocking(fd, False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -60,7 +60,7 @@ def full_pipe() -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def full_socket() -> Iterator[tuple[int, int]]:
-    """The journal gives a stream socket."""
+    """A stream socket, as the journal's is."""
     reader, writer = socket.socketpair()
     with reader, writer:
         fill(writer.fileno())
@@ -77,8 +77,8 @@ def stopped_terminal() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-class MuteDaemon:
-    """A daemon of two workers whose stderr and stdout are what the test gives it."""
+class UnreadDaemon:
+    """A daemon with two workers and the stderr and stdout that the test gives it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class MuteDaemon:
             stderr=stderr,
         )
 
-    def __enter__(self) -> "MuteDaemon":
+    def __enter__(self) -> "UnreadDaemon":
         try:
             wait_until(self._serves, "the daemon serves")
         except BaseException:
@@ -124,7 +124,7 @@ class MuteDaemon:
         return int(request_counters(self.endpoint, DEADLINE_S)[name])
 
     def end(self) -> int:
-        """End it in its usual time; return the exit status."""
+        """Stop it within the usual time; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(DEADLINE_S)
 
@@ -135,8 +135,8 @@ class MuteDaemon:
         return False
 
 
-def replace_a_worker(daemon: MuteDaemon, packed: Path) -> None:
-    """Kill a worker while a client takes batches, until its successor is up."""
+def replace_a_worker(daemon: UnreadDaemon, packed: Path) -> None:
+    """Kill a worker, and fetch batches until its replacement runs."""
     before = daemon.workers()
     with RawClient(daemon.endpoint) as client, Dataset.open(packed) as dataset:
         client.hello(small_recipe())
@@ -152,12 +152,12 @@ def replace_a_worker(daemon: MuteDaemon, packed: Path) -> None:
             epoch += 1
             return len(daemon.workers() - before) == 1 and daemon.counter("workers") == 2
 
-        wait_until(is_replaced, "there is another worker")
+        wait_until(is_replaced, "the worker is replaced")
         client.bye()
 
 
 @pytest.mark.parametrize("make", [full_pipe, full_socket, stopped_terminal])
-def test_a_log_that_nobody_reads_stops_nothing(
+def test_unread_stderr_does_not_stop_the_daemon(
     make: Callable[[], contextlib.AbstractContextManager[tuple[int, int]]],
     packed: Path,
     tmp_path: Path,
@@ -165,17 +165,17 @@ def test_a_log_that_nobody_reads_stops_nothing(
     endpoint = f"ipc://{tmp_path}/s"
     with make() as (_, writer):
         flags = fcntl.fcntl(writer, fcntl.F_GETFL)
-        with MuteDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=writer) as daemon:
+        with UnreadDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=writer) as daemon:
             replace_a_worker(daemon, packed)
             assert daemon.end() == 0
-        assert fcntl.fcntl(writer, fcntl.F_GETFL) == flags, "it is the terminal's, too"
+        assert fcntl.fcntl(writer, fcntl.F_GETFL) == flags, "the open file is shared"
 
 
-def test_a_stdout_that_nobody_reads_stops_nothing(packed: Path, tmp_path: Path) -> None:
+def test_unread_stdout_does_not_stop_the_daemon(packed: Path, tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     with (
         full_pipe() as (_, writer),
-        MuteDaemon(packed, endpoint, stdout=writer, stderr=subprocess.DEVNULL) as daemon,
+        UnreadDaemon(packed, endpoint, stdout=writer, stderr=subprocess.DEVNULL) as daemon,
     ):
         replace_a_worker(daemon, packed)
         assert daemon.end() == 0
@@ -184,10 +184,10 @@ def test_a_stdout_that_nobody_reads_stops_nothing(packed: Path, tmp_path: Path) 
 def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
     packed: Path, tmp_path: Path
 ) -> None:
-    endpoint, name = f"ipc://{tmp_path}/s", "n" * 128  # which a line for each session has in it
+    endpoint, name = f"ipc://{tmp_path}/s", "n" * 128  # each session logs a line with the name
     with (
         full_pipe() as (reader, writer),
-        MuteDaemon(
+        UnreadDaemon(
             packed,
             endpoint,
             *("--log-level", "debug"),
@@ -198,14 +198,14 @@ def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
     ):
 
         def has_dropped() -> bool:
-            with RawClient(endpoint) as client:  # another one each time, for its share of messages
+            with RawClient(endpoint) as client:  # a new one each time: message rates are limited
                 for _ in range(15):
                     assert client.hello(small_recipe(), dataset=name).session
                 client.bye()
             return daemon.counter("log_lines_dropped") > 0
 
         wait_until(has_dropped, "lines are dropped")
-        wait_until(lambda: daemon.counter("sessions") == 0, "the last one is over")
+        wait_until(lambda: daemon.counter("sessions") == 0, "the last session ends")
         dropped = daemon.counter("log_lines_dropped")
         chunks: list[bytes] = []
 
@@ -223,20 +223,20 @@ def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
         def reported() -> int:
             return sum(int(found.replace(b",", b"")) for found in report.findall(b"".join(chunks)))
 
-        wait_until(lambda: reported() >= dropped, "what was dropped is reported")
+        wait_until(lambda: reported() >= dropped, "dropped lines are reported")
         assert reported() == daemon.counter("log_lines_dropped")
         assert daemon.end() == 0
         os.write(writer, b"\n\0")
         listener.join()
     text = b"".join(chunks)
-    assert b"\nfeeder: draining" in text, "lines are read as before"
+    assert b"\nfeeder: draining" in text, "later lines arrive"
     assert all(line.startswith(b"feeder: ") for line in text.strip(b"\n\0").split(b"\n")), (
-        "none is torn"
+        "a line is torn"
     )
 
 
 @pytest.mark.parametrize(("arguments", "status"), [((), 3), (("--workers", "none"), 2)])
-def test_an_error_that_nobody_reads_ends_the_daemon_all_the_same(
+def test_daemon_exits_with_its_status_if_stderr_is_not_read(
     arguments: tuple[str, ...], status: int, tmp_path: Path
 ) -> None:
     with full_pipe() as (_, writer):
@@ -256,25 +256,24 @@ def test_lines_reach_a_file_in_order_and_whole(packed: Path, tmp_path: Path) -> 
     log = tmp_path / "log"
     with (
         log.open("ab") as file,
-        MuteDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=file.fileno()) as daemon,
+        UnreadDaemon(packed, endpoint, stdout=subprocess.DEVNULL, stderr=file.fileno()) as daemon,
     ):
         replace_a_worker(daemon, packed)
         assert daemon.end() == 0
     lines = log.read_text().splitlines()
     assert all(line.startswith("feeder: ") for line in lines)
-    found = [n for n, line in enumerate(lines) for text in ("ready, ", "replaced", "draining:")
-             if text in line]  # fmt: skip
-    assert len(found) == 3
+    expected = ["ready, ", "replaced", "draining:"]
+    assert [text for line in lines for text in expected if text in line] == expected
 
 
-def test_a_piece_is_whole_lines_that_a_pipe_takes_at_once() -> None:
+def test_pieces_are_whole_lines_of_at_most_pipe_buf_bytes() -> None:
     lines = [b"x" * size + b"\n" for size in (10, 4000, 90, 4095, 0, 1)]
     pieces = list(cut_into_pieces(b"".join(lines)))
     assert b"".join(pieces) == b"".join(lines)
     assert all(len(piece) <= select.PIPE_BUF and piece.endswith(b"\n") for piece in pieces)
 
 
-def test_a_line_longer_than_that_is_cut_between_characters() -> None:
+def test_line_over_pipe_buf_is_cut_between_characters() -> None:
     (piece,) = cut_into_pieces(("é" * 5000).encode() + b"\n")
     assert len(piece) <= select.PIPE_BUF
     assert re.fullmatch(r"é+ … \(cut\)\n", piece.decode())
@@ -284,8 +283,8 @@ def test_a_line_longer_than_that_is_cut_between_characters() -> None:
 def writing_from_within(
     stream: LineStream, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Have the first write(2) of a stream write ``text`` to it, as Python does for a failing
-    ``__del__`` that the garbage collector runs then."""
+    """Have the first write(2) of a stream write ``text`` to the stream, as Python does when the
+    garbage collector runs a failing ``__del__`` then."""
     write, is_first = os.write, True
 
     def write_twice(fd: int, data: bytes) -> int:
@@ -309,7 +308,7 @@ def do_in_time(action: Callable[[], object]) -> None:
     assert not thread.is_alive(), "deadlock"
 
 
-def test_what_is_written_while_a_line_is_written_comes_after_it(
+def test_reentrant_write_comes_after_the_current_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, writer = os.pipe()
@@ -322,7 +321,7 @@ def test_what_is_written_while_a_line_is_written_comes_after_it(
         os.close(end)
 
 
-def test_lines_that_are_dropped_while_another_is_are_counted(
+def test_lines_dropped_in_reentrant_writes_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with full_pipe() as (reader, writer):
@@ -341,7 +340,7 @@ def test_lines_that_are_dropped_while_another_is_are_counted(
         assert not stream.has_dropped
 
 
-def test_a_stream_without_a_reader_raises_nothing() -> None:
+def test_write_without_a_reader_raises_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     stream = LineStream("", writer)

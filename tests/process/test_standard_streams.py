@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, full, or no longer read; and where they run."""
+"""Commands with closed, full or unread standard streams, and in odd working directories."""
 
 import os
 import shlex
@@ -14,14 +14,14 @@ from tests.support.sources import file_tree, make_source, pack
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
 SCRIPT = Path(sys.executable).with_name("feeder")
-"""The installed command: as users start it, without the working directory among its modules'."""
+"""The installed command, as users start it: sys.path does not contain the working directory."""
 OUTPUT_ERROR = "feeder: error: standard output cannot be written (No space left on device)"
 
 
 def in_shell(
     script: str, *arguments: str | Path, cwd: Path | None = None, **environ: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a script of bash in which ``$F`` stands for the command with its arguments."""
+    """Run a bash script in which ``$F`` is the command with its arguments."""
     command = shlex.join(map(str, [SCRIPT, *arguments]))
     return subprocess.run(
         ["bash", "-c", script.replace("$F", command)],
@@ -50,7 +50,7 @@ def daemon(dataset: Path) -> Iterator[Daemon]:
 
 
 def work(name: str, dataset: Path, folder: Path, endpoint: str) -> tuple[str | Path, ...]:
-    """The arguments of one run of the command ``name`` that has nothing to complain of."""
+    """The arguments of a successful run of the command ``name``."""
     match name:
         case "pack":
             return "pack", dataset.parent / "source", folder / "made", "--jobs", "1"
@@ -74,7 +74,7 @@ COMMANDS = ("pack", "verify", "unpack", "status", "preview", "keygen", "serve", 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_closed_streams_change_nothing_but_what_is_printed(
+def test_closed_streams_change_only_the_output(
     name: str, dataset: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     results = []
@@ -86,7 +86,7 @@ def test_closed_streams_change_nothing_but_what_is_printed(
         assert "Traceback" not in done.stderr
         assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
         results.append(file_tree(folder))
-    if name == "keygen":  # each key is another
+    if name == "keygen":  # every key is different
         results = [dict.fromkeys(result) for result in results]
     assert all(result == results[0] for result in results)
 
@@ -95,14 +95,14 @@ def test_closed_streams_change_nothing_but_what_is_printed(
 def test_no_file_gets_the_number_of_a_closed_stream(
     closed: str, dataset: Path, tmp_path: Path
 ) -> None:
-    """An audit hook notes each file that is opened, and what 0, 1 and 2 are at the end."""
+    """A hook at exit notes the files behind descriptors 0, 1 and 2."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os, sys\n"
         "def note():\n"
         "    ours = [os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)]\n"
         "    with open(os.environ['NOTES'], 'a') as notes:\n"
         "        print(*ours, file=notes)\n"
-        "if 'feeder.dataset.first_read' not in sys.orig_argv:\n"  # killed when it answered
+        "if 'feeder.dataset.first_read' not in sys.orig_argv:\n"  # killed after its answer
         "    atexit.register(note)\n"
     )
     notes = tmp_path / "notes"
@@ -121,7 +121,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_output_that_has_no_room_is_one_line_and_a_status(
+def test_full_standard_output_is_one_line_and_a_status(
     name: str, dataset: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     done = in_shell("$F >/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
@@ -134,7 +134,7 @@ def test_output_that_has_no_room_is_one_line_and_a_status(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_messages_that_have_no_room_are_dropped(
+def test_messages_to_a_full_standard_error_are_dropped(
     name: str, dataset: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     done = in_shell("$F 2>/dev/full", *work(name, dataset, tmp_path, daemon.endpoint))
@@ -143,10 +143,10 @@ def test_messages_that_have_no_room_are_dropped(
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_gone_is_no_error_to_speak_of(
+def test_closed_pipe_ends_a_command_silently(
     name: str, unbuffered: str, dataset: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
-    # The pipe's reader has certainly gone when the command begins.
+    # The command starts only after the pipe's reader has ended.
     script = "set -o pipefail; { while [ -e alive ]; do sleep 0.01; done; $F; } | { rm alive; }"
     (tmp_path / "alive").touch()
     done = in_shell(
@@ -159,7 +159,7 @@ def test_a_reader_that_has_gone_is_no_error_to_speak_of(
     assert not any(word in done.stderr for word in ("feeder: ", "Traceback", "BrokenPipe"))
 
 
-def test_a_damaged_dataset_is_not_found_whole_where_nothing_can_be_printed(
+def test_verify_reports_damage_by_status_if_nothing_can_be_printed(
     dataset: Path, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged"
@@ -174,8 +174,8 @@ def test_a_damaged_dataset_is_not_found_whole_where_nothing_can_be_printed(
         assert done.returncode == status, (redirection, done.stderr)
 
 
-def test_an_output_that_would_block_is_waited_for(tmp_path: Path) -> None:
-    """A terminal or pipe that another process has made non-blocking takes everything, later."""
+def test_non_blocking_output_is_written_completely(tmp_path: Path) -> None:
+    """Another process has made the pipe non-blocking; the command waits for room."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     program = (
@@ -194,7 +194,7 @@ SHADOWS = ("feeder", "numpy", "random", "socket", "json", "signal", "typing", "m
 
 
 @pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview"])
-def test_modules_in_the_working_directory_shadow_none(
+def test_modules_in_the_working_directory_shadow_no_import(
     name: str, dataset: Path, tmp_path: Path
 ) -> None:
     here = shadowing_folder(tmp_path)
@@ -203,7 +203,7 @@ def test_modules_in_the_working_directory_shadow_none(
 
 
 @pytest.mark.slow
-def test_the_benchs_processes_take_no_modules_from_the_working_directory(tmp_path: Path) -> None:
+def test_bench_processes_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
     here = shadowing_folder(tmp_path)
     (here / "multiprocessing.py").write_text("raise SystemExit('shadowed')\n")
     command = [str(SCRIPT.with_name("feeder-bench")), "soak", "--images", "64", "--batch-size", "8"]
@@ -217,7 +217,7 @@ def test_the_benchs_processes_take_no_modules_from_the_working_directory(tmp_pat
 
 
 def shadowing_folder(folder: Path) -> Path:
-    """Make a folder whose modules end every Python that takes them for its own."""
+    """Make a folder with modules that end any Python process that imports them."""
     here = folder / "here"
     for shadowed in SHADOWS:
         (here / shadowed).mkdir(parents=True)
@@ -225,9 +225,7 @@ def shadowing_folder(folder: Path) -> Path:
     return here
 
 
-def test_a_daemon_serves_where_modules_shadow_ours_and_where_its_folder_was_deleted(
-    dataset: Path, tmp_path: Path
-) -> None:
+def test_daemon_serves_from_a_shadowing_or_deleted_folder(dataset: Path, tmp_path: Path) -> None:
     here, gone = shadowing_folder(tmp_path), tmp_path / "gone"
     gone.mkdir()
     for enter in (f"cd {here}", f"cd {gone} && rmdir {gone}"):

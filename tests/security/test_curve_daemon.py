@@ -1,4 +1,4 @@
-"""The daemon with keys: who comes in, and what everybody else is told, within 2 seconds."""
+"""The daemon with keys: listed clients are accepted, all others get the reason within 2 seconds."""
 
 import contextlib
 import socket
@@ -36,12 +36,12 @@ from tests.support.key_pairs import KeyPair
 from tests.support.sources import error_line, run_feeder
 from trainer_client import FeederLoader
 
-TOLD_S = 2.0
+REFUSED_S = 2.0
 
 
 @dataclass
-class Place:
-    """A daemon with keys, and who is there."""
+class KeyedDaemon:
+    """A daemon with keys, and the key pairs of the feeder, a listed and an unlisted client."""
 
     daemon: Daemon
     tcp: str
@@ -61,7 +61,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def keyed(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedDaemon]:
     folder = tmp_path_factory.mktemp("keys")
     server, friend, stranger = (
         KeyPair.make(folder, name) for name in ("server", "friend", "stranger")
@@ -77,7 +77,7 @@ def place(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         *("--secret-key", server.secret, "--client-keys", allowed),
     ) as daemon:
         port = daemon.endpoints[1].rpartition(":")[2]
-        yield Place(
+        yield KeyedDaemon(
             daemon,
             f"tcp://127.0.0.1:{port}",
             daemon.endpoints[2],
@@ -107,10 +107,10 @@ def loader(endpoint: str, **keys: Any) -> FeederLoader:
     )
 
 
-def test_a_client_on_the_list_gets_the_bytes_that_ipc_gives(place: Place) -> None:
+def test_listed_client_gets_the_same_bytes_over_tcp_as_over_ipc(keyed: KeyedDaemon) -> None:
     with (
-        fetcher(place.tcp, place.friend.to(place.server)) as over_tcp,
-        fetcher(place.ipc, None) as over_ipc,
+        fetcher(keyed.tcp, keyed.friend.to(keyed.server)) as over_tcp,
+        fetcher(keyed.ipc, None) as over_ipc,
     ):
         for key in ((0, 0), (1, 3)):
             encrypted = next(over_tcp.fetch([key]))
@@ -118,38 +118,40 @@ def test_a_client_on_the_list_gets_the_bytes_that_ipc_gives(place: Place) -> Non
             assert encrypted.pixels.tobytes() == local.pixels.tobytes()
 
 
-def test_the_loader_takes_key_files_or_text(place: Place) -> None:
-    text = place.server.public.read_text().split()[-1]
-    for server_key in (place.server.public, text):
-        with loader(place.tcp, server_key=server_key, client_key=place.friend.secret) as batches:
+def test_the_loader_takes_key_files_or_text(keyed: KeyedDaemon) -> None:
+    text = keyed.server.public.read_text().split()[-1]
+    for server_key in (keyed.server.public, text):
+        with loader(keyed.tcp, server_key=server_key, client_key=keyed.friend.secret) as batches:
             assert len(next(iter(batches)).labels) == 10
 
 
-def hear_mechanism(peer: Address) -> str | None:
-    """Ask for the mechanism until there is an answer: half a second is short on a busy machine."""
-    heard: list[str | None] = []
-    wait_until(lambda: heard.append(probe_mechanism(peer)) or heard[-1], "it says its mechanism")
-    return heard[-1]
+def await_mechanism(peer: Address) -> str | None:
+    """Probe until there is an answer: half a second is short on a busy machine."""
+    found: list[str | None] = []
+    wait_until(lambda: found.append(probe_mechanism(peer)) or found[-1], "the peer's greeting")
+    return found[-1]
 
 
-def test_what_travels_is_encrypted_on_tcp_and_plain_on_every_ipc_address(place: Place) -> None:
-    host, _, port = place.tcp.removeprefix("tcp://").rpartition(":")
-    assert hear_mechanism((host, int(port))) == "CURVE"
-    paths = [each.removeprefix("ipc://") for each in place.daemon.endpoints[::2]]
-    assert [hear_mechanism(path) for path in paths] == ["NULL", "NULL"]
-    for endpoint in place.daemon.endpoints[::2]:
+def test_tcp_is_encrypted_and_every_ipc_address_is_plain(keyed: KeyedDaemon) -> None:
+    host, _, port = keyed.tcp.removeprefix("tcp://").rpartition(":")
+    assert await_mechanism((host, int(port))) == "CURVE"
+    paths = [each.removeprefix("ipc://") for each in keyed.daemon.endpoints[::2]]
+    assert [await_mechanism(path) for path in paths] == ["NULL", "NULL"]
+    for endpoint in keyed.daemon.endpoints[::2]:
         with RawClient(endpoint) as client:
             assert isinstance(client.hello(small_recipe(), window=1), Welcome)
             client.bye()
 
 
-def misfits(place: Place, plain: Daemon) -> dict[str, tuple[str, KeyPair | None, KeyPair | None]]:
-    """Endpoint, the server's public key and the client's, of each way not to come in."""
+def key_mismatches(
+    keyed: KeyedDaemon, plain: Daemon
+) -> dict[str, tuple[str, KeyPair | None, KeyPair | None]]:
+    """Endpoint, the server's public key and the client's, by the expected problem."""
     return {
-        "does not know the key of 'stranger'": (place.tcp, place.server, place.stranger),
-        "has another key than server_key": (place.tcp, place.stranger, place.friend),
-        "accepts only clients with keys": (place.tcp, None, None),
-        "has no keys": (plain.endpoint, place.server, place.friend),
+        "does not know the key of 'stranger'": (keyed.tcp, keyed.server, keyed.stranger),
+        "has another key than server_key": (keyed.tcp, keyed.stranger, keyed.friend),
+        "accepts only clients with keys": (keyed.tcp, None, None),
+        "has no keys": (plain.endpoint, keyed.server, keyed.friend),
     }
 
 
@@ -162,11 +164,11 @@ def misfits(place: Place, plain: Daemon) -> dict[str, tuple[str, KeyPair | None,
         "has no keys",
     ],
 )
-class TestMisfit:
-    """A client whose keys do not fit is told so, soon, by everything that connects."""
+class TestKeyMismatch:
+    """Every kind of client reports mismatched keys quickly."""
 
-    def test_fetcher_and_loader(self, place: Place, plain: Daemon, problem: str) -> None:
-        endpoint, server, client = misfits(place, plain)[problem]
+    def test_fetcher_and_loader(self, keyed: KeyedDaemon, plain: Daemon, problem: str) -> None:
+        endpoint, server, client = key_mismatches(keyed, plain)[problem]
         keys = client.to(server) if client and server else None
         paths = {}
         if client and server:
@@ -185,11 +187,11 @@ class TestMisfit:
                 loader(endpoint, **paths)
             return time.monotonic() - began_s
 
-        happens_within(TOLD_S, fetch_once)
-        happens_within(TOLD_S, load_once)
+        happens_within(REFUSED_S, fetch_once)
+        happens_within(REFUSED_S, load_once)
 
-    def test_command_line(self, place: Place, plain: Daemon, problem: str) -> None:
-        endpoint, server, client = misfits(place, plain)[problem]
+    def test_command_line(self, keyed: KeyedDaemon, plain: Daemon, problem: str) -> None:
+        endpoint, server, client = key_mismatches(keyed, plain)[problem]
         options: list[str | Path] = []
         if client and server:
             options = ["--server-key", server.public, "--client-key", client.secret]
@@ -198,49 +200,49 @@ class TestMisfit:
         assert problem in error_line(done)
 
 
-def test_the_command_line_asks_with_keys(place: Place, tmp_path: Path) -> None:
-    options = "--server-key", place.server.public, "--client-key", place.friend.secret
-    done = run_feeder("status", place.tcp, *options)
+def test_commands_use_the_given_keys(keyed: KeyedDaemon, tmp_path: Path) -> None:
+    options = "--server-key", keyed.server.public, "--client-key", keyed.friend.secret
+    done = run_feeder("status", keyed.tcp, *options)
     assert done.returncode == 0, done.stderr
-    assert "clients_refused" in done.stdout or "sessions_opened" in done.stdout
+    assert "sessions_opened" in done.stdout
     done = run_feeder(
-        *("preview", "--from", place.tcp, "--dataset", "d", "--out", tmp_path / "p.png"),
+        *("preview", "--from", keyed.tcp, "--dataset", "d", "--out", tmp_path / "p.png"),
         *("--image-size", "32", "--batch-size", "10", *options),
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_refusals_are_counted_by_reason_and_logged_without_the_key(place: Place) -> None:
+def test_refusals_are_counted_by_reason_and_logged_without_the_key(keyed: KeyedDaemon) -> None:
     before = {
-        name: place.counter(f"clients_refused.{name}")
+        name: keyed.counter(f"clients_refused.{name}")
         for name in ("unknown-key", "server-key", "mechanism")
     }
     with pytest.raises(HandshakeProblem):
-        fetcher(place.tcp, place.stranger.to(place.server))
+        fetcher(keyed.tcp, keyed.stranger.to(keyed.server))
     with pytest.raises(HandshakeProblem):
-        fetcher(place.tcp, place.friend.to(place.stranger))
+        fetcher(keyed.tcp, keyed.friend.to(keyed.stranger))
     for name in ("unknown-key", "server-key"):
         wait_until(
-            lambda name=name: place.counter(f"clients_refused.{name}") > before[name],  # type: ignore[misc]
+            lambda name=name: keyed.counter(f"clients_refused.{name}") > before[name],  # type: ignore[misc]
             f"{name} is counted",
         )
-    line = place.daemon.wait_line(r"is refused: its public key \S{8}… is not in ")
-    key = place.stranger.public.read_text().split()[-1]
+    line = keyed.daemon.wait_line(r"is refused: its public key \S{8}… is not in ")
+    key = keyed.stranger.public.read_text().split()[-1]
     assert key[:8] in line
-    assert key[:9] not in "".join(place.daemon.lines)
+    assert key[:9] not in "".join(keyed.daemon.lines)
 
 
 @pytest.mark.parametrize("problem", ["does not know the key of 'stranger'", "has no keys"])
 @pytest.mark.parametrize("module", [blocking, stats])
-def test_who_is_refused_before_it_has_said_a_word_is_told_why(
-    place: Place,
+def test_client_refused_before_its_first_message_gets_the_reason(
+    keyed: KeyedDaemon,
     plain: Daemon,
     problem: str,
     module: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a busy machine libzmq can have given up the connection before anything was sent."""
-    endpoint, server, client = misfits(place, plain)[problem]
+    endpoint, server, client = key_mismatches(keyed, plain)[problem]
     assert server is not None
     assert client is not None
     sockets = []
@@ -251,10 +253,10 @@ def test_who_is_refused_before_it_has_said_a_word_is_told_why(
         dial(dealer, *rest)
 
     def encode_late(message: ClientMessage) -> bytes:
-        # libzmq gives up once it has read the other side's greeting. On a busy machine that side
-        # hangs up before, again and again, and libzmq goes on trying: that must be explained, too.
+        # libzmq gives up once it has read the peer's greeting. On a busy machine the peer may hang
+        # up first, repeatedly, and libzmq retries; the client must report the reason then too.
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "it is given up", 5.0)
+            wait_until(lambda: not sockets[-1].poll(0, zmq.POLLOUT), "libzmq gives up", 5.0)
         sent_s.append(time.monotonic())
         return encode(message)
 
@@ -266,82 +268,82 @@ def test_who_is_refused_before_it_has_said_a_word_is_told_why(
     assert time.monotonic() - sent_s[0] < DEADLINE_S / 2
 
 
-def is_let_in(place: Place, keys: ClientKeys) -> bool:
+def is_accepted(keyed: KeyedDaemon, keys: ClientKeys) -> bool:
     try:
-        fetcher(place.tcp, keys).close()
+        fetcher(keyed.tcp, keys).close()
     except HandshakeProblem:
         return False
     return True
 
 
-def test_the_list_is_read_again_while_serving(place: Place) -> None:
-    keys = place.stranger.to(place.server)
-    entry = place.allowed / "stranger.pub"
-    entry.write_text(place.stranger.public.read_text())
-    wait_until(lambda: is_let_in(place, keys), "it is on the list")
-    with fetcher(place.tcp, keys) as let_in:
+def test_client_list_is_reloaded_while_serving(keyed: KeyedDaemon) -> None:
+    keys = keyed.stranger.to(keyed.server)
+    entry = keyed.allowed / "stranger.pub"
+    entry.write_text(keyed.stranger.public.read_text())
+    wait_until(lambda: is_accepted(keyed, keys), "the listed client is accepted")
+    with fetcher(keyed.tcp, keys) as accepted:
         entry.unlink()
-        wait_until(lambda: not is_let_in(place, keys), "it is on the list no more")
-        next(let_in.fetch([(0, 0)]))  # what was open goes on
+        wait_until(lambda: not is_accepted(keyed, keys), "the unlisted client is refused")
+        next(accepted.fetch([(0, 0)]))  # open connections stay
 
 
-def test_a_node_process_that_is_restarted_without_its_list_waits_for_it(place: Place) -> None:
-    keys, away = place.friend.to(place.server), place.allowed.with_name("away")
-    place.allowed.rename(away)
-    place.daemon.node.kill()
-    place.daemon.wait_line("node process 0 serves again")
-    assert not is_let_in(place, keys)
-    assert place.counter("clients_refused.no-list") > 0
-    away.rename(place.allowed)
-    wait_until(lambda: is_let_in(place, keys), "the list counts again")
+def test_node_process_restarted_without_its_list_accepts_clients_once_it_is_back(
+    keyed: KeyedDaemon,
+) -> None:
+    keys, away = keyed.friend.to(keyed.server), keyed.allowed.with_name("away")
+    keyed.allowed.rename(away)
+    keyed.daemon.node.kill()
+    keyed.daemon.wait_line("node process 0 serves again")
+    assert not is_accepted(keyed, keys)
+    assert keyed.counter("clients_refused.no-list") > 0
+    away.rename(keyed.allowed)
+    wait_until(lambda: is_accepted(keyed, keys), "the client is accepted again")
 
 
-def test_sockets_of_this_host_are_the_groups(place: Place) -> None:
-    for endpoint in place.daemon.endpoints[::2]:
+def test_unix_sockets_are_accessible_to_the_group(keyed: KeyedDaemon) -> None:
+    for endpoint in keyed.daemon.endpoints[::2]:
         path = Path(endpoint.removeprefix("ipc://"))
         for each in (path, Path(f"{path}.slots")):
             assert stat.S_IMODE(each.stat().st_mode) == 0o660
 
 
-def test_no_key_is_in_the_log_or_in_what_show_prints(place: Place, packed: Path) -> None:
-    secret = place.server.secret.read_text().split()[-1]
+def test_log_and_show_contain_no_key(keyed: KeyedDaemon, packed: Path) -> None:
+    secret = keyed.server.secret.read_text().split()[-1]
     done = run_feeder(
-        *("serve", "--data", f"d={packed}", "--secret-key", place.server.secret),
-        *("--client-keys", place.allowed, "--show"),
+        *("serve", "--data", f"d={packed}", "--secret-key", keyed.server.secret),
+        *("--client-keys", keyed.allowed, "--show"),
     )
     assert done.returncode == 0
-    assert str(place.server.secret) in done.stdout
-    assert secret not in done.stdout + done.stderr + "".join(place.daemon.lines)
+    assert str(keyed.server.secret) in done.stdout
+    assert secret not in done.stdout + done.stderr + "".join(keyed.daemon.lines)
 
 
-def test_a_secret_key_that_others_can_read_keeps_the_daemon_from_starting(
-    place: Place, packed: Path, tmp_path: Path
+def test_daemon_does_not_start_with_a_secret_key_readable_by_others(
+    keyed: KeyedDaemon, packed: Path, tmp_path: Path
 ) -> None:
     open_key = KeyPair.make(tmp_path, "open")
     open_key.secret.chmod(0o644)
     done = run_feeder(
         *("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--workers", "1"),
-        *("--secret-key", open_key.secret, "--client-keys", place.allowed),
+        *("--secret-key", open_key.secret, "--client-keys", keyed.allowed),
     )
     assert done.returncode == 2
     assert f"chmod 600 {open_key.secret}" in error_line(done)
 
 
-def test_keys_and_the_list_of_clients_go_together(packed: Path, place: Place) -> None:
+def test_secret_key_and_client_list_require_each_other(packed: Path, keyed: KeyedDaemon) -> None:
     serve = "serve", "--data", f"d={packed}"
-    done = run_feeder(*serve, "--secret-key", place.server.secret)
+    done = run_feeder(*serve, "--secret-key", keyed.server.secret)
     assert done.returncode == 2
     assert "serve.client_keys is not" in error_line(done)
-    done = run_feeder(*serve, "--client-keys", place.allowed)
+    done = run_feeder(*serve, "--client-keys", keyed.allowed)
     assert "serve.secret_key is not" in error_line(done)
-    both = "--secret-key", place.server.secret, "--client-keys", place.allowed
+    both = "--secret-key", keyed.server.secret, "--client-keys", keyed.allowed
     done = run_feeder(*serve, *both, "--insecure")
     assert "exclude each other" in error_line(done)
 
 
-def test_the_open_network_takes_a_typed_flag_that_no_file_can_give(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_insecure_is_a_command_line_flag_only(packed: Path, tmp_path: Path) -> None:
     file = tmp_path / "feeder.toml"
     file.write_text("[serve]\ninsecure = true\n")
     done = run_feeder("serve", "--config", file, "--data", f"d={packed}")
@@ -356,7 +358,7 @@ def test_the_open_network_takes_a_typed_flag_that_no_file_can_give(
             assert isinstance(client.hello(small_recipe(), window=1), Welcome)
 
 
-def test_a_forwarder_with_nobody_behind_it_is_no_problem_of_keys(place: Place) -> None:
+def test_forwarder_without_a_feeder_is_not_reported_as_a_key_problem(keyed: KeyedDaemon) -> None:
     def hang_up() -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -371,7 +373,7 @@ def test_a_forwarder_with_nobody_behind_it_is_no_problem_of_keys(place: Place) -
                 dataset="d",
                 recipe=small_recipe(),
                 timeout_s=1.0,
-                keys=place.friend.to(place.server),
+                keys=keyed.friend.to(keyed.server),
             )
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(DEADLINE_S)

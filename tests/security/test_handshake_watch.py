@@ -1,4 +1,4 @@
-"""What a client makes of the events of its connections."""
+"""How a client interprets the events of its connections."""
 
 import os
 
@@ -7,7 +7,7 @@ import zmq
 from feeder.security.handshake import HandshakeWatch
 
 
-def test_a_descriptors_number_that_is_no_connections_any_more_costs_no_descriptor() -> None:
+def test_reused_descriptor_number_leaks_no_descriptor() -> None:
     watch = HandshakeWatch("tcp://127.0.0.1:5555", None)
     ours, other = os.pipe()
     before = os.listdir("/proc/self/fd")

@@ -1,4 +1,4 @@
-"""Key files: read strictly, kept to their owner, and never shown; ``feeder keygen``."""
+"""Key files: read strictly, private to their owner, never shown; ``feeder keygen``."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ from feeder.security.keys import (
 from tests.support.sources import error_line, run_feeder
 
 OTHER = 12_345
-"""A user id that is not ours."""
+"""A user id other than this process's."""
 
 
 def make_key(name: str = "n") -> SecretKey:
@@ -44,7 +44,7 @@ def write_secret(path: Path, key: SecretKey, mode: int = 0o600) -> Path:
 
 
 def complaint(parse: Callable[[bytes, str], object], data: bytes) -> str | None:
-    """What a parser objects to in a file called f; None where it does not."""
+    """The parser's error message for a file called f, or None."""
     try:
         parse(data, "f")
     except ConfigError as error:
@@ -53,33 +53,33 @@ def complaint(parse: Callable[[bytes, str], object], data: bytes) -> str | None:
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_z85_is_libzmqs(raw: bytes) -> None:
+def test_z85_matches_libzmq(raw: bytes) -> None:
     assert decode_z85(z85.encode(raw).decode()) == raw
 
 
 @pytest.mark.parametrize("text", ["", "x" * 39, "x" * 41, "#" * 40, "é" * 40, '"' * 40, " " * 40])
-def test_what_is_no_z85_key_is_none(text: str) -> None:
+def test_text_that_is_not_a_z85_key_decodes_to_none(text: str) -> None:
     assert decode_z85(text) is None
 
 
 @given(st.binary(max_size=400) | st.text().map(str.encode))
-def test_any_bytes_are_keys_or_a_config_error(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_config_error(data: bytes) -> None:
     for parse in (parse_secret_key, parse_public_keys):
-        said = complaint(parse, data)
-        assert said is None or (said.startswith("f") and "\n" not in said)
+        message = complaint(parse, data)
+        assert message is None or (message.startswith("f") and "\n" not in message)
 
 
 @given(st.data())
-def test_a_damaged_file_shows_no_part_of_the_key(data: st.DataObject) -> None:
+def test_error_about_a_damaged_file_contains_no_part_of_the_key(data: st.DataObject) -> None:
     key = make_key()
     text = format_secret_key(key)
     at = data.draw(st.integers(0, len(text) - 1))
     damaged = text[:at] + data.draw(st.text("x \n#é~", max_size=3)) + text[at + 1 :]
-    said = complaint(parse_secret_key, damaged.encode())
-    assert said is None or not any(key.text[i : i + 6] in said for i in range(34))
+    message = complaint(parse_secret_key, damaged.encode()) or ""
+    assert not any(key.text[i : i + 6] in message for i in range(35))
 
 
-def test_keys_survive_their_files() -> None:
+def test_keys_survive_a_round_trip_through_files() -> None:
     key = make_key("trainer-7.a_b")
     assert parse_secret_key(format_secret_key(key).encode(), "f") == key
     public = key.public()
@@ -111,7 +111,7 @@ def test_mistakes_in_a_list_are_named(change: Callable[[str], str], message: str
         parse_public_keys(text.encode(), "f")
 
 
-def test_a_public_key_is_no_secret_key() -> None:
+def test_public_key_file_is_refused_as_secret_key() -> None:
     with pytest.raises(ConfigError, match=r"holds a public key.*without \.pub"):
         parse_secret_key(format_public_key(make_key().public()).encode(), "f")
 
@@ -124,13 +124,13 @@ def test_a_secret_key_open_to_others_is_refused_with_the_command(tmp_path: Path,
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_secret_key_of_ones_own_is_read(tmp_path: Path, mode: int) -> None:
+def test_own_secret_key_is_read(tmp_path: Path, mode: int) -> None:
     key = make_key()
     assert read_secret_key(write_secret(tmp_path / "k", key, mode)) == key
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_secret_key_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_secret_key_of_another_user_is_refused(tmp_path: Path) -> None:
     path = write_secret(tmp_path / "k", make_key())
     os.chown(path, OTHER, -1)
     with pytest.raises(ConfigError, match=rf"belongs to another user .{OTHER}.*chown"):
@@ -146,18 +146,18 @@ def give(path: Path, *entries: tuple[int, int, int]) -> None:
         pytest.skip(f"no ACLs here: {error.strerror}")
 
 
-def test_a_secret_key_is_ours_by_an_acl_as_systemd_hands_it_over(tmp_path: Path) -> None:
-    nobody, me, key = 0xFFFF_FFFF, os.geteuid(), make_key()
+def test_secret_key_with_the_acl_of_systemd_credentials_is_read(tmp_path: Path) -> None:
+    undefined, me, key = 0xFFFF_FFFF, os.geteuid(), make_key()
     path = write_secret(tmp_path / "server", key, 0o400)
-    owner, group, mask, others = ((tag, 4 * (tag in (1, 16)), nobody) for tag in (1, 4, 16, 32))
+    owner, group, mask, others = ((tag, 4 * (tag in (1, 16)), undefined) for tag in (1, 4, 16, 32))
     give(path, owner, (2, 4, me), group, mask, others)
     assert path.stat().st_mode & 0o777 == 0o440
     assert read_secret_key(path) == key
     for wrong in (
         [owner, (2, 4, me), (2, 4, me + 1), group, mask, others],
-        [owner, (2, 4, me), (4, 4, nobody), mask, others],
+        [owner, (2, 4, me), (4, 4, undefined), mask, others],
         [owner, (2, 4, me), group, (8, 4, 7), mask, others],
-        [owner, (2, 4, me), group, mask, (32, 4, nobody)],
+        [owner, (2, 4, me), group, mask, (32, 4, undefined)],
     ):
         give(path, *wrong)
         with pytest.raises(ConfigError, match="open to others"):
@@ -167,7 +167,7 @@ def test_a_secret_key_is_ours_by_an_acl_as_systemd_hands_it_over(tmp_path: Path)
 
 
 @pytest.mark.parametrize("acl", [b"\2\0\0\0", b"\2\0\0\0\1\0\4", b"\2"])
-def test_what_is_no_acl_of_linux_hides_no_open_file(
+def test_malformed_acl_does_not_hide_an_open_file(
     acl: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_secret(tmp_path / "server", make_key(), 0o444)
@@ -176,7 +176,7 @@ def test_what_is_no_acl_of_linux_hides_no_open_file(
         read_secret_key(path)
 
 
-def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipe_or_missing_key_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, message in (
         (tmp_path / "fifo", "it is a named pipe"),
@@ -186,7 +186,7 @@ def test_what_is_no_key_file_is_refused_at_once(tmp_path: Path) -> None:
             read_secret_key(path)
 
 
-def test_no_text_of_a_secret_key_shows_it() -> None:
+def test_repr_and_str_of_a_secret_key_do_not_contain_it() -> None:
     key = make_key()
     for text in (repr(key), str(key), f"{key}", repr({"keys": (key,)})):
         assert key.text not in text
@@ -202,9 +202,9 @@ def test_a_folder_is_the_list_of_its_public_keys(tmp_path: Path) -> None:
         read_public_keys(tmp_path)
 
 
-def test_a_list_that_the_system_does_not_show_is_named(tmp_path: Path) -> None:
+def test_unreadable_key_list_is_named(tmp_path: Path) -> None:
     path = tmp_path / "list"
-    path.symlink_to("x" * 300)  # not "none there", but an error of looking there
+    path.symlink_to("x" * 300)  # stat() fails with another error than ENOENT
     with pytest.raises(ConfigError, match=f"key file {path} cannot be read: .*too long"):
         read_public_keys(path)
 
@@ -226,7 +226,7 @@ def test_client_keys_come_from_files_or_text(tmp_path: Path) -> None:
             read_client_keys(*one)
 
 
-def test_keygen_makes_a_pair_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_keygen_makes_a_pair_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "server"
     done = run_feeder("keygen", path)
     assert done.returncode == 0, done.stderr
@@ -247,20 +247,20 @@ def test_keygen_makes_a_pair_that_only_its_owner_reads(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["server", "server.pub"]
 
 
-def test_keygen_replaces_no_public_key_either(tmp_path: Path) -> None:
+def test_keygen_does_not_replace_a_public_key(tmp_path: Path) -> None:
     (tmp_path / "k.pub").write_text("precious")
     assert run_feeder("keygen", tmp_path / "k").returncode == 2
     assert not (tmp_path / "k").exists()
 
 
-def test_keygen_asks_for_a_name_where_the_path_gives_none(tmp_path: Path) -> None:
+def test_keygen_requires_a_name_if_the_path_gives_none(tmp_path: Path) -> None:
     done = run_feeder("keygen", tmp_path / "a key")
     assert done.returncode == 2
     assert "--name" in error_line(done)
 
 
 @pytest.mark.parametrize("path", [".", "/"])
-def test_keygen_writes_no_key_in_place_of_a_folder(path: str) -> None:
+def test_keygen_does_not_replace_a_folder(path: str) -> None:
     done = run_feeder("keygen", path, "--name", "n", "--force")
     assert done.returncode == 2
     assert f"{path} is a folder" in error_line(done)

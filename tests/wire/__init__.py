@@ -1,4 +1,4 @@
-"""Messages and slots: every one comes back equal, and bounds hold. No process, file or clock.
+"""Messages and slots: round trips and bounds. No process, file or clock.
 
 May import: the product, bench, tests.
 """

@@ -1,4 +1,4 @@
-"""The wire: every message comes back equal, every bound holds at decoding and at encoding."""
+"""The wire: every message survives a round trip; decoding and encoding enforce every bound."""
 
 from typing import Any
 
@@ -171,7 +171,7 @@ REQUEST: dict[str, Any] = {
 
 
 def frame_of(fields: object) -> bytes:
-    """A frame as a peer without our checks would make it."""
+    """A frame from a peer without Feeder's checks."""
     return b"FDR\x01" + msgspec.msgpack.encode(fields)
 
 
@@ -238,7 +238,9 @@ def test_a_hello_out_of_bounds_is_a_protocol_error(field: str, value: object) ->
     ("field", "value"),
     [("batch_size", 0), ("scale", [0.5, 0.1]), ("image_size", 2**63), ("ratio", [0.0, 1.0])],
 )
-def test_a_recipe_out_of_range_is_told_apart_and_names_the_field(field: str, value: object) -> None:
+def test_recipe_out_of_range_is_a_bad_recipe_that_names_the_field(
+    field: str, value: object
+) -> None:
     hello = {**HELLO, "recipe": {**HELLO["recipe"], field: value}}
     with pytest.raises(BadRecipe, match=f"recipe: {field} must be"):
         decode_from_client(frame_of(hello))
@@ -327,7 +329,7 @@ def test_a_node_message_out_of_bounds_is_a_protocol_error(
 
 
 @pytest.mark.parametrize("field", ["number", "incarnation", "siblings", "self_test"])
-def test_a_welcome_says_who_serves(field: str) -> None:
+def test_welcome_identifies_the_node_process(field: str) -> None:
     fields = {name: value for name, value in WELCOME.items() if name != field}
     with pytest.raises(ProtocolError, match=field):
         decode_from_node(frame_of(fields))
@@ -341,7 +343,7 @@ def test_the_largest_daemon_fits_into_a_welcome() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_another_version_is_told_apart_whatever_follows(version: int) -> None:
+def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
             with pytest.raises(VersionMismatch, match=f"version {version}, .* 1") as caught:
@@ -364,7 +366,7 @@ def test_each_side_accepts_its_own_messages_only() -> None:
 
 
 @pytest.mark.parametrize("fields", [[], {}, None, 5, "Ping", {"type": 1}, {"session": 1}])
-def test_something_else_than_a_message_is_a_protocol_error(fields: object) -> None:
+def test_payload_that_is_not_a_message_is_a_protocol_error(fields: object) -> None:
     with pytest.raises(ProtocolError, match="malformed message"):
         decode_from_client(frame_of(fields))
 
@@ -404,7 +406,7 @@ def test_encoding_refuses_what_the_receiver_would_drop(
         encode(message)
 
 
-def test_a_welcome_holds_as_many_classes_as_there_are() -> None:
+def test_welcome_holds_the_classes_of_imagenet_21k() -> None:
     fields = {**WELCOME, "classes": [f"n{number:08}" for number in range(21_841)]}
     assert len(frame_of(fields)) > MAX_HEADER_BYTES
     welcome = decode_from_node(frame_of(fields))

@@ -1,7 +1,6 @@
-"""Hostile bytes: whatever comes in, a message or a ProtocolError comes out, soon and in bounds.
+"""Hostile bytes: any frame decodes to a message or raises ProtocolError, quickly and in bounds.
 
-Here are the worst frames by name, and every change of one byte; tests/fuzz/wire_targets.py has the
-random ones.
+Here are named worst cases and every change of one byte; tests/fuzz/wire_targets.py has random ones.
 """
 
 import time
@@ -29,7 +28,7 @@ def decodes_or_refuses(frame: bytes) -> None:
     check_node_frame(frame)
 
 
-def test_what_a_peer_wrote_is_quoted_harmlessly_and_in_short() -> None:
+def test_peers_text_is_escaped_and_shortened_in_errors() -> None:
     for text in ("two\nlines", "\x1b[31mred", "\x00", "x" * 60_000):
         for fields in ({"type": text}, {"type": "Ping", "session": 1, text: 1}):
             frame = PREFIX + msgspec.msgpack.encode(fields)
@@ -41,7 +40,9 @@ def test_what_a_peer_wrote_is_quoted_harmlessly_and_in_short() -> None:
 @pytest.mark.parametrize(
     "message", [CLIENT_MESSAGES[0], CLIENT_MESSAGES[2], NODE_MESSAGES[0]], ids=type
 )
-def test_every_single_byte_change_and_every_cut(message: msgspec.Struct) -> None:
+def test_every_changed_byte_and_every_truncation_decodes_or_is_refused(
+    message: msgspec.Struct,
+) -> None:
     frame = encode(message)  # type: ignore[arg-type]
     for at in range(len(frame)):
         decodes_or_refuses(frame[:at])
@@ -71,14 +72,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 @pytest.mark.parametrize("decode", [decode_from_client, decode_from_node])
-def test_the_worst_frames_are_refused_soon_and_in_little_memory(decode: Decode, name: str) -> None:
+def test_hostile_frames_are_refused_quickly_and_in_little_memory(decode: Decode, name: str) -> None:
     frame = PREFIX + HOSTILE[name]
     assert len(frame) <= MAX_HEADER_BYTES
     tracemalloc.start()
     start_s = time.process_time()
     try:
         if name == "one field many times" and decode is decode_from_client:
-            decode(frame)  # the last one counts: harmless
+            decode(frame)  # harmless: the last value is used
         else:
             with pytest.raises(ProtocolError):
                 decode(frame)
@@ -86,5 +87,5 @@ def test_the_worst_frames_are_refused_soon_and_in_little_memory(decode: Decode, 
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert taken_s < 1, "it takes a millisecond: far off"
+    assert taken_s < 1, "should take about a millisecond"
     assert peak_bytes < 4_000_000
