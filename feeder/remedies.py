@@ -1,6 +1,6 @@
 """What to do where the machine, container or unit lacks something, as lines of text. Pure.
 
-Slots are anonymous memory (memfd), so the size of /dev/shm does not matter. The lines mention that,
+Slots are anonymous memory (memfd). The lines mention that the size of /dev/shm does not matter,
 because it is the usual cause elsewhere and people try it first.
 """
 
@@ -36,7 +36,7 @@ def more_files() -> str:
     """Return how to give the daemon more open files."""
     return (
         "raise the limit of open files (systemd `LimitNOFILE=65536`, `docker run --ulimit "
-        "nofile=65536:65536`, or `ulimit -n`)"
+        "nofile=65536:65536`, or `ulimit -n`; under Kubernetes in the container runtime's unit)"
     )
 
 
@@ -52,10 +52,7 @@ def more_memory(more_bytes: int) -> str:
 def lift_limit(error_number: int | None, more_bytes: int) -> str:
     """Return how to raise the limit that made creating slot memory fail."""
     if error_number in (errno.EMFILE, errno.ENFILE):
-        return (
-            "allow it more files with `docker run --ulimit nofile=65536:65536` or systemd "
-            "`LimitNOFILE=65536`; under Kubernetes in the unit of the container runtime"
-        )
+        return more_files()
     if error_number == errno.EPERM:
         return "allow memfd_create in its seccomp profile (Docker's default profile allows it)"
     return more_memory(more_bytes)

@@ -38,9 +38,7 @@ def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADL
 
     ``folders`` maps the name of each dataset in messages to its folder.
     """
-    from feeder.dataset.manifest import (
-        MANIFEST_NAME,  # not at module level, to keep the child cheap
-    )
+    from feeder.dataset.manifest import MANIFEST_NAME  # here, to keep the child cheap
 
     manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
     try:

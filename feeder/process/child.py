@@ -16,8 +16,7 @@ from feeder.process.stop_signals import stop_signals_blocked
 def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Start ``python -m module END PID``; return the process and the parent's end of the channel.
 
-    END is the descriptor of the child's end, PID the parent, for ``die_with_parent``. Raises
-    OSError.
+    END is the child's descriptor, PID the parent, for ``die_with_parent``. Raises OSError.
     """
     ours, theirs = open_pair()
     with theirs, stop_signals_blocked():

@@ -42,15 +42,14 @@ def run_program(name: str, main: "Callable[[], int]") -> int:
 
 
 def run_guarded(name: str, main: "Callable[[], int]") -> int:
-    """Run ``main`` and flush its output; return its status, or report an error and return that's.
+    """Run ``main`` and flush its output; return its exit status, after a line if it failed.
 
     Lets SystemExit (argparse's) and bugs of Feeder through.
     """
     from feeder.errors import FeederError, OutputClosedError
-    from feeder.process.shortage import (  # before memory can run out
-        explain_os_error,
-        explain_shortage,
-    )
+
+    # Imported before memory can run out.
+    from feeder.process.shortage import explain_os_error, explain_shortage
 
     try:
         try:

@@ -264,19 +264,13 @@ def _read(path: Path) -> tuple[bytes, os.stat_result, bytes]:
     try:
         with open_regular_file(path) as file:
             status = os.fstat(file.fileno())
-            data = file.read(KEY_FILE_BYTES_MAX + 1)
+            data = file.read(KEY_FILE_BYTES_MAX + 1)  # parsing refuses a longer one
             acl = b""
             with contextlib.suppress(OSError):  # no ACL, or none on this file system
                 acl = os.getxattr(file.fileno(), "system.posix_acl_access")
     except OSError as error:
         raise _unreadable(path, error) from None
-    if len(data) > KEY_FILE_BYTES_MAX:
-        raise _too_large(path)
     return data, status, acl
-
-
-def _too_large(where: str | Path) -> ConfigError:
-    return ConfigError(f"{where} is larger than {KEY_FILE_BYTES_MAX} bytes: it is not a key file")
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
@@ -288,7 +282,9 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 def _parse_lines(data: bytes, where: str) -> list[tuple[str, str, str]]:
     """Return (kind, name, key) of each line that is not blank or a comment."""
     if len(data) > KEY_FILE_BYTES_MAX:
-        raise _too_large(where)
+        raise ConfigError(
+            f"{where} is larger than {KEY_FILE_BYTES_MAX} bytes: it is not a key file"
+        )
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:

@@ -253,7 +253,7 @@ def _cgroup(root: Path, membership: str, folder: str) -> Path:
 @pytest.mark.parametrize(
     ("number", "line"),
     [
-        (errno.EMFILE, "docker run --ulimit nofile=65536:65536` or systemd `LimitNOFILE=65536`"),
+        (errno.EMFILE, "systemd `LimitNOFILE=65536`, `docker run --ulimit nofile=65536:65536`"),
         (errno.ENOMEM, "allow it 39 MB more with `docker run --memory="),
         (errno.ENOMEM, "/dev/shm is not used"),
         (errno.EPERM, "memfd_create"),
