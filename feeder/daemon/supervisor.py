@@ -217,7 +217,11 @@ class Supervisor:
         except OSError as error:
             text = explain_start(node.name, error)
             backoff_s = node.schedule_restart()
-            if error.errno not in TRANSIENT_ERRORS or not node.config.is_successor or backoff_s is None:
+            if (
+                error.errno not in TRANSIENT_ERRORS
+                or not node.config.is_successor
+                or backoff_s is None
+            ):
                 raise ResourceError(text) from error
             _log.warning("%s; trying again in %.1f s", text, backoff_s)
         finally:
