@@ -1,15 +1,16 @@
-"""A real ``feeder serve`` for the length of a bench: started, awaited, watched, and gone again."""
+"""``feeder serve`` as the bench and the tests run it: started, awaited, watched and stopped."""
 
 import errno
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Final, Self
 
 import psutil
 
+from bench.line_process import start_process, stop_process
 from bench.machine import pinned_to
 from feeder.errors import ResourceError
 from feeder.process.python_process import child_environment
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
+READY_LINE: Final = r"^feeder: ready, "
 DATASET_NAME: Final = "bench"
 
 _LAUNCH: Final = (
@@ -33,18 +36,23 @@ _LAUNCH: Final = (
 """PDEATHSIG, so that not even SIGKILL to the bench leaves a daemon behind."""
 
 
+def feeder_command(*arguments: str) -> list[str]:
+    """Return a ``feeder`` command line that dies with this process."""
+    return [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), *arguments]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMemory:
     """What a worker holds in memory, in bytes."""
 
     own_bytes: int
-    """Resident without shared memory: heap, scratch, and the files of its code."""
+    """Resident without shared memory: heap, scratch and the files of its code."""
     slots_bytes: int
     """Resident shared memory: the slots it wrote to, which exist once for all processes."""
 
     @classmethod
     def of_process(cls, pid: int) -> Self:
-        """Read it from /proc/PID/status, which keeps shared memory apart."""
+        """Read it from /proc/PID/status, which lists shared memory separately."""
         fields = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
@@ -55,52 +63,140 @@ class WorkerMemory:
         return cls(own_bytes=anonymous + file, slots_bytes=shared)
 
 
-class Daemon:
-    """A running daemon that serves one dataset as DATASET_NAME."""
+class DaemonProcess:
+    """A ``feeder serve`` and its log, which a thread reads from standard error as it comes."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", ipc: str, tcp: str, log: Path) -> None:
-        self.ipc = ipc
-        self.tcp = tcp
-        self._process = process
-        self._log = log
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """Start it; without ``environ`` in ``child_environment()``."""
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._is_log_ended = False
+        self.process = start_process(
+            command,
+            env=child_environment() if environ is None else environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+        )
+        self._reader = threading.Thread(target=self._read_log, name="log", daemon=True)
+        self._reader.start()
 
     @property
     def is_running(self) -> bool:
         """Whether its supervisor lives."""
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the supervisor, and number of the session that all its processes are in."""
-        return self._process.pid
+        return self.process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
         """Return the supervisor and all processes below it."""
-        supervisor = psutil.Process(self._process.pid)
+        supervisor = psutil.Process(self.process.pid)
         return [supervisor, *supervisor.children(recursive=True)]
+
+    def find_line(self, pattern: str, timeout_s: float) -> str | None:
+        """Return the first line of the log that matches, once it is there.
+
+        None when it is not there in time, or the log ends without it.
+        """
+
+        def found() -> str | None:
+            return next((line for line in self.lines if re.search(pattern, line)), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or self._is_log_ended, timeout_s)
+            return found()
+
+    def await_ready(self) -> str:
+        """Return the line that reports readiness.
+
+        When it does not come in READY_TIMEOUT_S, the daemon is stopped and ResourceError raised
+        with the last line of the log.
+        """
+        try:
+            line = self.find_line(READY_LINE, READY_TIMEOUT_S)
+        except BaseException:
+            self.terminate()
+            raise
+        if line is not None:
+            return line.strip()
+        is_late = not self._is_log_ended
+        self.terminate()
+        state = "still starting" if is_late else f"it ended with status {self.process.returncode}"
+        raise ResourceError(
+            f"`feeder serve` was not ready within {READY_TIMEOUT_S:g} s ({state}); "
+            f"its last log line: {self.last_log_line()}"
+        )
+
+    def last_log_line(self) -> str:
+        """Return the last line of its log that is not empty, or "none"."""
+        with self._changed:
+            return next((line.strip() for line in reversed(self.lines) if line.strip()), "none")
+
+    def terminate(self) -> None:
+        """SIGTERM, and SIGKILL if it does not end in STOP_TIMEOUT_S. Idempotent."""
+        stop_process(self.process, signal.SIGTERM, STOP_TIMEOUT_S)
+        self.close_log(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor; its processes go with it, by PDEATHSIG."""
+        stop_process(self.process, signal.SIGKILL)
+        self.close_log(STOP_TIMEOUT_S)
+
+    def close_log(self, timeout_s: float) -> bool:
+        """Read the rest of the log; return whether its end was reached in time."""
+        self._reader.join(timeout_s)
+        if self._reader.is_alive():
+            return False  # a process that outlives the daemon has it open
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return True
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                self.lines.append(line.decode("utf-8", "backslashreplace"))
+                self._changed.notify_all()
+        with self._changed:
+            self._is_log_ended = True
+            self._changed.notify_all()
+
+
+class Daemon(DaemonProcess):
+    """A daemon that serves one dataset as DATASET_NAME over ipc and tcp."""
+
+    def __init__(
+        self,
+        dataset: Path,
+        *,
+        ipc: str,
+        tcp: str,
+        workers: int,
+        options: Sequence[str] = (),
+    ) -> None:
+        """Start it; returns when it is ready, raises as ``await_ready``.
+
+        ``options`` are further arguments; where one is given twice, the later counts.
+        """
+        self.ipc = ipc
+        self.tcp = tcp
+        data = f"{DATASET_NAME}={dataset.resolve()}"
+        super().__init__(
+            feeder_command(
+                *("serve", "--data", data, "--bind", ipc, "--bind", tcp),
+                *("--workers", str(workers), "--pin", "off", *options),
+            )
+        )
+        self.await_ready()
 
     def busy_s(self) -> float:
         """Return the CPU seconds that all its processes have used so far."""
         times = [process.cpu_times() for process in self.processes()]
         return sum(each.user + each.system for each in times)
-
-    def last_words(self) -> str:
-        """Return the last line of its log."""
-        return _last_line(self._log)
-
-    def stop(self) -> None:
-        """End it: by SIGTERM, and by SIGKILL if that takes too long. Idempotent."""
-        if self.is_running:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def kill(self) -> None:
-        """SIGKILL the supervisor; its processes go with it, by PDEATHSIG."""
-        self._process.kill()
-        self._process.wait()
 
     def worker_memory(self) -> list[WorkerMemory]:
         """Return the memory of each worker."""
@@ -115,63 +211,22 @@ class Daemon:
 def running_daemon(
     dataset: Path, *, workers: int, cores: frozenset[int], options: Sequence[str] = ()
 ) -> Iterator[Daemon]:
-    """Serve ``dataset`` with ``workers`` on ``cores`` over ipc and tcp; ready when it is given.
-
-    ``options`` are more of the command line; where one is named twice, the later counts.
-
-    Raises ResourceError with what the daemon said when it does not get ready in READY_TIMEOUT_S.
-    """
-    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as name:
-        folder = Path(name)
-        tcp = f"tcp://127.0.0.1:{free_port()}"
+    """Run a Daemon on ``cores``; arguments and errors as there."""
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
+        ipc, tcp = f"ipc://{folder}/node", f"tcp://127.0.0.1:{free_port()}"
         with pinned_to(cores):
-            daemon = start_daemon(dataset, folder, tcp=tcp, workers=workers, options=options)
+            daemon = Daemon(dataset, ipc=ipc, tcp=tcp, workers=workers, options=options)
         try:
             yield daemon
         finally:
-            daemon.stop()
-
-
-def start_daemon(
-    dataset: Path, folder: Path, *, tcp: str, workers: int, options: Sequence[str] = ()
-) -> Daemon:
-    """Start a daemon that keeps its ipc socket and its log in ``folder``; return it when ready.
-
-    One that has ended can be followed by another in the same folder. Raises as ``running_daemon``.
-    """
-    ipc = f"ipc://{folder}/node"
-    command = [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), "serve"]
-    command += ["--data", f"{DATASET_NAME}={dataset.resolve()}", "--bind", ipc, "--bind", tcp]
-    command += ["--workers", str(workers), "--pin", "off", *options]
-    log, notify_path = folder / "stderr", folder / "notify"
-    notify_path.unlink(missing_ok=True)
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
-        log.open("ab") as stderr,
-    ):
-        notify.bind(str(notify_path))
-        process = subprocess.Popen(
-            command,
-            env=child_environment({"NOTIFY_SOCKET": str(notify_path)}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,  # Ctrl-C is ours to pass on
-        )
-        daemon = Daemon(process, ipc, tcp, log)
-        try:
-            _await_ready(process, notify, log)
-        except BaseException:
-            daemon.stop()
-            raise
-    return daemon
+            daemon.terminate()
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody has at the moment.
+    """Return a free port of the loopback address.
 
-    The daemon that it is for starts later, maybe again and again: so it is none of those that Linux
-    gives, unless told otherwise, to whoever asks for any.
+    The daemon that it is for starts later, perhaps more than once, so the port is outside Linux's
+    default range of ephemeral ports (32768 and up).
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_768)
@@ -183,24 +238,3 @@ def free_port() -> int:
                     raise
             else:
                 return port
-
-
-def _await_ready(process: "subprocess.Popen[bytes]", notify: socket.socket, log: Path) -> None:
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    notify.settimeout(0.1)  # to look whether the process still lives
-    while time.monotonic() < deadline_s:
-        try:
-            if b"READY=1" in notify.recv(4096).split(b"\n"):
-                return
-        except TimeoutError:
-            if process.poll() is not None:
-                break
-    state = "still starting" if process.poll() is None else f"gone with status {process.poll()}"
-    raise ResourceError(
-        f"`feeder serve` was not ready within {READY_TIMEOUT_S:g} s ({state}); it said: "
-        f"{_last_line(log)}"
-    )
-
-
-def _last_line(log: Path) -> str:
-    return (log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]

@@ -1,74 +1,167 @@
-"""A process of the bench that talks in lines over its standard input and output."""
+"""Child processes of the bench and the tests: how they start, exchange lines over pipes, and stop.
+
+A child dies with us where it calls ``die_with_parent``; nothing here ends one after our SIGKILL.
+"""
 
 import os
+import select
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Final, Self
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
 
 from feeder.process.python_process import child_environment
 
 STOP_TIMEOUT_S: Final = 10.0
+_READ_BYTES: Final = 1 << 16
+
+
+def start_process(
+    command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a child in a session of its own; ``options`` are Popen's. Main thread only.
+
+    A SIGINT or SIGTERM during the start takes effect after it; the child is then stopped first.
+    """
+    with ExitStack() as stack:
+        with _delayed_signals():
+            # Its own session: Ctrl-C then reaches us alone, and we stop it.
+            process = subprocess.Popen(command, stdin=stdin, start_new_session=True, **options)
+            stack.callback(stop_process, process)
+        stack.pop_all()
+    return process
+
+
+def stop_process(
+    process: "subprocess.Popen[bytes]",
+    number: signal.Signals = signal.SIGTERM,
+    timeout_s: float = STOP_TIMEOUT_S,
+) -> None:
+    """Signal a child and reap it; SIGKILL if it has not ended by then. Idempotent."""
+    process.send_signal(number)
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _delayed_signals() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM after the body; a blocked mask would pass to the children."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for first in received[:1]:
+        signal.raise_signal(first)
 
 
 class LineProcess:
-    """Our end of it; a context manager that ends it. Reading never waits."""
+    """A child that exchanges lines with us; a context manager that ends it."""
 
-    def __init__(self, command: Sequence[str], *, environ: Mapping[str, str] | None = None) -> None:
-        """Start it where this process may run."""
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=child_environment(environ),
-            start_new_session=True,  # Ctrl-C is ours to pass on
-        )
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        replies: str | None = None,
+        log: int | None = None,
+    ) -> None:
+        """Start it; without ``environ`` in ``child_environment()``. OSError if that fails.
+
+        Its lines come from standard output, or, if ``replies`` is given, from a pipe whose number
+        is in that environment variable; standard output and error then go to ``log``.
+        """
+        environ = child_environment() if environ is None else environ
+        self._output, theirs = os.pipe()
+        try:
+            self._process = start_process(
+                command,
+                env=environ if replies is None else {**environ, replies: str(theirs)},
+                stdin=subprocess.PIPE,
+                stdout=theirs if replies is None else log,
+                stderr=log,
+                cwd=cwd,
+                pass_fds=() if replies is None else (theirs,),
+            )
+        except BaseException:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(theirs)
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        os.set_blocking(self._output.fileno(), False)
-        self._unread = b""
+        self._input = self._process.stdin
+        os.set_blocking(self._output, False)
+        self._lines: deque[str] = deque()
+        self._partial = b""
+        self._is_open = True
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its process id, which is also its process group."""
         return self._process.pid
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has ended it yet."""
-        return not self._output.closed
+        """Whether ``terminate`` and ``kill`` have not been called."""
+        return self._is_open
 
     def fileno(self) -> int:
         """Return what to poll before ``read_lines``."""
-        return self._output.fileno()
+        return self._output
 
     def write_line(self, line: str) -> None:
-        """Say something to it."""
-        self._input.write(line.encode() + b"\n")
-        self._input.flush()
+        """Send it a line; OSError when it has ended."""
+        os.write(self._input.fileno(), line.encode() + b"\n")
+
+    def close_input(self) -> None:
+        """Close its standard input. Idempotent."""
+        self._input.close()
 
     def read_lines(self) -> list[str] | None:
-        """Return the whole lines that it has said since; None once it has ended and said all."""
-        try:
-            data = os.read(self._output.fileno(), 1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            return None
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        return [line.decode() for line in lines]
+        """Return the whole lines received so far, without waiting; None at the end of them."""
+        is_open = self._receive()
+        lines = [*self._lines]
+        self._lines.clear()
+        return lines if lines or is_open else None
 
-    def wait(self) -> int:
-        """Return its exit status once it has closed its output."""
-        return self._process.wait(STOP_TIMEOUT_S)
+    def next_line(self, timeout_s: float) -> str:
+        """Return its next line; TimeoutError when there is none in time, EOFError at the end."""
+        until_s = time.monotonic() + timeout_s
+        while not self._lines:
+            remaining_s = max(0.0, until_s - time.monotonic())
+            if not select.select([self._output], [], [], remaining_s)[0]:
+                raise TimeoutError(f"no line from process {self.pid} within {timeout_s:g} s")
+            if not self._receive() and not self._lines:
+                raise EOFError(f"process {self.pid} has closed its output")
+        return self._lines.popleft()
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Return its exit status once it has ended; TimeoutExpired when it does not."""
+        return self._process.wait(timeout_s)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal it, unless it has been reaped."""
+        self._process.send_signal(number)
 
     def terminate(self) -> None:
-        """End it cleanly: it closes its session first."""
+        """SIGTERM, and SIGKILL if it does not end in time. Idempotent."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would: the node hears nothing from it."""
+        """SIGKILL. Idempotent."""
         self._end(signal.SIGKILL)
 
     def __enter__(self) -> Self:
@@ -77,14 +170,20 @@ class LineProcess:
     def __exit__(self, *_: object) -> None:
         self.terminate()
 
-    def _end(self, number: signal.Signals) -> None:
-        if not self.is_open:
-            return
-        self._process.send_signal(number)
+    def _receive(self) -> bool:
+        """Take in what has arrived; return whether more may follow."""
         try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._lines += [line.decode(errors="replace") for line in lines]
+        return bool(data)
+
+    def _end(self, number: signal.Signals) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        stop_process(self._process, number)
         self._input.close()
-        self._output.close()
+        os.close(self._output)

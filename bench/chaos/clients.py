@@ -17,11 +17,10 @@ import msgspec
 from bench.chaos.check import Arrival
 from bench.line_process import LineProcess
 from feeder.errors import PeerError
-from feeder.process.python_process import python_command
+from feeder.process.python_process import child_environment, python_command
 from feeder.wire.messages import BatchKey
 
 TIMEOUT_S: Final = 60.0
-_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
 
 
 class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,22 +132,24 @@ def make_digests(
     orders: ClientOrders, dataset: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the sample path alone in one process."""
-    wanted = sorted(set(keys))
-    digests: list[str] = []
-    with LineProcess(_command(orders, str(dataset)), environ=_ONE_THREAD) as process:
-        for epoch, index in wanted:
+    digests: dict[BatchKey, str] = {}
+    with LineProcess(_command(orders, str(dataset)), environ=_environment()) as process:
+        for epoch, index in sorted(set(keys)):
             process.write_line(f"{epoch} {index}")
-            while len(digests) <= wanted.index((epoch, index)):
-                select.select([process], [], [], 1.0)
-                lines = process.read_lines()
-                if lines is None:
-                    raise PeerError(f"the reference ended with status {process.wait()}")
-                digests += [msgspec.json.decode(line, type=str) for line in lines]
-    return dict(zip(wanted, digests, strict=True))
+            try:
+                line = process.next_line(TIMEOUT_S)
+            except (EOFError, TimeoutError) as error:
+                raise PeerError(f"the reference process failed: {error}") from None
+            digests[epoch, index] = msgspec.json.decode(line, type=str)
+    return digests
 
 
 def _start(orders: ClientOrders) -> LineProcess:
-    return LineProcess(_command(orders), environ=_ONE_THREAD)
+    return LineProcess(_command(orders), environ=_environment())
+
+
+def _environment() -> dict[str, str]:
+    return child_environment({"OMP_NUM_THREADS": "1"})
 
 
 def _command(orders: ClientOrders, *more: str) -> list[str]:

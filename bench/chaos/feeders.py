@@ -14,7 +14,7 @@ from typing import Final, Self
 import psutil
 
 from bench.chaos.proxy import TcpProxy
-from bench.daemon import DATASET_NAME, Daemon, free_port, start_daemon
+from bench.daemon import DATASET_NAME, Daemon, free_port
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
@@ -68,9 +68,9 @@ class Feeder:
         """Its workers."""
         return self._of_module("feeder.worker")
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line of its log."""
-        return self._daemon.last_words()
+        return self._daemon.last_log_line()
 
     def kill(self) -> None:
         """SIGKILL the supervisor and start another."""
@@ -81,7 +81,7 @@ class Feeder:
     def drain(self) -> None:
         """SIGTERM, and another is started when it has ended."""
         self._look()
-        self._daemon.stop()
+        self._daemon.terminate()
         self._daemon = self._start()
 
     def is_whole(self) -> bool:
@@ -114,7 +114,7 @@ class Feeder:
     def close(self) -> list[str]:
         """End it in good order; return what it left behind: processes and sockets."""
         self._look()
-        self._daemon.stop()
+        self._daemon.terminate()
         _, alive = psutil.wait_procs(list(self._seen), timeout=_ANSWER_S)
         left = [f"process {process.pid}" for process in alive]
         left += [f"socket {path.name}" for path in self._folder.glob("node*")]
@@ -131,9 +131,9 @@ class Feeder:
             self.close()
 
     def _start(self) -> Daemon:
-        daemon = start_daemon(
+        daemon = Daemon(
             self._dataset,
-            self._folder,
+            ipc=f"ipc://{self._folder}/node",
             tcp=self._tcp,
             workers=self._workers,
             options=self._options,

@@ -183,7 +183,7 @@ class Scene:
         until_s = time.monotonic() + TIMEOUT_S
         while self.is_well and not holds():
             if time.monotonic() > until_s:
-                words = "; ".join(feeder.last_words() for feeder in self.feeders)
+                words = "; ".join(feeder.last_log_line() for feeder in self.feeders)
                 raise PeerError(f"not within {TIMEOUT_S:g} s: {what}; the feeders said: {words}")
             self.pump(time.monotonic() + _LOOK_S)
 

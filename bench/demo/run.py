@@ -68,9 +68,9 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
     packed_s = time.monotonic()
     endpoint = f"ipc://{folder}/feeder"
     _say("serving them")
-    with serving({name: folder / name for name in ("train", "val")}, endpoint, folder) as said:
+    with serving({name: folder / name for name in ("train", "val")}, endpoint) as ready:
         ready_s = time.monotonic()
-        _say(said)
+        _say(ready)
         _say("training a small ResNet on them")
         options = TrainingOptions(
             endpoint=endpoint,

@@ -20,7 +20,7 @@ from bench.machine import choose_core, describe_machine
 from bench.report import Result
 from bench.rivals.catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
 from bench.rivals.material import PeerMaterial, prepare_material
-from bench.rivals.process import Introduction, PeerFailure, PeerProcess, Turn
+from bench.rivals.process import Introduction, RivalFailure, RivalProcess, Turn
 from bench.rivals.report import ALL_CORES, CPU_RATE, ContenderNotes, PeersReport, build_results
 from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError, ResourceError
@@ -93,7 +93,7 @@ class _Race:
         }
         self._missing: dict[str, str] = {}
         self._introductions: dict[str, Introduction] = {}
-        self._running: dict[str, PeerProcess] = {}
+        self._running: dict[str, RivalProcess] = {}
 
     def run(self) -> dict[str, list[Turn]]:
         """Return the turns of those who lasted to the end, one for each round."""
@@ -136,7 +136,7 @@ class _Race:
             name = names[(first + place) % len(names)]
             try:
                 act(name)
-            except PeerFailure as failure:
+            except RivalFailure as failure:
                 self._give_up(name, str(failure))
             progress.add(1)
         progress.end()
@@ -153,12 +153,12 @@ class _Race:
         if contender.environment is not None:
             reason = why_missing(contender.environment, self._options.folder)
             if reason is not None:
-                raise PeerFailure(reason)
+                raise RivalFailure(reason)
         python = interpreter(contender, self._options.folder, sys.executable)
         material = self._material
         command = [str(python), str(contender.script), str(material.listing), str(material.folder)]
         command += [str(BATCH_SIZE), str(len(self._cores)), contender.variant]
-        process = PeerProcess(
+        process = RivalProcess(
             [*command, str(material.dataset)],
             cores=self._cores,
             variables=variables(len(self._cores)),
@@ -170,7 +170,7 @@ class _Race:
         self._introductions[name] = introduction = process.introduce()
         ours = next(iter(self._introductions.values()))
         if abs(introduction.mean - ours.mean) > _MEAN_TOLERANCE:
-            raise PeerFailure(
+            raise RivalFailure(
                 f"does not deliver these images: its mean level is {introduction.mean:.0f}, ours "
                 f"{ours.mean:.0f}"
             )

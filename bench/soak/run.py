@@ -130,7 +130,7 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
         )
     if replaced:
         failures.append(
-            f"a process of the daemon was replaced; its last words: {daemon.last_words()}"
+            f"a process of the daemon was replaced; its last words: {daemon.last_log_line()}"
         )
     return SoakReport(
         bench="soak",
@@ -253,7 +253,7 @@ def _look_at(daemon: Daemon) -> Footprint:
     except (OSError, psutil.Error) as error:
         raise PeerError(
             f"a process of the daemon ended while it was watched ({error}); its last words: "
-            f"{daemon.last_words()}"
+            f"{daemon.last_log_line()}"
         ) from None
 
 

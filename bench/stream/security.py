@@ -10,7 +10,6 @@ process of its own on the client's core (``garbage``), in every second turn of a
 
 import ctypes
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,13 +21,14 @@ from typing import Final
 import zmq
 
 from bench.daemon import DATASET_NAME, running_daemon
+from bench.line_process import LineProcess
 from bench.machine import pinned_to
 from bench.report import RATE, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from bench.stream.streams import WINDOW
 from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
-from feeder.process.python_process import child_environment, python_command
+from feeder.process.python_process import python_command
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
 _TIMEOUT_S: Final = 60.0
@@ -150,21 +150,9 @@ def _run(
 
 @contextmanager
 def _garbage(endpoint: str) -> Iterator[None]:
-    process = subprocess.Popen(
-        python_command("bench.stream.garbage", os.getpid(), endpoint),
-        env=child_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with LineProcess(python_command("bench.stream.garbage", os.getpid(), endpoint)) as process:
+        process.next_line(_TIMEOUT_S)
         yield
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:

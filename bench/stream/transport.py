@@ -10,7 +10,7 @@ MB, asked for four batches ahead. The sender has the worker's core, the receiver
 """
 
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,7 @@ import zmq
 from numpy.typing import NDArray
 
 from bench.daemon import DATASET_NAME, free_port
+from bench.line_process import start_process, stop_process
 from bench.machine import pinned_to
 from bench.report import Result, summarise
 from bench.rounds import Contender, run_rounds, warm_up
@@ -213,19 +214,14 @@ def _running_server(kind: str, options: TransportOptions) -> Iterator[Mapping[st
     """Run a server on its core; gives its endpoints, to which ZeroMQ connects once they exist."""
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         endpoints = {"ipc": f"ipc://{folder}/{kind}", "tcp": f"tcp://127.0.0.1:{free_port()}"}
+        sizes = options.batch_size, options.chunk_images
+        command = python_command(
+            "bench.stream.transport_server", os.getpid(), kind, *endpoints.values(), *sizes
+        )
         with pinned_to(frozenset({options.server_core})):
-            process = subprocess.Popen(
-                python_command(
-                    *("bench.stream.transport_server", str(os.getpid()), kind, *endpoints.values()),
-                    *(str(options.batch_size), str(options.chunk_images)),
-                ),
-                env=child_environment(),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is ours to pass on
-            )
+            process = start_process(command, env=child_environment())
         try:
             yield endpoints
         finally:
-            process.kill()
-            process.wait()
+            stop_process(process, signal.SIGKILL)
             Path(folder, kind).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from bench.rivals import catalogue, setup
 from bench.rivals import run as peers
 from bench.rivals.catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
 from bench.rivals.material import prepare_material
-from bench.rivals.process import PeerFailure, PeerProcess, last_line
+from bench.rivals.process import RivalFailure, RivalProcess, last_line
 from bench.rivals.report import CPU_RATE, ContenderNotes, PeersReport, build_results
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
@@ -139,11 +139,11 @@ def test_everybody_has_a_row_or_a_reason(
 
 def _start(
     tmp_path: Path, variant: str, *, works_ahead: bool = True, deadline_s: float = 60
-) -> PeerProcess:
+) -> RivalProcess:
     listing = tmp_path / "list"
     listing.write_text("a.jpg\t0\t5\t5\n")
     arguments = [str(listing), str(tmp_path), "4", "1", variant, str(tmp_path)]
-    return PeerProcess(
+    return RivalProcess(
         [sys.executable, str(FAKE), *arguments],
         cores=frozenset({choose_core(None)}),
         variables=catalogue.variables(1),
@@ -156,7 +156,7 @@ def _start(
 def test_a_contender_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
     with _start(tmp_path, "hang", deadline_s=0.2) as peer:
         process = psutil.Process(peer.pid)
-        with pytest.raises(PeerFailure, match=r"did not say 'ready' within 0\.2 s"):
+        with pytest.raises(RivalFailure, match=r"did not send 'ready' within 0\.2 s"):
             peer.introduce()
     assert not process.is_running()
 
@@ -182,7 +182,7 @@ _SAY = "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1]
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("nonsense", "said 'nonsense' where 'ready' was due"),
+        ("nonsense", "sent 'nonsense' instead of 'ready'"),
         ("ready nonsense", "introduced itself with 'nonsense'"),
         ('ready {"versions": 3, "mean": 1, "deviation": 2}', "introduced itself with"),
     ],
@@ -190,7 +190,7 @@ _SAY = "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1]
 def test_what_does_not_follow_the_protocol_is_reported(
     tmp_path: Path, said: str, reason: str
 ) -> None:
-    peer = PeerProcess(
+    peer = RivalProcess(
         [sys.executable, "-c", _SAY, said],
         cores=frozenset({choose_core(None)}),
         variables={},
@@ -198,13 +198,13 @@ def test_what_does_not_follow_the_protocol_is_reported(
         works_ahead=False,
         deadline_s=60,
     )
-    with peer, pytest.raises(PeerFailure, match=reason):
+    with peer, pytest.raises(RivalFailure, match=reason):
         peer.introduce()
 
 
 def test_a_python_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(PeerFailure, match="cannot start /none/python"):
-        PeerProcess(
+    with pytest.raises(RivalFailure, match="cannot start /none/python"):
+        RivalProcess(
             ["/none/python"],
             cores=frozenset({choose_core(None)}),
             variables={},
@@ -218,8 +218,8 @@ def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("a.jpg\t0\t5\t5\n")
     arguments = [str(tmp_path / "list"), str(tmp_path), "4", "1", "ahead", str(tmp_path)]
     code = (
-        "import sys; from pathlib import Path; from bench.rivals.process import PeerProcess\n"
-        "peer = PeerProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
+        "import sys; from pathlib import Path; from bench.rivals.process import RivalProcess\n"
+        "peer = RivalProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
         "log=Path('/dev/null'), works_ahead=True, deadline_s=60)\n"
         "peer.introduce(); print(peer.pid, flush=True); sys.stdin.read()"
     )

@@ -31,4 +31,4 @@ def test_a_stopped_client_is_killed(packed: Path) -> None:
         client_process(daemon.endpoint, small_recipe(), [(0, 0)]) as client,
     ):
         stop(psutil.Process(client.pid))
-    assert client.returncode == -9
+    assert client.wait() == -9

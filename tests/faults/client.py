@@ -8,21 +8,17 @@ batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` inst
 Between two commands it keeps all slots that it was lent.
 """
 
-import contextlib
 import json
 import os
-import queue
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
+from bench.line_process import LineProcess
 from feeder.errors import FeederError
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.lent_client import SLOTS, WAIT_S, digest, make_loader
@@ -37,7 +33,7 @@ class Step:
     text: str
 
 
-class Client:
+class Client(LineProcess):
     """The test's handle on the process; leaving its context kills the process."""
 
     def __init__(
@@ -47,34 +43,28 @@ class Client:
 
         ``prefix`` is a command that executes the arguments that follow it, as ``env`` does.
         """
-        self._process = subprocess.Popen(
+        super().__init__(
             [*prefix, sys.executable, "-m", "tests.faults.client"],
+            environ=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environ or {}),
             cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environ or {}),
         )
-        self.process = psutil.Process(self._process.pid)
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.process = psutil.Process(self.pid)
 
     def open(self, endpoint: str | list[str], **options: object) -> None:
         """Create the loader; ``opened`` waits for it."""
-        self._send("open " + json.dumps({"endpoint": endpoint} | options))
+        self.write_line("open " + json.dumps({"endpoint": endpoint} | options))
 
     def opened(self) -> None:
         """Return once the loader has its welcome."""
-        assert self._receive() == "opened"
+        assert self.reply() == "opened"
 
     def ask(self, batches: int = 1) -> None:
         """Request batches; ``answer`` and ``answers`` return them."""
-        self._send(f"take {batches}")
+        self.write_line(f"take {batches}")
 
     def answer(self) -> Step:
         """Return the outcome of the next batch that was requested."""
-        kind, waited_s, text = self._receive().split(" ", 2)
+        kind, waited_s, text = self.reply().split(" ", 2)
         assert kind in ("batch", "error")
         return Step(float(waited_s), text)
 
@@ -89,8 +79,8 @@ class Client:
 
     def statistics(self) -> dict[str, Any]:
         """Return the loader's statistics."""
-        self._send("statistics")
-        return dict(json.loads(self._receive()))
+        self.write_line("statistics")
+        return dict(json.loads(self.reply()))
 
     def await_lent(self) -> None:
         """Return once each of its slots holds a batch that it has not read yet."""
@@ -103,51 +93,21 @@ class Client:
 
     def close(self) -> None:
         """Close the loader, then end the process cleanly."""
-        self._send("close")
-        assert self._receive() == "closed"
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(DEADLINE_S) == 0
+        self.write_line("close")
+        assert self.reply() == "closed"
+        self.close_input()
+        assert self.wait(DEADLINE_S) == 0
 
-    def _receive(self) -> str:
-        # The loader gives up after WAIT_S; its error must arrive before this deadline.
-        line = self._lines.get(timeout=WAIT_S + DEADLINE_S)
-        assert line, f"{self.process} has ended"
-        return line
+    def reply(self) -> str:
+        """Return the next line; the deadline leaves a loader time to report why it gives up."""
+        return self.next_line(WAIT_S + DEADLINE_S)
 
     def stop(self) -> None:
         """Send SIGSTOP; return once the process has stopped."""
         stop(self.process)
 
-    def kill(self) -> None:
-        """Send SIGKILL; idempotent."""
-        self._process.kill()
-        with self._process:
-            pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the last command was not read
-            self.kill()
-        self._reader.join()
-
-    def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put("")
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def stop(process: psutil.Process) -> None:

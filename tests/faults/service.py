@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
@@ -36,7 +35,7 @@ class Service:
     @property
     def is_running(self) -> bool:
         """Whether the supervisor lives."""
-        return self.daemon.process.poll() is None
+        return self.daemon.is_running
 
     def revive(self) -> None:
         """See to it that it serves, with all its workers, whatever was done to it."""
@@ -70,21 +69,13 @@ class Service:
 
     def end(self) -> None:
         """End the daemon; whatever outlives it is an error."""
-        left = self.daemon.close()
-        assert not left, f"processes outlived the daemon: {left}"
+        self.daemon.__exit__(None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        left = self.daemon.close()
-        if kind is None:
-            assert not left, f"processes outlived the daemon: {left}"
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.daemon.__exit__(kind, *error)
 
 
 def await_fds(process: psutil.Process, most: int) -> None:

@@ -71,7 +71,7 @@ def test_slots_of_a_killed_client_are_free_at_once_and_others_continue(daemon: D
         batches = iter(other)
         taken = [digest(next(batches))]
         all_lent(daemon, 1 + SLOTS)
-        with LentClient.start(daemon.endpoint) as killed:
+        with LentClient(daemon.endpoint) as killed:
             assert killed.take(1) == undisturbed[:1] == taken
             all_lent(daemon, 2 * (1 + SLOTS))
             held = daemon.counters()["slots_held_bytes"]
@@ -96,13 +96,13 @@ def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
 ) -> None:
     with (
         serve(packed, tmp_path, "--lease-s", "5") as daemon,
-        LentClient.start(daemon.endpoint) as client,
+        LentClient(daemon.endpoint) as client,
     ):
         undisturbed = expected(daemon.endpoint, 12)
         assert client.take(1) == undisturbed[:1]
         all_lent(daemon, 1 + SLOTS)
         held = daemon.counters()["slots_held_bytes"]
-        client.process.send_signal(signal.SIGSTOP)
+        client.send_signal(signal.SIGSTOP)
         with make_loader(daemon.endpoint) as other:
             assert take(other, 12) == undisturbed
             wait_until(lambda: daemon.counters()["sessions_expired"], "its lease has expired")
@@ -111,7 +111,7 @@ def test_stopped_client_keeps_only_its_own_slots_and_reads_them_when_resumed(
             "the other client's slots are free",
         )
         assert daemon.counters()["slots_held_bytes"] == held, "it may still read them"
-        client.process.send_signal(signal.SIGCONT)
+        client.send_signal(signal.SIGCONT)
         assert client.take(11) == undisturbed[1:]
         assert client.finish() == "None", "the new session's slots were mapped too"
         all_free(daemon)

@@ -21,6 +21,8 @@ import psutil
 import zmq
 from numpy.typing import NDArray
 
+from bench.daemon import READY_LINE, DaemonProcess
+from bench.line_process import LineProcess
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.plan.recipe import Recipe
@@ -72,7 +74,7 @@ def pack_small(folder: Path) -> Path:
     return folder / "dataset"
 
 
-class Daemon:
+class Daemon(DaemonProcess):
     """A running ``feeder serve``; leaving its context ends it and checks that nothing is left."""
 
     def __init__(
@@ -84,25 +86,18 @@ class Daemon:
     ) -> None:
         """Start it, and wait for its ready line unless ``is_ready`` is false.
 
-        ``prefix`` is a command that becomes the one that follows it.
+        ``prefix`` is a command that executes its arguments in its own process.
         """
-        assert "--bind" in arguments, "the default port is one for all tests that run at a time"
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self.process = subprocess.Popen(
-            [*prefix, *feeder_command("serve", *arguments)],
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="backslashreplace",
-            env={**os.environ, **(environ or {})},
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        assert "--bind" in arguments, "the default port is shared by all tests that run at a time"
         self._family: set[psutil.Process] = set()
+        super().__init__(
+            [*prefix, *feeder_command("serve", *arguments)],
+            environ={**os.environ, **(environ or {})},
+            cwd=REPOSITORY,
+        )
         if is_ready:
             try:
-                self.ready = self.wait_line(r"^feeder: ready, ")
+                self.ready = self.wait_line(READY_LINE)
             except BaseException:
                 self.close()
                 raise
@@ -136,8 +131,7 @@ class Daemon:
     def family(self) -> set[psutil.Process]:
         """All processes that the daemon has now, and those that were seen before."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self.process.pid)
-            self._family |= {root, *root.children(recursive=True)}
+            self._family.update(self.processes())
         return self._family
 
     def counters(self) -> dict[str, Any]:
@@ -145,17 +139,10 @@ class Daemon:
         return dict(request_counters(self.endpoint, DEADLINE_S))
 
     def wait_line(self, pattern: str, deadline_s: float = DEADLINE_S) -> str:
-        """Return the first line on stderr that matches, once there is one."""
-        with self._changed:
-            found = self._changed.wait_for(
-                lambda: (
-                    next((line for line in self.lines if re.search(pattern, line)), None)
-                    or (self.process.poll() is not None and not self._reader.is_alive())
-                ),
-                deadline_s,
-            )
-        assert isinstance(found, str), f"no line {pattern!r} in:\n" + "".join(self.lines)
-        return found
+        """Return the first line of its log that matches, once there is one."""
+        line = self.find_line(pattern, deadline_s)
+        assert line is not None, f"no line {pattern!r} in:\n" + "".join(self.lines)
+        return line
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
         """Signal it; return its exit status and the seconds that it took to end."""
@@ -173,7 +160,7 @@ class Daemon:
     def close(self) -> list[psutil.Process]:
         """Make sure that it ends; return processes that it left behind, which end too."""
         self.family()
-        if self.process.poll() is None:
+        if self.is_running:
             self.process.terminate()
             self.process.send_signal(signal.SIGCONT)  # a test that failed may have left it stopped
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -185,24 +172,13 @@ class Daemon:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
-        assert self.process.stderr is not None
-        self._reader.join(DEADLINE_S)
-        assert not self._reader.is_alive(), f"{_holders(self.process.stderr)} have its stderr"
-        self.process.stderr.close()
+        assert self.close_log(DEADLINE_S), f"{_holders(self.process.stderr)} have its stderr"
         return left
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._changed:
-                self.lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
 
-
-def _holders(pipe: IO[str]) -> list[str]:
-    """Return who has the other end of a pipe, or this one."""
+def _holders(pipe: IO[bytes] | None) -> list[str]:
+    """Return the processes that have an end of a pipe open."""
+    assert pipe is not None
     inode = f"pipe:[{os.fstat(pipe.fileno()).st_ino}]"
     holders = []
     for process in psutil.process_iter():
@@ -405,13 +381,11 @@ def listening_port() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def client_process(
-    endpoint: str, recipe: Recipe, keys: list[Key]
-) -> "Iterator[subprocess.Popen[str]]":
+def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> Iterator[LineProcess]:
     """A process that has asked for batches, and reads no more than the first chunk.
 
-    What is larger than the system's buffers stays with the daemon. It is killed in the end: it may
-    be stopped, and then would never end by itself.
+    What exceeds the system's socket buffers stays with the daemon. It is killed in the end, because
+    a test may have stopped it.
     """
     program = (
         "import sys, json\n"
@@ -427,16 +401,10 @@ def client_process(
         "sys.stdin.read()\n"
     )
     text = msgspec.json.encode(recipe).decode()
-    with subprocess.Popen(
-        [sys.executable, "-c", program, endpoint, text, json.dumps(keys)],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as client:
-        try:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "asked\n"
-            yield client
-        finally:
-            client.kill()
+    command = [sys.executable, "-c", program, endpoint, text, json.dumps(keys)]
+    client = LineProcess(command, cwd=REPOSITORY)
+    try:
+        assert client.next_line(DEADLINE_S) == "asked"
+        yield client
+    finally:
+        client.kill()

@@ -8,12 +8,10 @@ batches were copied, or None.
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
 
+from bench.line_process import LineProcess
 from tests.support.sources import REPOSITORY
 from trainer_client import Batch, FeederLoader
 
@@ -49,42 +47,24 @@ def digest(batch: Batch) -> str:
     return f"{batch.epoch} {batch.index} {parts.hexdigest()}"
 
 
-@dataclass
-class LentClient:
+class LentClient(LineProcess):
     """The test's handle on the process; leaving its context kills the process."""
 
-    process: "subprocess.Popen[str]"
-
-    @classmethod
-    def start(cls, endpoint: str) -> Self:
+    def __init__(self, endpoint: str) -> None:
         """Start the process."""
-        return cls(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.support.lent_client", endpoint],
-                cwd=REPOSITORY,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-        )
-
-    def __enter__(self) -> Self:
-        return self
+        command = [sys.executable, "-m", "tests.support.lent_client", endpoint]
+        super().__init__(command, environ=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=REPOSITORY)
 
     def __exit__(self, *_: object) -> None:
         self.kill()
 
     def ask(self) -> None:
         """Request a batch."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.write_line("")
 
     def answer(self) -> str:
         """Return the key and hash of the requested batch."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return self.next_line(WAIT_S)
 
     def take(self, batches: int) -> list[str]:
         """Request batches; return their keys and hashes."""
@@ -96,18 +76,10 @@ class LentClient:
 
     def finish(self) -> str:
         """End the process cleanly; return the last line that it prints."""
-        with self.process:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            last = self.answer()
-        assert self.process.returncode == 0
-        return last
-
-    def kill(self) -> None:
-        """Send SIGKILL; idempotent."""
-        self.process.kill()
-        with self.process:
-            pass
+        self.close_input()
+        reason = self.answer()
+        assert self.wait() == 0
+        return reason
 
 
 def expected(endpoint: str, batches: int, **options: object) -> list[str]:
