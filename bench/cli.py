@@ -15,7 +15,7 @@ from bench.data import synthetic
 from bench.micro import decode, likeness, resize
 from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
-from bench.rivals import run as peers
+from bench.rivals import run as rivals
 from bench.rivals import setup
 from bench.soak import run as soak
 from bench.stream import ablate
@@ -80,12 +80,12 @@ def build_parser() -> argparse.ArgumentParser:
     add = benches.add_parser("peers", help="us and other loaders, doing the same work")
     _add_dataset(add, images=4096, name="SRC", what="folder of classes with JPEGs")
     _add_number(add, "--rounds", 5, "rounds to take the median of")
-    _add_number(add, "--batches", 8, f"batches of {peers.BATCH_SIZE} images in a turn")
+    _add_number(add, "--batches", 8, f"batches of {rivals.BATCH_SIZE} images in a turn")
     _add_number(add, "--deadline", 180.0, "seconds that a contender has to start, and for a turn")
     _add_core(add)
-    peers.add_arguments(add)
+    rivals.add_arguments(add)
     _add_plot(add)
-    add.set_defaults(run=peers.run)
+    add.set_defaults(run=rivals.run)
     add = benches.add_parser("peers-setup", help="make the other loaders' environments")
     setup.add_arguments(add)
     add.set_defaults(run=setup.run)

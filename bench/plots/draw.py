@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.plots.style import FAINT_INK, INK
 from bench.report import Report
-from bench.rivals.report import PeersReport
+from bench.rivals.report import RivalsReport
 from bench.soak.run import SoakReport
 from feeder.errors import ConfigError, ResourceError
 
@@ -34,7 +34,7 @@ def write_plot(report: Report, path: Path) -> None:
     import altair as alt
 
     from bench.plots.ablate import draw_ablation
-    from bench.plots.rivals import draw_peers
+    from bench.plots.rivals import draw_rivals
     from bench.plots.soak import draw_soak
     from bench.plots.stream import draw_stream
 
@@ -42,8 +42,8 @@ def write_plot(report: Report, path: Path) -> None:
     if isinstance(report, SoakReport):
         chart = draw_soak(report)
         subtitle += list(report.failures) or ["nothing has grown"]
-    elif isinstance(report, PeersReport):
-        chart = draw_peers(report)
+    elif isinstance(report, RivalsReport):
+        chart = draw_rivals(report)
     elif report.bench == "ablate":
         chart = draw_ablation(report)
     elif report.bench == "stream":

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from bench.report import RATE
-from bench.rivals.report import ALL_CORES, PeersReport
+from bench.rivals.report import ALL_CORES, RivalsReport
 
 _COLOURS: Final = {
     "Feeder": "#1f6f8b",
@@ -12,14 +12,14 @@ _COLOURS: Final = {
 }
 
 
-def draw_peers(report: PeersReport) -> Any:
+def draw_rivals(report: RivalsReport) -> Any:
     """Return the chart of all who have a rate, on one core and on all."""
     import altair
 
     return _chart(altair, _bars(report))
 
 
-def _bars(report: PeersReport) -> list[dict[str, Any]]:
+def _bars(report: RivalsReport) -> list[dict[str, Any]]:
     """Return the values behind each bar."""
     rates = {result.name: result for result in report.results if result.unit == RATE}
     bars: list[dict[str, Any]] = []

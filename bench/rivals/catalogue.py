@@ -134,7 +134,7 @@ _OURS = Quality(
 )
 
 
-def _peer(name: str, script: str, environment: str, quality: Quality, variant: str) -> Contender:
+def _rival(name: str, script: str, environment: str, quality: Quality, variant: str) -> Contender:
     return Contender(
         name=f"peers/{name}",
         script=SCRIPTS / f"{script}.py",
@@ -168,20 +168,20 @@ CONTENDERS: Final = (
         quality=_OURS,
         works_ahead=False,
     ),
-    _peer("tfdata", "tfdata_loader", "tensorflow", _TF, ""),
-    _peer("tfdata-antialias", "tfdata_loader", "tensorflow", _TF_AA, "antialias"),
-    _peer("tfdata-service", "tfdata_loader", "tensorflow", _TF, "service"),
-    _peer("ffcv", "ffcv_loader", "ffcv", _FFCV, "original"),
-    _peer("ffcv-reencoded", "ffcv_loader", "ffcv", _FFCV_LOSSY, "reencoded"),
-    _peer("dali", "dali_loader", "dali", _DALI, ""),
-    _peer("dali-antialias", "dali_loader", "dali", _DALI_AA, "antialias"),
-    _peer("torchvision", "torch_loader", "torchvision", _PILLOW, "torchvision"),
-    _peer("pillow", "torch_loader", "torchvision", _PILLOW, "pillow"),
-    _peer("pillow-simd", "torch_loader", "pillow-simd", _PILLOW, "pillow"),
-    _peer("spdl", "spdl_loader", "spdl", _FFMPEG, ""),
-    _peer("streaming", "streaming_loader", "streaming", _PILLOW, ""),
-    _peer("webdataset", "webdataset_loader", "webdataset", _PILLOW, ""),
-    _peer("grain", "grain_loader", "grain", _PILLOW, ""),
+    _rival("tfdata", "tfdata_loader", "tensorflow", _TF, ""),
+    _rival("tfdata-antialias", "tfdata_loader", "tensorflow", _TF_AA, "antialias"),
+    _rival("tfdata-service", "tfdata_loader", "tensorflow", _TF, "service"),
+    _rival("ffcv", "ffcv_loader", "ffcv", _FFCV, "original"),
+    _rival("ffcv-reencoded", "ffcv_loader", "ffcv", _FFCV_LOSSY, "reencoded"),
+    _rival("dali", "dali_loader", "dali", _DALI, ""),
+    _rival("dali-antialias", "dali_loader", "dali", _DALI_AA, "antialias"),
+    _rival("torchvision", "torch_loader", "torchvision", _PILLOW, "torchvision"),
+    _rival("pillow", "torch_loader", "torchvision", _PILLOW, "pillow"),
+    _rival("pillow-simd", "torch_loader", "pillow-simd", _PILLOW, "pillow"),
+    _rival("spdl", "spdl_loader", "spdl", _FFMPEG, ""),
+    _rival("streaming", "streaming_loader", "streaming", _PILLOW, ""),
+    _rival("webdataset", "webdataset_loader", "webdataset", _PILLOW, ""),
+    _rival("grain", "grain_loader", "grain", _PILLOW, ""),
 )
 
 

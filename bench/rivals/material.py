@@ -28,7 +28,7 @@ _SYNTHETIC_IMAGES: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerMaterial:
+class RivalMaterial:
     """What there is to read, all of it below ``folder``."""
 
     folder: Path
@@ -51,7 +51,7 @@ class _Image:
 
 
 @contextmanager
-def prepare_material(source: Path | None, *, images: int) -> Iterator[PeerMaterial]:
+def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMaterial]:
     """Give at least ``images`` images of ``source`` (class folders), or of a synthetic set.
 
     All that is made is removed afterwards. Raises DatasetError when ``source`` holds none.
@@ -68,7 +68,7 @@ def prepare_material(source: Path | None, *, images: int) -> Iterator[PeerMateri
         listing = folder / "images.tsv"
         lines = [f"{each.path}\t{each.label}\t{each.size[0]}\t{each.size[1]}\n" for each in linked]
         listing.write_text("".join(lines), encoding="utf-8")
-        yield PeerMaterial(
+        yield RivalMaterial(
             folder=folder,
             listing=listing,
             dataset=pack(folder / "source", folder / "dataset"),

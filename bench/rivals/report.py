@@ -32,7 +32,7 @@ class ContenderNotes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeersReport(Report):
+class RivalsReport(Report):
     """A report with the contenders' notes."""
 
     contenders: Sequence[ContenderNotes]

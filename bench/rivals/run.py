@@ -19,9 +19,9 @@ from typing import Final
 from bench.machine import choose_core, describe_machine
 from bench.report import Result
 from bench.rivals.catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
-from bench.rivals.material import PeerMaterial, prepare_material
+from bench.rivals.material import RivalMaterial, prepare_material
 from bench.rivals.process import Introduction, RivalFailure, RivalProcess, Turn
-from bench.rivals.report import ALL_CORES, CPU_RATE, ContenderNotes, PeersReport, build_results
+from bench.rivals.report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
 from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
@@ -35,7 +35,7 @@ _MEAN_TOLERANCE: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeersOptions:
+class RivalsOptions:
     """Who is measured, for how long, and where."""
 
     contenders: Sequence[Contender]
@@ -50,7 +50,7 @@ class PeersOptions:
     """The sets of cores to measure on, by the suffix of their rows: "" for one, ALL_CORES."""
 
 
-def measure_peers(material: PeerMaterial, options: PeersOptions) -> PeersReport:
+def measure_rivals(material: RivalMaterial, options: RivalsOptions) -> RivalsReport:
     """Measure all contenders; ResourceError when one of our own cannot be."""
     machine = describe_machine()
     machine["cores_used"] = {
@@ -74,14 +74,14 @@ def measure_peers(material: PeerMaterial, options: PeersOptions) -> PeersReport:
         results += build_results(rates, race.notes())
         rates = {name: [turn.cpu_rate for turn in taken] for name, taken in turns.items()}
         results += build_results(rates, race.notes(), unit=CPU_RATE)
-    return PeersReport(bench="peers", machine=machine, results=results, contenders=notes)
+    return RivalsReport(bench="peers", machine=machine, results=results, contenders=notes)
 
 
 class _Race:
     """All contenders on one set of cores, from their start to their rates."""
 
     def __init__(
-        self, material: PeerMaterial, options: PeersOptions, cores: frozenset[int], suffix: str
+        self, material: RivalMaterial, options: RivalsOptions, cores: frozenset[int], suffix: str
     ) -> None:
         self._material = material
         self._options = options
@@ -213,7 +213,7 @@ def choose_contenders(only: str | None) -> list[Contender]:
     return [each for name, each in peers.items() if name in asked or each.environment is None]
 
 
-def run(arguments: argparse.Namespace) -> PeersReport:
+def run(arguments: argparse.Namespace) -> RivalsReport:
     """Do what the command line asks."""
     one = frozenset({choose_core(arguments.core)})
     every = frozenset(os.sched_getaffinity(0))
@@ -222,7 +222,7 @@ def run(arguments: argparse.Namespace) -> PeersReport:
         del cores[ALL_CORES]
     elif arguments.cores == "all":
         del cores[""]
-    options = PeersOptions(
+    options = RivalsOptions(
         contenders=choose_contenders(arguments.only),
         folder=arguments.environments.absolute(),
         rounds=arguments.rounds,
@@ -231,4 +231,4 @@ def run(arguments: argparse.Namespace) -> PeersReport:
         cores=cores,
     )
     with prepare_material(arguments.dataset, images=arguments.images) as material:
-        return measure_peers(material, options)
+        return measure_rivals(material, options)

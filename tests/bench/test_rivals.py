@@ -18,15 +18,15 @@ from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
 from bench.plots.draw import write_plot
 from bench.rivals import catalogue, setup
-from bench.rivals import run as peers
+from bench.rivals import run as rivals
 from bench.rivals.catalogue import CONTENDERS, ENVIRONMENTS, Contender, Environment, Quality
 from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
-from bench.rivals.report import CPU_RATE, ContenderNotes, PeersReport, build_results
+from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 
-FAKE = Path(__file__).parents[1] / "support" / "fake_peer.py"
+FAKE = Path(__file__).parents[1] / "support" / "fake_rival.py"
 QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
 
 
@@ -83,8 +83,8 @@ def test_everybody_has_a_row_or_a_reason(
     )
     fakes = ("fine", "chatty", "black", "wrong", "crash", "crash-later")
     everybody = (*ours, *(_fake(name, name) for name in fakes), absent, broken)
-    monkeypatch.setattr(peers, "CONTENDERS", everybody)
-    monkeypatch.setattr(peers, "_WARM_UP_BATCHES", 1)
+    monkeypatch.setattr(rivals, "CONTENDERS", everybody)
+    monkeypatch.setattr(rivals, "_WARM_UP_BATCHES", 1)
     out = tmp_path / "peers.json"
     arguments = ["--rounds", "2", "--batches", "1", "--images", "130", "--cores", "one"]
     arguments += ["--json", str(out), "--environments", str(environments)]
@@ -275,7 +275,7 @@ def test_a_folder_without_images_is_one_line(tmp_path: Path, short_folder: Path)
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["peers", "--only", "tfdata,keras"]) == 2
     assert "--only keras is no contender" in capsys.readouterr().err
-    chosen = [each.name for each in peers.choose_contenders("dali,ffcv")]
+    chosen = [each.name for each in rivals.choose_contenders("dali,ffcv")]
     assert chosen == ["peers/feeder", "peers/feeder-daemon", "peers/ffcv", "peers/dali"]
 
 
@@ -307,7 +307,7 @@ def test_every_contender_has_a_script_and_an_environment() -> None:
         assert contender.environment is None or contender.environment in ENVIRONMENTS
 
 
-def _report() -> PeersReport:
+def _report() -> RivalsReport:
     rates = {
         "peers/feeder": [1000.0, 1100.0, 900.0],
         "peers/quick": [600.0, 500.0, 550.0],
@@ -325,7 +325,7 @@ def _report() -> PeersReport:
         for name in rates
     ]
     results = [*build_results(rates, notes), *build_results(rates, notes, unit=CPU_RATE)]
-    return PeersReport(bench="peers", machine={"cpu": "x"}, results=results, contenders=notes)
+    return RivalsReport(bench="peers", machine={"cpu": "x"}, results=results, contenders=notes)
 
 
 def test_ratios_are_medians_of_the_rounds() -> None:
