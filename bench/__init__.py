@@ -1,6 +1,6 @@
-"""feeder-bench: how fast the sample path is here, measured side by side in one run.
+"""feeder-bench: measures the sample path and the daemon, all contenders in one run.
 
-What benches share lies here, each bench in a folder of its own.
+Modules that several benches share are here; each bench has a folder of its own.
 
 May import: the product.
 """

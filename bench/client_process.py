@@ -2,8 +2,8 @@
 
     python -m bench.client_process PARENT_PID ENDPOINT BATCH_SIZE WINDOW SEED
 
-It reads lines ``FIRST COUNT`` and fetches so many batches from the FIRST on, counted through the
-epochs. Its answers are lines too: ``open BATCHES`` (in an epoch) once it has a session, then
+It reads lines ``FIRST COUNT`` and fetches COUNT batches starting with FIRST, counted through the
+epochs. Its replies are lines too: ``open BATCHES`` (in an epoch) once it has a session, then
 ``batch AT_S IMAGES`` for each batch (AT_S is the monotonic clock, one for the whole machine),
 ``done CPU_S`` after the last, and ``error TEXT`` before it ends by itself. Closed input and SIGTERM
 end it cleanly, with a Bye to the node.
@@ -40,10 +40,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A client has all that it was told to fetch."""
+    """A client has fetched all the batches of one ``fetch``."""
 
     cpu_s: float
-    """Processor time of the whole process since it was told to."""
+    """Processor time of the whole process since that ``fetch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ ClientEvent = Arrived | Done | Ended
 
 
 class ClientProcess(LineProcess):
-    """Our end of a client; a context manager that ends it."""
+    """A client; a context manager that ends it."""
 
     def __init__(
         self, endpoint: str, *, batch_size: int, window: int, seed: int, cores: frozenset[int]
     ) -> None:
-        """Start it on ``cores``; it opens its session meanwhile."""
+        """Start it on ``cores``; ``await_open`` waits for its session."""
         self.endpoint = endpoint
         self.has_session = False
         with pinned_to(cores):
@@ -77,7 +77,7 @@ class ClientProcess(LineProcess):
         self.write_line(f"{first} {count}")
 
     def read(self) -> list[ClientEvent]:
-        """Return what it has said since; nothing when it has said nothing."""
+        """Return the events since the last call, without waiting."""
         lines = self.read_lines()
         if lines is None:
             return [Ended(f"a client ended with status {self.wait()}")]
@@ -98,7 +98,7 @@ class ClientProcess(LineProcess):
 
 
 def await_open(clients: Sequence[ClientProcess]) -> None:
-    """Return once all have sessions; PeerError when one cannot get one."""
+    """Return once all clients have sessions; PeerError when one ends without."""
     until_s = time.monotonic() + TIMEOUT_S
     with selectors.DefaultSelector() as selector:
         for client in clients:
@@ -110,19 +110,19 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
 def read_clients(
     selector: selectors.BaseSelector, until_s: float
 ) -> Mapping[ClientProcess, Sequence[ClientEvent]]:
-    """Return what the clients in ``selector`` say, waiting for it until then at most.
+    """Return the events of the clients in ``selector``, waiting for some until ``until_s``.
 
-    PeerError when one has ended by itself.
+    PeerError when a client has ended by itself.
     """
-    said: dict[ClientProcess, Sequence[ClientEvent]] = {}
+    received: dict[ClientProcess, Sequence[ClientEvent]] = {}
     for key, _ in selector.select(max(0.0, until_s - time.monotonic())):
         client = key.fileobj
         assert isinstance(client, ClientProcess)
-        events = said[client] = client.read()
+        events = received[client] = client.read()
         for event in events:
             if isinstance(event, Ended):
                 raise PeerError(f"a client over {client.endpoint} gave up: {event.reason}")
-    return said
+    return received
 
 
 def _serve(endpoint: str, batch_size: int, window: int, seed: int) -> None:
@@ -136,17 +136,17 @@ def _serve(endpoint: str, batch_size: int, window: int, seed: int) -> None:
         client="feeder-bench client",
     ) as fetcher:
         epoch_batches = fetcher.welcome.batches
-        _say(f"open {epoch_batches}")
+        _print(f"open {epoch_batches}")
         for line in sys.stdin:
             first, count = map(int, line.split())
             cpu_before_s = time.process_time()
             numbers = range(first, first + count)
             for batch in fetcher.fetch(divmod(number, epoch_batches) for number in numbers):
-                _say(f"batch {time.monotonic()} {batch.valid}")
-            _say(f"done {time.process_time() - cpu_before_s}")
+                _print(f"batch {time.monotonic()} {batch.valid}")
+            _print(f"done {time.process_time() - cpu_before_s}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -158,7 +158,7 @@ def main(parent: int, endpoint: str, batch_size: int, window: int, seed: int) ->
         try:
             _serve(endpoint, batch_size, window, seed)
         except FeederError as error:
-            _say(f"error {error}")
+            _print(f"error {error}")
             return error.exit_status
         except KeyboardInterrupt:
             return signals.exit_status

@@ -1,8 +1,8 @@
 """``feeder-bench compare A.json B.json``: what changed between two runs of a bench, with the noise.
 
-What differs in machine, cores or libraries is said first, because it may explain all the rest. Two
-rows whose spreads overlap are "within noise", whatever their medians say; where a row has no spread
-in either file (it was counted or measured once), that it differs is all that can be said.
+Differences in machine, cores or libraries come first, because they may explain all the others. Two
+rows whose spreads overlap are "within noise", whatever their medians are. Where a row has no spread
+in either file (it was counted or measured once), only the fact that it differs is reported.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from typing import Final
 from bench.report import Result, align, format_number, read_report
 from feeder.errors import ConfigError
 
-_SAID_APART: Final = "load_before"
-"""Differs in every two runs, and says how much of the noise came from others."""
+_LOAD: Final = "load_before"
+"""Listed separately: it differs between any two runs, and shows how busy the machine was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """What the two medians and spreads allow to say, in a word or two."""
+        """The conclusion from the two medians and spreads, in a few words."""
         before, after = self.before, self.after
         if before.unit != after.unit:
             return f"not comparable: {before.unit} and {after.unit}"
@@ -53,17 +53,17 @@ class Comparison:
     bench: str
     paths: tuple[Path, Path]
     machine: tuple[tuple[str, str, str], ...]
-    """(what, in A, in B) of everything that differs but the load."""
+    """(what, in A, in B) of each difference except the load."""
     load: tuple[str, str]
     changes: tuple[Change, ...]
     only_before: tuple[Result, ...]
     only_after: tuple[Result, ...]
 
     def to_text(self) -> str:
-        """Return the comparison for people, with a newline at its end."""
+        """Return the comparison as text, with a newline at its end."""
         lines = [f"feeder-bench {self.bench}: A {self.paths[0]}, B {self.paths[1]}"]
         if self.machine:
-            lines.append("  not the same in both, which may explain what follows:")
+            lines.append("  differences between the machines, which may explain the rest:")
             lines += [f"    {what}: {before} → {after}" for what, before, after in self.machine]
         else:
             lines.append("  same machine, cores and libraries")
@@ -79,7 +79,7 @@ class Comparison:
 
 
 def compare(before_path: Path, after_path: Path) -> Comparison:
-    """Compare two files. DatasetError where one is no bench's JSON, ConfigError for two benches."""
+    """Compare two files; DatasetError unless both are reports, ConfigError for two benches."""
     before, after = read_report(before_path), read_report(after_path)
     if before.bench != after.bench:
         raise ConfigError(
@@ -89,7 +89,7 @@ def compare(before_path: Path, after_path: Path) -> Comparison:
     rows_before = {row.name: row for row in before.results}
     rows_after = {row.name: row for row in after.results}
     machines = _flatten(before.machine), _flatten(after.machine)
-    loads = [machine.pop(_SAID_APART, "unknown") for machine in machines]
+    loads = [machine.pop(_LOAD, "unknown") for machine in machines]
     return Comparison(
         bench=before.bench,
         paths=(before_path, after_path),
@@ -110,7 +110,7 @@ def compare(before_path: Path, after_path: Path) -> Comparison:
 
 
 def _flatten(machine: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Return {"libraries numpy": "2.1", …}: what each entry says, as text."""
+    """Return {"libraries numpy": "2.1", …}: the text of each entry, by its path."""
     flat: dict[str, str] = {}
     for key, value in machine.items():
         if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""What the daemon's processes hold of the machine: memory, descriptors, shared memory.
+"""Memory, descriptors and shared memory of the daemon's processes.
 
-A process's own memory is its proportional share (PSS) of everything but shared memory: code that
-several processes map counts once in all, and slots, which exist once however many processes map
-them, are counted where they are made: by the pages of the anonymous files behind the descriptors.
+A process's own memory is its proportional share (PSS) of everything but shared memory, so code that
+several processes map is counted once in total. Slots are counted once however many processes map
+them: by the pages of the anonymous files (memfd) behind the descriptors.
 """
 
 import os
@@ -22,14 +22,14 @@ class SharedFile:
     """An anonymous file, which several processes may hold open."""
 
     purpose: str
-    """The name that it was given, without "feeder-"."""
+    """Its memfd name without "feeder-"."""
     device: int
     inode: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFootprint:
-    """What one process holds."""
+    """Memory and descriptors of one process."""
 
     rss_bytes: int
     pss_bytes: int
@@ -37,7 +37,7 @@ class ProcessFootprint:
     """PSS without shared memory."""
     fds: int
     shared_files: Mapping[SharedFile, int]
-    """Bytes in memory of each anonymous file that it holds open."""
+    """Bytes in memory of each anonymous file that it has open."""
 
     @classmethod
     def of_process(cls, pid: int) -> Self:
@@ -75,13 +75,13 @@ class ProcessFootprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What all processes of the daemon hold, by role: supervisor, node, worker-1, worker-2 …"""
+    """The footprints of the daemon's processes by role: supervisor, node, worker-1, worker-2 …"""
 
     processes: Mapping[str, ProcessFootprint]
 
     @classmethod
     def of_processes(cls, processes: Sequence[psutil.Process]) -> Self:
-        """Read that of the supervisor, which comes first, and of all that it started.
+        """Read the footprints of the supervisor, which comes first, and its descendants.
 
         OSError or psutil.Error when one is gone.
         """
@@ -92,7 +92,7 @@ class Footprint:
 
     @property
     def shared_bytes(self) -> Mapping[str, int]:
-        """Shared memory of all together by purpose ("slots", always), each file counted once."""
+        """Total shared memory by purpose ("slots" is always there), each file counted once."""
         files: dict[SharedFile, int] = {}
         for each in self.processes.values():
             files |= each.shared_files

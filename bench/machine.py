@@ -1,4 +1,4 @@
-"""What machine a bench ran on, and keeping it on the cores that it names."""
+"""Describes the machine that a bench runs on, and pins the bench to the cores that it names."""
 
 import os
 import platform
@@ -14,10 +14,10 @@ from feeder.jpeg.libraries import library_versions
 
 
 def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object]:
-    """Return the header of a report; ``cores`` says which core each part of the bench ran on.
+    """Return the header of a report; ``cores`` maps each part of the bench to its core.
 
-    Call it before pinning, so that ``usable_cores`` is what the process was given. The load is that
-    of the minute before: much above zero, others were using the machine.
+    Call it before pinning, so that ``usable_cores`` is what the process was given. The load is the
+    average of the last minute: well above zero, the machine was in use.
     """
     topology = read_topology()
     load = os.getloadavg()[0]
@@ -42,27 +42,26 @@ def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object
 
 
 def choose_core(asked: int | None) -> int:
-    """Return the core to measure on: the one asked for, else the first that we were given."""
+    """Return the core to measure on: the one asked for, else the first usable one."""
     usable = sorted(os.sched_getaffinity(0))
     if asked is None:
         return usable[0]
     if asked not in usable:
         raise ConfigError(
-            f"--core {asked} is not one that this process may use: name one of "
-            f"{format_cpulist(usable)}"
+            f"--core {asked} is not usable by this process: name one of {format_cpulist(usable)}"
         )
     return asked
 
 
 def choose_other_core(core: int) -> int:
-    """Return a core for the other side of a bench: ``core`` itself where there is no second."""
+    """Return a core for the other side of a bench: ``core`` itself if it is the only one."""
     others = sorted(os.sched_getaffinity(0) - {core})
     return others[0] if others and usable_cpus().count > 1 else core
 
 
 @contextmanager
 def pinned_to(cores: frozenset[int]) -> Iterator[None]:
-    """Keep this thread on ``cores`` for a while; processes started meanwhile inherit them."""
+    """Pin this thread to ``cores`` within the body; processes started there inherit them."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

@@ -1,13 +1,13 @@
-"""What a bench found: the JSON that every bench writes, and the table that people read.
+"""The results of a bench: the JSON that every bench writes, and its table.
 
     {"bench": "decode",
      "machine": {…},                       see bench.machine
      "results": [{"name", "value", "unit", "min", "max", "baseline", "ratio"}, …]}
 
 ``value`` is the median over the rounds, ``min`` and ``max`` are their spread. ``ratio`` is the
-median over the rounds of this row's value divided by the value that the row named ``baseline`` had
-in the same round, so that what slows a machine down for a while strikes both; rows that nothing is
-compared to have null in both places. Names and units stay the same from version to version.
+median over the rounds of this row's value divided by the value of the row named ``baseline`` in the
+same round, so that a temporary slowdown of the machine affects both; both are null in rows without
+a baseline. Names and units stay the same from version to version.
 """
 
 import json
@@ -25,7 +25,7 @@ from feeder.process.regular_file import read_regular
 RATE: Final = "images/s"
 
 
-_BYTES_MAX: Final = 64 << 20  # what is larger is no report
+_BYTES_MAX: Final = 64 << 20  # of a report; a larger file is something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that one run of a bench found."""
+    """The results of one run of a bench."""
 
     bench: str
     machine: Mapping[str, object]
@@ -63,7 +63,7 @@ class Report:
             ) from error
 
     def to_text(self) -> str:
-        """Return header and table for people, with a newline at its end."""
+        """Return header and table as text, with a newline at its end."""
         lines = [f"feeder-bench {self.bench}", *header_lines(self.machine), ""]
         heads = ("", "value", "", "", "min", "max", "ratio", "")
         rows = [heads, *(_table_row(result) for result in self.results)]
@@ -73,19 +73,20 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedReport(Report):
-    """A report with the reasons for which what it tells of has failed."""
+    """A report of a run that can fail."""
 
     failures: Sequence[str]
+    """A line for each reason; empty when the run has passed."""
 
 
 def read_report(path: Path) -> Report:
-    """Return what ``write_json`` wrote; DatasetError where ``path`` holds nothing of the kind."""
+    """Return what ``write_json`` wrote; DatasetError where ``path`` holds something else."""
     try:
         return msgspec.json.decode(read_regular(path, _BYTES_MAX), type=Report)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"is not what a bench writes ({error})"
+        problem = f"is not a bench's JSON ({error})"
     raise DatasetError(f"{path} {problem}: name a file that `feeder-bench … --json` wrote")
 
 
@@ -97,9 +98,9 @@ def summarise(
     baseline: Result | None = None,
     baseline_values: Sequence[float] = (),
 ) -> Result:
-    """Return the row of a contender that had ``values`` in the rounds, one each.
+    """Return the row of a contender with ``values``, one a round.
 
-    ``baseline_values`` are those of the row ``baseline`` in the same rounds.
+    ``baseline_values`` are the values of the row ``baseline`` in the same rounds.
     """
     ratio = None
     if baseline is not None:
@@ -118,12 +119,12 @@ def summarise(
 
 
 def single(name: str, unit: str, value: float) -> Result:
-    """Return the row of something that was counted or measured once."""
+    """Return the row of a value that was counted or measured once."""
     return Result(name=name, value=value, unit=unit, min=value, max=value)
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
-    """Return the lines of a table; columns but those in ``left`` are flush right."""
+    """Return the lines of a table; columns not in ``left`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -160,7 +161,7 @@ def _table_row(result: Result) -> tuple[str, ...]:
 
 
 def format_number(value: float) -> str:
-    """Return the number as tables show it: three digits or all before the point."""
+    """Return the number as tables show it: about three digits, or all before the point."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 100:

@@ -1,8 +1,8 @@
-"""Runs contenders side by side, so that a busy moment of the machine strikes all of them.
+"""Runs contenders in turns, so that a busy moment of the machine affects all of them.
 
 A round is one pass of every contender over the same items. It is cut into pieces of a few dozen
-items. In each step every contender has its turn, in a new order, and each with another piece: who
-comes right after another with the same piece would find its files and tables in the caches.
+items. In each step every contender has its turn, in a new order, and each with a different piece:
+with the same one it would find the files and tables in the caches, filled by its predecessor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ Contender = Callable[[int, int], None]
 
 
 def warm_up(contenders: Mapping[str, Contender], *, items: int, piece: int) -> None:
-    """Have each contender do the first piece, unmeasured: buffers grow, pages are touched."""
+    """Run the first piece with each contender, unmeasured: buffers grow, pages are touched."""
     for contender in contenders.values():
         contender(0, min(piece, items))
 

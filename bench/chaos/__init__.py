@@ -1,4 +1,4 @@
-"""Random faults under training clients: is a batch lost, repeated or different?
+"""Random faults while clients train: is a batch lost, repeated or different?
 
 May import: the product, bench, bench.data.
 """

@@ -1,8 +1,8 @@
-"""Whether clients got what they must: pure functions of what they wrote down.
+"""Checks the batches that clients recorded: pure functions, no I/O.
 
-A rank goes through the same epochs again and again, so that what it must get can be made
-beforehand: it is at a place of a schedule that repeats itself. A batch of another place says that
-some were lost (it is ahead of the place that was due) or came twice (it is behind).
+A rank goes through the same epochs again and again, so its batches follow a schedule that repeats.
+A batch at a position ahead of the one that is due means that batches were lost; one behind it means
+that batches came twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ GAP_MAX_S: Final = 3.0
 """The longest that a client may wait after a node process was killed."""
 
 RATIO_MIN: Final = 0.6
-"""The least of the undisturbed throughput that may be left."""
+"""The least throughput among faults, as a share of the undisturbed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A batch as a client saw it."""
+    """A batch as a client recorded it."""
 
     key: BatchKey
     digest: str
@@ -31,7 +31,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSchedule:
-    """The batches of a rank, in order, until the first one comes again."""
+    """The batches of a rank, in order, until they repeat."""
 
     rank: int
     world_size: int
@@ -43,13 +43,13 @@ class ClientSchedule:
         """Return the number of batches."""
         return self.steps * self.epochs
 
-    def key(self, place: int) -> BatchKey:
-        """Return the batch at a place, which is counted on beyond the end."""
-        epoch, step = divmod(place % len(self), self.steps)
+    def key(self, position: int) -> BatchKey:
+        """Return the batch at a position; beyond the end the schedule repeats."""
+        epoch, step = divmod(position % len(self), self.steps)
         return epoch, self.rank + self.world_size * step
 
-    def place(self, key: BatchKey) -> int | None:
-        """Return where a batch comes first, None when the rank must never get it."""
+    def position(self, key: BatchKey) -> int | None:
+        """Return the first position of a batch, None when it is not for this rank."""
         epoch, index = key
         step, rank = divmod(index, self.world_size)
         is_its = rank == self.rank and 0 <= step < self.steps and 0 <= epoch < self.epochs
@@ -58,7 +58,7 @@ class ClientSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was wrong with what a rank got; all 0 is right."""
+    """Counts of wrong batches; all are 0 when a rank got what it must."""
 
     lost: int = 0
     repeated: int = 0
@@ -66,7 +66,7 @@ class Verdict:
     """Other bytes, or a batch of another rank."""
 
     def __add__(self, other: "Verdict") -> "Verdict":
-        """Return both together."""
+        """Return the sums."""
         return Verdict(
             lost=self.lost + other.lost,
             repeated=self.repeated + other.repeated,
@@ -77,15 +77,15 @@ class Verdict:
 def check_arrivals(
     arrivals: Sequence[Arrival], schedule: ClientSchedule, digests: Mapping[BatchKey, str]
 ) -> Verdict:
-    """Compare what a rank got, in order, with its schedule and the hashes of its batches."""
+    """Compare the batches of a rank, in order of arrival, with its schedule and their hashes."""
     due = lost = repeated = different = 0
     for arrival in arrivals:
-        place = schedule.place(arrival.key)
-        if place is None:
+        position = schedule.position(arrival.key)
+        if position is None:
             different += 1
             continue
         different += digests[arrival.key] != arrival.digest
-        ahead = (place - due) % len(schedule)
+        ahead = (position - due) % len(schedule)
         if ahead > len(schedule) // 2:
             repeated += 1
         else:
@@ -97,9 +97,9 @@ def check_arrivals(
 def gaps_within(
     arrivals: Sequence[Arrival], since_s: float, until_s: float, kills_s: Sequence[float] = ()
 ) -> list[float]:
-    """Return the seconds between arrivals one after the other that overlap a time.
+    """Return the seconds between consecutive arrivals, where they overlap a span of time.
 
-    Those in which the client itself was killed, at ``kills_s``, are no wait of a client.
+    Gaps in which the client itself was killed, at ``kills_s``, are left out.
     """
     return [
         after.at_s - before.at_s

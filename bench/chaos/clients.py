@@ -1,7 +1,7 @@
-"""The clients of ``feeder-bench chaos``: started, listened to, killed, and started where they were.
+"""The clients of ``feeder-bench chaos``: started, read, killed and resumed.
 
-What a client has said counts: one that is killed goes on after the last batch that it told of.
-Nothing here needs torch, which only the processes import.
+A client that is killed resumes after the last batch that it reported. Nothing here imports torch,
+which only the processes need.
 """
 
 import os
@@ -24,7 +24,7 @@ TIMEOUT_S: Final = 60.0
 
 
 class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client is to do."""
+    """The settings of a client."""
 
     endpoints: Sequence[str]
     rank: int
@@ -32,22 +32,22 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     image_size: int
     epochs: int
-    """After so many it begins with epoch 0 again."""
+    """After this many it begins with epoch 0 again."""
     timeout_s: float = TIMEOUT_S
     state: Mapping[str, int | str] = {}
-    """Of the client before it; empty for the first."""
+    """The loader state of the client before it; empty for the first."""
 
 
-class Ways(msgspec.Struct, frozen=True, kw_only=True):
-    """How batches came to a client, as its loader counts it."""
+class DeliveryCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How batches were delivered, from the statistics of the loader."""
 
     lent: int = 0
     asked_again: int = 0
     hedged: int = 0
 
-    def __add__(self, other: "Ways") -> "Ways":
-        """Return both together."""
-        return Ways(
+    def __add__(self, other: "DeliveryCounts") -> "DeliveryCounts":
+        """Return the sums."""
+        return DeliveryCounts(
             lent=self.lent + other.lent,
             asked_again=self.asked_again + other.asked_again,
             hedged=self.hedged + other.hedged,
@@ -55,14 +55,14 @@ class Ways(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says of a batch."""
+    """A client's report of a batch."""
 
     epoch: int
     index: int
     digest: str
     at_s: float
-    ways: Ways
-    """Of all batches of this process so far."""
+    delivered: DeliveryCounts
+    """All batches of this process so far."""
     state: Mapping[str, int | str]
 
 
@@ -73,9 +73,9 @@ class Client:
         """Start it."""
         self.arrivals: list[Arrival] = []
         self.error: str | None = None
-        """What it gave up for, or how it ended; None while all is well."""
+        """Why it gave up, or how it ended; None while it runs."""
         self.orders = orders
-        self._ways_before = self._ways_now = Ways()
+        self._delivered_before = self._delivered_now = DeliveryCounts()
         self._process = _start(orders)
 
     @property
@@ -84,37 +84,38 @@ class Client:
         return self._process.pid
 
     @property
-    def ways(self) -> Ways:
-        """How batches came, to those that were killed too."""
-        return self._ways_before + self._ways_now
+    def delivered(self) -> DeliveryCounts:
+        """All batches so far, including those of killed processes."""
+        return self._delivered_before + self._delivered_now
 
     def fileno(self) -> int:
         """Return what to poll before ``read``."""
         return self._process.fileno()
 
     def read(self) -> bool:
-        """Take in what it has said; return whether there may be more to come."""
+        """Record the lines received so far; return whether more may follow."""
         lines = self._process.read_lines()
         for line in lines or ():
-            said = msgspec.json.decode(line, type=BatchLine | str)
-            if isinstance(said, str):
-                self.error = said
+            message = msgspec.json.decode(line, type=BatchLine | str)
+            if isinstance(message, str):
+                self.error = message
                 continue
-            self.arrivals.append(Arrival((said.epoch, said.index), said.digest, said.at_s))
-            self.orders = msgspec.structs.replace(self.orders, state=said.state)
-            self._ways_now = said.ways
+            key = message.epoch, message.index
+            self.arrivals.append(Arrival(key, message.digest, message.at_s))
+            self.orders = msgspec.structs.replace(self.orders, state=message.state)
+            self._delivered_now = message.delivered
         return lines is not None
 
     def replace_killed(self) -> None:
-        """SIGKILL it, and start another that goes on with what it has said last."""
+        """SIGKILL it, and start another that resumes from the state that it last reported."""
         os.kill(self.pid, signal.SIGKILL)
         self._read_to_end()
         self._process.kill()
-        self._ways_before, self._ways_now = self.ways, Ways()
+        self._delivered_before, self._delivered_now = self.delivered, DeliveryCounts()
         self._process = _start(self.orders)
 
     def close(self) -> None:
-        """End it cleanly and take in what it still says. Idempotent."""
+        """End it cleanly and record its last lines. Idempotent."""
         if self._process.is_open:
             os.kill(self.pid, signal.SIGTERM)
             self._read_to_end()
@@ -131,7 +132,7 @@ class Client:
 def make_digests(
     orders: ClientOrders, dataset: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
-    """Return the hashes of batches, made by the sample path alone in one process."""
+    """Return the hashes of batches, made by the sample path in one process without a daemon."""
     digests: dict[BatchKey, str] = {}
     with LineProcess(_command(orders, str(dataset)), environ=_environment()) as process:
         for epoch, index in sorted(set(keys)):

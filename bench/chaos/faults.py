@@ -1,7 +1,7 @@
-"""What can go wrong, and when: a schedule that depends on its seed only.
+"""The kinds of faults, and their schedule, which depends on its seed only.
 
-Every kind comes once before any comes again, in an order that is drawn anew each time round, so
-that a run of many faults has all of them about equally often. Nothing is done here.
+Every kind comes once before any comes again, in a new random order each time, so a long run has all
+of them about equally often. ``scene`` carries the faults out.
 """
 
 import random
@@ -24,27 +24,27 @@ Kind = Literal[
 KINDS: Final[Sequence[Kind]] = get_args(Kind)
 
 LASTING: Final[Sequence[Kind]] = ("stop-worker", "stop-node", "cut-network", "stall-network")
-"""What stays wrong until it is undone; the other kinds are over at once."""
+"""These last until they are undone; the other kinds are over at once."""
 
 LASTS_S: Final = (0.5, 2.0)
-"""The shortest and the longest time for which these last."""
+"""The shortest and the longest duration of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     kind: Kind
     target: int
     """Number of the feeder, or of the client for "kill-client"."""
     worker: int
-    """Which of the feeder's workers, counted on beyond their number."""
+    """Number of the feeder's worker, modulo the number of workers."""
     lasts_s: float
-    """Until it is undone; 0 where nothing is to be undone."""
+    """Until it is undone; 0 for kinds that need no undoing."""
 
 
 def draw_faults(seed: int, *, feeders: int, clients: int) -> Iterator[Fault]:
-    """Yield faults for ever."""
+    """Yield faults without end."""
     dice = random.Random(seed)
     while True:
         for kind in dice.sample(KINDS, len(KINDS)):

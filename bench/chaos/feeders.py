@@ -1,7 +1,7 @@
-"""The feeders of ``feeder-bench chaos``: one daemon each, hit, awaited, and followed by another.
+"""The feeders of ``feeder-bench chaos``: one daemon each, which faults strike and which restarts.
 
-A feeder keeps its two endpoints for good: ipc, and a tcp one that lies behind a proxy. When its
-daemon has ended, another is started there, as systemd would.
+A feeder keeps its two endpoints: ipc, and tcp behind a proxy. When its daemon has ended, another is
+started at the same endpoints, as systemd would.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Feeder:
     """One feeder; a context manager that ends it."""
 
     def __init__(self, dataset: Path, *, workers: int, lease_s: float) -> None:
-        """Start it; ready when this returns."""
+        """Start it; it is ready when this returns."""
         self._dataset = dataset
         self._workers = workers
         self._options = ["--lease-s", str(lease_s)]
@@ -45,7 +45,7 @@ class Feeder:
 
     @property
     def ipc(self) -> str:
-        """Its endpoint on this host, where slots are lent."""
+        """Its ipc endpoint, where slots are lent."""
         return self._daemon.ipc
 
     @property
@@ -55,7 +55,7 @@ class Feeder:
 
     @property
     def supervisor(self) -> psutil.Process:
-        """The process that was started."""
+        """Its supervisor process."""
         return self._look()[0]
 
     @property
@@ -85,26 +85,26 @@ class Feeder:
         self._daemon = self._start()
 
     def is_whole(self) -> bool:
-        """Whether it answers and has all its workers; one that gave up is started again."""
+        """Whether it replies and has all its workers; a daemon that has ended is restarted."""
         if not self._daemon.is_running:
             self._daemon = self._start()
         return self.counters().get("workers") == self._workers
 
     def counters(self) -> Counters:
-        """Return its counters, not through the proxy; none when it does not answer."""
+        """Return its counters, not through the proxy; none when it does not reply."""
         try:
             return request_counters(self._tcp, _ANSWER_S)
         except PeerError:
             return {}
 
     def warm_up(self, recipe: Recipe) -> None:
-        """Serve a batch over each endpoint: what is opened only then is no leak later."""
+        """Fetch a batch over each endpoint: lazily opened descriptors must not count as leaks."""
         for endpoint in (self.ipc, self._tcp):
             with BatchFetcher(endpoint, dataset=DATASET_NAME, recipe=recipe, window=1) as fetcher:
                 next(fetcher.fetch([(0, 0)]))
 
     def fds(self) -> Mapping[str, int]:
-        """Return how many descriptors each of its processes has, shards of the dataset left out."""
+        """Return the number of descriptors of each process, without shards of the dataset."""
         counts = {"supervisor": _count_fds(self.supervisor, self._dataset)}
         counts["node"] = _count_fds(self.node, self._dataset)
         for number, worker in enumerate(self.workers, start=1):
@@ -112,7 +112,7 @@ class Feeder:
         return counts
 
     def close(self) -> list[str]:
-        """End it in good order; return what it left behind: processes and sockets."""
+        """End it cleanly; return what it left behind: processes and sockets."""
         self._look()
         self._daemon.terminate()
         _, alive = psutil.wait_procs(list(self._seen), timeout=_ANSWER_S)
@@ -142,7 +142,7 @@ class Feeder:
         return daemon
 
     def _look(self) -> list[psutil.Process]:
-        """Return the processes that it has now, and remember them."""
+        """Return its current processes, and remember them."""
         processes = self._daemon.processes() if self._daemon.is_running else []
         self._seen.update(processes)
         return processes
@@ -150,7 +150,7 @@ class Feeder:
     def _of_module(self, module: str) -> list[psutil.Process]:
         found: list[psutil.Process] = []
         for process in self._look():
-            with contextlib.suppress(psutil.NoSuchProcess):  # what looks at datasets lives briefly
+            with contextlib.suppress(psutil.NoSuchProcess):  # dataset checks are short-lived
                 if module in process.cmdline():
                     found.append(process)
         return found

@@ -1,9 +1,9 @@
-"""A network that can be broken: a TCP proxy before one port of this host, in threads of its own.
+"""A network that can be broken: a TCP proxy in front of a port of this host, in its own threads.
 
-What goes wrong is said to it while traffic flows: ``cut`` resets every connection and refuses new
-ones, ``stall`` lets nothing through but keeps connections open, ``delay`` holds each piece back,
-``half_close`` ends the way to one side only. ``mend`` makes it pass everything again; what was held
-back then goes on, in order: bytes are late or lost with their connection, never changed.
+Faults can be switched while traffic flows: ``cut`` resets every connection and refuses new ones,
+``stall`` forwards nothing but keeps connections open, ``delay`` delays each piece, ``half_close``
+closes one direction. ``mend`` ends the fault; pieces that were held are then forwarded in order, so
+bytes are late or lost with their connection, never changed.
 """
 
 import contextlib
@@ -14,25 +14,25 @@ from typing import Final, Literal, Self
 
 PIECE_BYTES: Final = 1 << 18
 _CONNECT_TIMEOUT_S: Final = 2.0
-_LINGER_NOT: Final = struct.pack("ii", 1, 0)
-"""With it closing resets the connection instead of saying goodbye."""
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of 0 s: closing sends RST instead of FIN."""
 
 Side = Literal["client", "server"]
 
 
 class TcpProxy:
-    """Passes connections on to a port of the loopback address; a context manager."""
+    """Forwards connections to a port of the loopback address; a context manager."""
 
     def __init__(self, port: int) -> None:
-        """Listen on a port that the system chooses; whoever comes is connected to ``port``."""
+        """Listen on a port that the system chooses; connections are forwarded to ``port``."""
         self._port = port
         self._changed = threading.Condition()
         self._is_cut = self._is_stalled = self._is_closed = False
         self._delay_s = 0.0
         self.refused = 0
-        """Connections that were reset at once, as it was cut or nobody listened there."""
+        """Connections that were reset at once, because of ``cut`` or as nothing listened there."""
         self.pieces_held = 0
-        """Pieces that a stall holds back now: each direction of a connection holds one at most."""
+        """Pieces that a stall holds now: at most one for each direction of a connection."""
         self._links: set[_Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
@@ -45,25 +45,25 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections it passes on now."""
+        """The number of open connections."""
         with self._changed:
             return len(self._links)
 
     def cut(self) -> None:
-        """Reset all connections, and those that are tried until ``mend``."""
+        """Reset all connections, and new ones until ``mend``."""
         self._set(is_cut=True)
         self._reset_links()
 
     def stall(self) -> None:
-        """Let nothing through until ``mend``; nobody is told."""
+        """Forward nothing until ``mend``; connections stay open."""
         self._set(is_stalled=True)
 
     def delay(self, seconds: float) -> None:
-        """Hold back each piece of PIECE_BYTES or less by so long, one after the other."""
+        """Delay each piece of at most PIECE_BYTES, one after the other."""
         self._set(delay_s=seconds)
 
     def half_close(self, side: Side) -> None:
-        """Tell one side of each connection that the other has no more to say."""
+        """Send one side of each connection the end of the stream (FIN)."""
         with self._changed:
             links = list(self._links)
         for link in links:
@@ -71,7 +71,7 @@ class TcpProxy:
                 link.end_of(side).shutdown(socket.SHUT_WR)
 
     def mend(self) -> None:
-        """Pass everything again."""
+        """Forward everything again."""
         self._set()
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class TcpProxy:
             self._is_closed = True
             self._changed.notify_all()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         self._reset_links()
         for thread in self._threads:
@@ -132,13 +132,13 @@ class TcpProxy:
     def _connect(self) -> socket.socket | None:
         try:
             server = socket.create_connection(("127.0.0.1", self._port), _CONNECT_TIMEOUT_S)
-        except OSError:  # nobody listens there at the moment
+        except OSError:  # nothing listens there at the moment
             return None
         server.settimeout(None)
         return server
 
     def _pass_on(self, link: "_Link", source: socket.socket, sink: socket.socket) -> None:
-        """Carry one direction of a connection until an end of it is gone."""
+        """Forward one direction of a connection until either end closes it."""
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):
                 with self._changed:
@@ -152,20 +152,20 @@ class TcpProxy:
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)
         with self._changed:
-            link.open_ways -= 1
-            if link.open_ways:
+            link.open_directions -= 1
+            if link.open_directions:
                 return
             self._links.discard(link)
         link.close()
 
 
 class _Link:
-    """One connection: its two ends, and how many of its directions still flow."""
+    """One connection: its two ends, and the number of its open directions."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self._client = client
         self._server = server
-        self.open_ways = 2
+        self.open_directions = 2
         self.is_reset = False
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -175,20 +175,20 @@ class _Link:
         return self._client if side == "client" else self._server
 
     def reset(self) -> None:
-        """Break both ends; the threads that use them end."""
+        """Reset both ends; the threads that use them end."""
         self.is_reset = True
         for end in (self._client, self._server):
             with contextlib.suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free both ends, which nobody uses any more."""
+        """Close both ends once no thread uses them."""
         self._client.close()
         self._server.close()
 
 
 def _reset(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     connection.close()

@@ -1,4 +1,4 @@
-"""What a run of ``feeder-bench chaos`` comes to: its rows, and the reasons for which it failed."""
+"""The report of ``feeder-bench chaos``: its rows, and the reasons for which the run failed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.chaos.check import GAP_MAX_S, RATIO_MIN, Arrival, Verdict, gaps_within
-from bench.chaos.clients import Ways
+from bench.chaos.clients import DeliveryCounts
 from bench.chaos.faults import KINDS
 from bench.chaos.scene import Struck
 from bench.report import RATE, JudgedReport, Result, single
@@ -17,12 +17,12 @@ class ChaosReport(JudgedReport):
     """A report with every fault, and with the reasons for which the run has failed."""
 
     faults: Sequence[tuple[float, str, float]]
-    """When, what, and the longest that a client waited for a batch then, in seconds."""
+    """Time in seconds, kind, and the longest wait of a client for a batch then, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What happened, in times of the monotonic clock."""
+    """A run as recorded; times are of the monotonic clock."""
 
     batch_size: int
     feeders: int
@@ -33,10 +33,9 @@ class Run:
     ended_s: float
     arrivals: Sequence[Sequence[Arrival]]
     """Of each rank."""
-    ways: Ways
-    """How all of them came."""
+    delivered: DeliveryCounts
     errors: Sequence[str]
-    left: Sequence[str]
+    leaks: Sequence[str]
     """What was not given back in the end."""
 
 
@@ -52,13 +51,13 @@ def judge(run: Run, verdict: Verdict) -> tuple[list[Result], list[str]]:
         single("chaos/faults", "faults", len(run.struck)),
         single("chaos/kinds", "kinds", len(kinds)),
         single("chaos/batches", "batches", batches),
-        single("chaos/batches-lent", "batches", run.ways.lent),
-        single("chaos/batches-asked-again", "batches", run.ways.asked_again),
-        single("chaos/batches-hedged", "batches", run.ways.hedged),
+        single("chaos/batches-lent", "batches", run.delivered.lent),
+        single("chaos/batches-asked-again", "batches", run.delivered.asked_again),
+        single("chaos/batches-hedged", "batches", run.delivered.hedged),
         single("chaos/lost", "batches", verdict.lost),
         single("chaos/repeated", "batches", verdict.repeated),
         single("chaos/different", "batches", verdict.different),
-        single("chaos/leaked", "things", len(run.left)),
+        single("chaos/leaked", "things", len(run.leaks)),
         single("chaos/errors", "errors", len(run.errors)),
         single("chaos/throughput-undisturbed", RATE, calm),
         single("chaos/throughput", RATE, chaos),
@@ -77,31 +76,32 @@ def judge(run: Run, verdict: Verdict) -> tuple[list[Result], list[str]]:
         for what, count in (
             ("were lost", verdict.lost),
             ("came twice", verdict.repeated),
-            ("had other bytes than they must, or were another rank's", verdict.different),
+            ("had the wrong bytes, or were another rank's", verdict.different),
         )
         if count
     ]
-    failures += [f"left behind: {what}" for what in run.left]
+    failures += [f"left behind: {what}" for what in run.leaks]
     failures += [f"a client gave up: {error}" for error in run.errors]
     if run.feeders > 1 and ratio < RATIO_MIN:
         failures.append(
-            f"throughput among faults was {ratio:.2f} of the undisturbed, not {RATIO_MIN:g}"
+            f"throughput among faults was {ratio:.2f} of the undisturbed; "
+            f"at least {RATIO_MIN:g} is required"
         )
     if run.feeders > 1 and gap_s >= GAP_MAX_S:
         failures.append(
-            f"a client waited {gap_s:.2f} s after a node process was killed, allowed are "
-            f"{GAP_MAX_S:g}"
+            f"a client waited {gap_s:.2f} s after a node process was killed; "
+            f"less than {GAP_MAX_S:g} s is required"
         )
     return rows, failures
 
 
 def longest_gap(run: Run, struck: Struck) -> float:
-    """Return the longest wait of a client for a batch from a fault until all was whole."""
+    """Return the longest wait of a client for a batch, from a fault until the recovery."""
     return round(max(_gaps(run, struck.at_s, struck.until_s), default=0.0), 3)
 
 
 def _gaps(run: Run, since_s: float, until_s: float) -> list[float]:
-    """Return all waits of clients, but for those of clients that were killed meanwhile."""
+    """Return all waits of clients, except those in which the client itself was killed."""
     return [
         gap
         for rank, arrivals in enumerate(run.arrivals)

@@ -1,13 +1,13 @@
-"""``feeder-bench chaos``: breaks things at random while clients train; does one get a wrong batch?
+"""``feeder-bench chaos``: injects random faults while clients train; does one get a wrong batch?
 
-    calm ──► faults, one at a time, from a seeded schedule ──► calm ──► everybody leaves ──► judged
+    calm ──► faults, one at a time, from a seeded schedule ──► calm ──► all clients end ──► judged
 
-Feeders are real daemons, clients real processes with a ``FeederLoader`` over all of them; odd ones
-reach the feeders by tcp through proxies. A fault comes only when all feeders are whole again after
-the one before, so one at least can always be reached, but for a run with a single feeder. What each
-client got is compared with batches that are made afterwards, with no daemon. Lost, repeated or
-different batches, what is left behind, too little throughput and too long a wait after a node
-process was killed end the bench with status 1 and the reason.
+Feeders are real daemons; clients are real processes with a ``FeederLoader`` over all of them, those
+of odd rank by tcp through proxies. A fault comes only after all feeders have recovered from the one
+before, so at least one can always be reached, unless the run has a single feeder. Each client's
+batches are compared with batches made afterwards without a daemon. Lost, repeated or different
+batches, leaks, too little throughput and too long a wait after a node process was killed end the
+bench with status 1 and the reason.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.chaos.check import ClientSchedule, Verdict, check_arrivals
-from bench.chaos.clients import Client, ClientOrders, Ways, make_digests
+from bench.chaos.clients import Client, ClientOrders, DeliveryCounts, make_digests
 from bench.chaos.faults import draw_faults
 from bench.chaos.feeders import Feeder
 from bench.chaos.report import ChaosReport, Run, judge, longest_gap
@@ -36,7 +36,7 @@ from feeder.plan.recipe import Recipe
 
 LEASE_S: Final = 5.0
 _SCHEDULE_MIN: Final = 64
-"""Different batches in all that clients go through before they begin anew, at least."""
+"""The least number of different batches of all clients before the schedule repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def measure_chaos(path: Path, options: ChaosOptions) -> ChaosReport:
         orders = [_orders_of(schedule, feeders, options) for schedule in schedules]
         run = _run(scene, orders, options)
     keys = [arrival.key for arrivals in run.arrivals for arrival in arrivals]
-    known = [key for key in keys if any(schedule.place(key) is not None for schedule in schedules)]
+    known = [key for key in keys if any(each.position(key) is not None for each in schedules)]
     digests = make_digests(orders[0], path, known)
     verdict = sum(
         (
@@ -120,7 +120,7 @@ def _orders_of(
 
 
 def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) -> Run:
-    """Have the clients train, calmly, among faults, calmly; Ctrl-C ends the faults early."""
+    """Train calmly, among faults, and calmly again; Ctrl-C ends the faults early."""
     scene.note_idle(
         Recipe.for_split("train", batch_size=options.batch_size, image_size=options.image_size)
     )
@@ -135,9 +135,9 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
         chaos_to_s = time.monotonic()
         scene.pump(chaos_to_s + options.calm_s)
     except KeyboardInterrupt:
-        sys.stderr.write("feeder-bench: interrupted: what has been seen so far is judged\n")
+        sys.stderr.write("feeder-bench: interrupted: the run so far is judged\n")
     ended_s = time.monotonic()
-    left = scene.close_and_count()
+    leaks = scene.close_and_count()
     return Run(
         batch_size=options.batch_size,
         feeders=options.feeders,
@@ -146,9 +146,9 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], options: ChaosOptions) ->
         chaos_s=(chaos_from_s, chaos_to_s or ended_s),
         ended_s=ended_s,
         arrivals=[client.arrivals for client in scene.clients],
-        ways=sum((client.ways for client in scene.clients), Ways()),
+        delivered=sum((client.delivered for client in scene.clients), DeliveryCounts()),
         errors=[client.error for client in scene.clients if client.error is not None],
-        left=left,
+        leaks=leaks,
     )
 
 

@@ -1,7 +1,7 @@
-"""All that takes part in ``feeder-bench chaos``: feeders, clients, the faults that struck them.
+"""The feeders and clients of ``feeder-bench chaos``, and the faults that struck them.
 
-One fault at a time: ``strike`` returns when what it broke is whole again and every client has got a
-batch since. Meanwhile, as in every wait, what clients say is taken in.
+One fault at a time: ``strike`` returns when all feeders have recovered and every client has got a
+batch since. During this and every other wait, the clients' lines are read.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from feeder.errors import PeerError
 from feeder.plan.recipe import Recipe
 
 _LOOK_S: Final = 0.05
-"""Between two looks at whether a feeder is whole."""
+"""Between two checks of a feeder."""
 
 _FDS_MORE: Final = 2
-"""Descriptors that a process may have more in the end: libraries open some when they first need."""
+"""Growth of a process's descriptors that is no leak: libraries open some on first use."""
 
 _GIVE_BACK_S: Final = 15.0
-"""For sessions and slots of clients that have gone: a few times the lease."""
+"""Deadline for sessions and slots of gone clients to be freed: a few times the lease."""
 
 _GIVEN_BACK: Final = ("sessions", "slots_committed_bytes", "slots_held_bytes")
-"""Counters that are 0 when no client is there."""
+"""Counters that are 0 without clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Struck:
     fault: Fault
     at_s: float
     until_s: float
-    """When all was whole again."""
+    """When all feeders had recovered."""
 
     def hits_client(self, rank: int) -> bool:
-        """Whether it is that client's own end."""
+        """Whether it killed this client."""
         return self.fault.kind == "kill-client" and self.fault.target == rank
 
 
@@ -64,35 +64,35 @@ class Scene:
         return all(client.error is None for client in self.clients)
 
     def note_idle(self, recipe: Recipe) -> None:
-        """Remember what the feeders hold when they have served somebody and nobody is there."""
+        """Record what the feeders hold after they have served a batch, without clients."""
         for feeder in self.feeders:
             feeder.warm_up(recipe)
             self._await_given_back(feeder)
             self._feeder_fds.append(feeder.fds())
 
     def note_clients(self) -> None:
-        """Remember what the clients hold while all is well."""
+        """Record what the clients hold before any fault."""
         self._client_holds = [_holds(client) for client in self.clients]
 
     def add_clients(self, clients: Sequence[Client]) -> None:
-        """Take clients in, which have been started; return when all have got a batch."""
+        """Add started clients; return when all have got a batch."""
         self.clients += clients
         for client in clients:
             self._selector.register(client, selectors.EVENT_READ)
         self._await(lambda: all(client.arrivals for client in self.clients), "a first batch")
 
     def pump(self, until_s: float) -> None:
-        """Take in what clients say until then."""
-        while (rest_s := until_s - time.monotonic()) > 0:
-            for key, _ in self._selector.select(rest_s):
+        """Read what clients report until then."""
+        while (remaining_s := until_s - time.monotonic()) > 0:
+            for key, _ in self._selector.select(remaining_s):
                 client = key.fileobj
                 assert isinstance(client, Client)
                 if not client.read():
                     self._selector.unregister(client)
-                    client.error = client.error or "it ended without a word"
+                    client.error = client.error or "it ended without an error message"
 
     def strike(self, fault: Fault) -> None:
-        """Have a fault happen, undo what lasts, and return when all is whole again."""
+        """Carry out a fault, undo it if it lasts, and return after the recovery."""
         at_s = time.monotonic()
         seen = [len(client.arrivals) for client in self.clients]
         try:
@@ -109,25 +109,25 @@ class Scene:
             self.struck.append(Struck(fault, at_s, time.monotonic()))
 
     def await_whole(self) -> None:
-        """Return when all feeders answer and have all their workers."""
+        """Return when all feeders reply and have all their workers."""
         self._await(
             lambda: all(feeder.is_whole() for feeder in self.feeders),
-            "a feeder that is whole again",
+            "all feeders with all their workers",
         )
 
     def close_and_count(self) -> list[str]:
-        """End clients and feeders in good order; return a line for each thing that is left."""
-        left = self._grown_clients()
+        """End clients and feeders cleanly; return a line for each leak."""
+        leaks = self._grown_clients()
         self.close()
         for number, feeder in enumerate(self.feeders):
             name = f"feeder {number}"
-            left += [f"{held} of {name}" for held in self._await_given_back(feeder)]
+            leaks += [f"{held} of {name}" for held in self._await_given_back(feeder)]
             for role, now in feeder.fds().items():
                 before = self._feeder_fds[number].get(role, now)
                 if now > before + _FDS_MORE:
-                    left.append(f"{now - before} descriptors of {name}'s {role}")
-            left += [f"{what} of {name}" for what in feeder.close()]
-        return left
+                    leaks.append(f"{now - before} descriptors of {name}'s {role}")
+            leaks += [f"{what} of {name}" for what in feeder.close()]
+        return leaks
 
     def close(self) -> None:
         """End the clients. Idempotent."""
@@ -175,29 +175,29 @@ class Scene:
         try:
             self.pump(time.monotonic() + lasts_s)
         finally:
-            with contextlib.suppress(psutil.NoSuchProcess):  # the daemon has ended it as stuck
+            with contextlib.suppress(psutil.NoSuchProcess):  # the daemon may have ended it as stuck
                 undo()
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
-        """Take in what clients say until it holds, or one has given up."""
+        """Read what clients report until ``holds()`` is true or a client has given up."""
         until_s = time.monotonic() + TIMEOUT_S
         while self.is_well and not holds():
             if time.monotonic() > until_s:
-                words = "; ".join(feeder.last_log_line() for feeder in self.feeders)
-                raise PeerError(f"not within {TIMEOUT_S:g} s: {what}; the feeders said: {words}")
+                logs = "; ".join(feeder.last_log_line() for feeder in self.feeders)
+                raise PeerError(f"not within {TIMEOUT_S:g} s: {what}; last log lines: {logs}")
             self.pump(time.monotonic() + _LOOK_S)
 
     def _await_given_back(self, feeder: Feeder) -> list[str]:
-        """Return what of its sessions and slots a feeder still holds when all clients are gone."""
+        """Return the sessions and slots that a feeder still holds after all clients have gone."""
         until_s = time.monotonic() + _GIVE_BACK_S
         while True:
             counters = feeder.counters()
             held = [f"{counters.get(name)} {name}" for name in _GIVEN_BACK if counters.get(name)]
             if not counters:
-                held = ["what nobody knows: it does not answer"]
+                held = ["unknown resources (it does not reply)"]
             if not held or time.monotonic() > until_s:
                 return held
-            time.sleep(_LOOK_S)  # nothing tells when a lease is over
+            time.sleep(_LOOK_S)  # the end of a lease is not signalled
 
     def _grown_clients(self) -> list[str]:
         return [
@@ -216,7 +216,7 @@ def _pick(processes: Sequence[psutil.Process], number: int) -> psutil.Process:
 
 
 def _holds(client: Client) -> Mapping[str, int]:
-    """Return how many descriptors and memories of feeders' slots a client has."""
+    """Return the numbers of descriptors and of mapped slot memories of a client."""
     return {
         "descriptors": psutil.Process(client.pid).num_fds(),
         "slot memories": mapped_slot_memories(client.pid),

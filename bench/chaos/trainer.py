@@ -1,15 +1,15 @@
-"""A training process for ``feeder-bench chaos``: takes batches, says what they are, may be killed.
+"""A training process for ``feeder-bench chaos``: takes batches and reports them; may be killed.
 
     python -m bench.chaos.trainer PARENT_PID ORDERS
 
-ORDERS is the JSON of ``ClientOrders``. It answers in JSON, a line for each batch: its epoch and
-index, the hash of all it consists of, when it was there, and the loader's state after it, with
-which a successor goes on. A line that is a text is an error, and its last. SIGTERM ends it cleanly.
+ORDERS is the JSON of ``ClientOrders``. It prints a line of JSON for each batch: its epoch, index
+and hash, when it arrived, and the loader's state after it, from which a successor resumes. A line
+that is a string is an error, and the last line. SIGTERM ends the process cleanly.
 
     python -m bench.chaos.trainer PARENT_PID ORDERS DATASET
 
-makes the batches here instead, by the sample path that the workers run and with no daemon, and
-says the hashes of those whose keys it is told, ``EPOCH INDEX`` a line.
+makes the batches itself instead, with the workers' sample path and no daemon: for each line ``EPOCH
+INDEX`` of its input it prints the hash of that batch.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import torch
 
-from bench.chaos.clients import BatchLine, ClientOrders, Ways
+from bench.chaos.clients import BatchLine, ClientOrders, DeliveryCounts
 from bench.daemon import DATASET_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError
@@ -42,7 +42,7 @@ _DTYPE: Final = torch.float16
 
 
 def train(orders: ClientOrders) -> Iterator[BatchLine]:
-    """Yield what there is to say of each batch, for ever."""
+    """Yield a report of each batch, without end."""
     with FeederLoader(
         orders.endpoints,
         dataset=DATASET_NAME,
@@ -68,7 +68,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
                     index=batch.index,
                     digest=digest,
                     at_s=time.monotonic(),
-                    ways=Ways(
+                    delivered=DeliveryCounts(
                         lent=counts.batches_lent,
                         asked_again=counts.batches_asked_again,
                         hedged=counts.batches_hedged,
@@ -78,16 +78,16 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
 
 
 def digest_of(images: torch.Tensor, labels: torch.Tensor, sample_ids: torch.Tensor) -> str:
-    """Return the hash of all that a batch consists of."""
+    """Return the hash of a batch: images, labels and sample ids."""
     digest = hashlib.blake2b(digest_size=16)
-    # Such images lie in memory as (N, H, W, C): nothing is copied.
+    # The images are (N, H, W, C) in memory, so nothing is copied.
     for tensor in (images.permute(0, 2, 3, 1), labels, sample_ids):
         digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
 
 
 def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> Iterator[str]:
-    """Yield the hashes of batches that are made here."""
+    """Yield the hashes of batches made in this process."""
     recipe = Recipe.for_split("train", batch_size=orders.batch_size, image_size=orders.image_size)
     size = orders.image_size
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
@@ -106,8 +106,8 @@ def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> 
             )
 
 
-def _say(line: BatchLine | str) -> None:
-    os.write(1, msgspec.json.encode(line) + b"\n")  # whole or not at all, whatever kills us
+def _print(line: BatchLine | str) -> None:
+    os.write(1, msgspec.json.encode(line) + b"\n")  # one write: a kill leaves no partial line
 
 
 def main(parent: int, orders: ClientOrders, path: Path | None) -> int:
@@ -118,13 +118,13 @@ def main(parent: int, orders: ClientOrders, path: Path | None) -> int:
         try:
             if path is None:
                 for line in train(orders):
-                    _say(line)
+                    _print(line)
             else:
                 keys = (tuple(map(int, line.split())) for line in sys.stdin)
                 for digest in make_digests(orders, path, keys):  # type: ignore[arg-type]
-                    _say(digest)
+                    _print(digest)
         except FeederError as error:
-            _say(f"{type(error).__name__}: {error}")
+            _print(f"{type(error).__name__}: {error}")
             return error.exit_status
         except KeyboardInterrupt:
             return signals.exit_status

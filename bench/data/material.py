@@ -1,4 +1,4 @@
-"""The dataset that a bench runs on: the one it was given, or a synthetic one made for the run."""
+"""The dataset that a bench runs on: the given one, or a synthetic one made for the run."""
 
 import sys
 import tempfile
@@ -18,7 +18,7 @@ _IMAGES_PER_JOB = 64
 
 @contextmanager
 def dataset_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
-    """Give ``path``, or a synthetic dataset of ``images`` images that is removed afterwards."""
+    """Yield ``path``, or a synthetic dataset of ``images`` images that is removed afterwards."""
     if path is not None:
         yield path
         return

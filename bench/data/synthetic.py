@@ -1,9 +1,9 @@
-"""Synthetic ImageNet: class-named folders of JPEGs for those without data, the demo and the bench.
+"""Synthetic ImageNet: class-named folders of JPEGs for the demo, the bench and users without data.
 
     feeder-bench synthetic DST --images N --classes K
 
-The same seed gives the same files whatever the number of processes; ``synthetic_image`` says
-what is in a picture.
+The same seed gives the same files whatever the number of processes; ``synthetic_image`` describes
+the pictures.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def write_synthetic(
 ) -> None:
     """Write ``images`` JPEGs into class-named folders under a new folder ``destination``.
 
-    The files are the same whatever ``jobs``. The folder appears when it is complete, or not at all.
+    The files do not depend on ``jobs``. The folder appears when it is complete, or not at all.
     ``progress`` is called with the number of images done so far. Raises ConfigError for impossible
-    numbers or a destination that holds something, ResourceError when writing fails.
+    numbers or a destination that exists, ResourceError when writing fails.
     """
     _check_request(destination, images, classes, seed, jobs)
     try:
@@ -85,7 +85,7 @@ def _report(progress: Callable[[int], None] | None, done: int) -> None:
 
 
 def _write_share(staging: Path, share: range, classes: int, seed: int) -> Iterator[int]:
-    """Write the images of ``share``; yield now and then how many are done, and at the end."""
+    """Write the images of ``share``; yield how many are done, repeatedly and at the end."""
     for done, index in enumerate(share, 1):
         folder = class_look(index % classes).name
         path = staging / folder / f"{folder[:4]}_{index // classes:05d}.jpg"
@@ -102,7 +102,7 @@ def _run_share(
     classes: int,
     seed: int,
 ) -> None:
-    """Be one of the processes: send the number of images done, or the text of an error."""
+    """Run as one of the processes: send the number of images done, or the text of an error."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends us
     try:
@@ -119,7 +119,7 @@ def _write_shares(
     seed: int,
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Have one spawned process write each share; on any trouble end them all."""
+    """Write each share in a spawned process; on any error end them all."""
     context = multiprocessing.get_context("spawn")
     done_of: dict[multiprocessing.connection.Connection, int] = {}
     processes = []
@@ -156,7 +156,7 @@ def _write_shares(
 def _safe_path() -> Iterator[None]:
     """Start processes whose first imports are not from the working directory, as -P does.
 
-    multiprocessing starts them by ``python -c``, and passes its own module path on only later.
+    multiprocessing starts them by ``python -c``, and passes its own module path only later.
     """
     name = "PYTHONSAFEPATH"
     before = os.environ.get(name)
@@ -193,7 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Write the set that the command line asks for; return what there is now."""
+    """Write the set that the command line asks for; return a line about it."""
     write_synthetic(
         arguments.destination,
         images=arguments.images,

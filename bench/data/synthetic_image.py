@@ -1,12 +1,12 @@
 """One synthetic image: a JPEG that decodes like ImageNet's and that a small network can learn.
 
-An image is a pure function of (seed, index, classes): its class is ``index % classes``, and whoever
-draws it gets the same bytes, given the same numpy, Pillow and libjpeg-turbo. What makes it like a
-photograph: dead leaves (shapes of power-law sizes over one another, whose edges have a 1/f
-spectrum), shading and fine detail from 1/f noise, and detail that is rich in some places and poor
-in others. What makes a class: the hues of its shapes and of its ground, the shape, the direction
-and the wavelength of the stripes over it; brightness, sizes, places and all else are the image's
-own. The constants are fitted to real ImageNet with ``feeder-bench likeness``.
+An image is a pure function of (seed, index, classes), given the same numpy, Pillow and
+libjpeg-turbo; its class is ``index % classes``. It resembles a photograph by dead leaves (shapes of
+power-law sizes over one another, whose edges have a 1/f spectrum), shading and fine detail from 1/f
+noise, and detail that is rich in some regions and poor in others. A class is defined by the hues of
+its shapes and of its ground, the shape, and the direction and wavelength of the stripes over it;
+brightness, sizes, positions and everything else vary by image. The constants are fitted to real
+ImageNet with ``feeder-bench likeness``.
 """
 
 import colorsys
@@ -66,7 +66,7 @@ class ClassLook:
 
 
 def class_look(label: int) -> ClassLook:
-    """Return the look of class ``label``; all MAX_CLASSES differ, neighbours in every attribute."""
+    """Return the look of class ``label``: all MAX_CLASSES differ, neighbours in every attribute."""
     rest, place = divmod(label, len(_HUES))
     hue_name, hue = _HUES[place]
     shape = _SHAPES[(rest + place + place // len(_SHAPES)) % len(_SHAPES)]
@@ -88,7 +88,7 @@ def draw_jpeg(index: int, *, classes: int, seed: int) -> bytes:
     rng = np.random.Generator(np.random.PCG64([seed, index]))
     width, height = _draw_size(rng)
     look = class_look(index % classes)
-    # The 500-pixel pictures come from one careful converter, the others from all over the web.
+    # In ImageNet the 500-pixel pictures come from one careful converter, the others from the web.
     usual = max(width, height) == _USUAL_PX
     quality = 96 if rng.random() < (0.93 if usual else 0.15) else int(rng.integers(64, 93))
     grey, halved = rng.random(2) < (0.02, 0.08 if usual else 0.65)
@@ -104,7 +104,7 @@ def draw_jpeg(index: int, *, classes: int, seed: int) -> bytes:
 
 
 def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
-    """Draw (width, height) in pixels: most are _USUAL_PX on the long side, three in four lie."""
+    """Draw (width, height) in pixels: most have a long side of _USUAL_PX, 3 in 4 are landscape."""
     kind, aspect_kind, where = rng.random(3)
     if kind < 0.72:
         long = _USUAL_PX
@@ -129,7 +129,7 @@ def _noise_field(exponent: float, salt: int, side: int) -> NDArray[np.int16]:
     white = rng.standard_normal((side, side), np.float32)
     rows = np.fft.fftfreq(side)[:, None]
     columns = np.fft.rfftfreq(side)[None, :]
-    # What is coarser than 64 pixels is left to the leaves and the shading.
+    # Structure coarser than 64 pixels comes from the leaves and the shading.
     frequency = np.maximum(np.hypot(rows, columns), 1 / 64)
     field = np.fft.irfft2(np.fft.rfft2(white) * frequency**-exponent)
     field *= 32 / field.std()
@@ -139,7 +139,7 @@ def _noise_field(exponent: float, salt: int, side: int) -> NDArray[np.int16]:
 def _cut(
     rng: np.random.Generator, field: NDArray[np.int16], width: int, height: int
 ) -> NDArray[np.int16]:
-    """Cut (height, width) out of a noise field, at a random place, upside down or not."""
+    """Cut (height, width) out of a noise field, at a random position, upside down or not."""
     x, y = rng.integers(0, (field.shape[1] - width + 1, field.shape[0] - height + 1))
     return field[y : y + height, x : x + width][:: 1 - 2 * int(rng.integers(2))]
 

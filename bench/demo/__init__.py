@@ -1,4 +1,4 @@
-"""Synthetic data, packed, served, and a ResNet trained on it: one command.
+"""One command that packs and serves synthetic data and trains a ResNet on it.
 
 May import: the product, bench, bench.data.
 """

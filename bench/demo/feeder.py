@@ -1,4 +1,4 @@
-"""The ``feeder`` commands of the demo; none outlives it, not even when it is killed."""
+"""The ``feeder`` commands of the demo, none of which outlives it, not even after SIGKILL."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

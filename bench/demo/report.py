@@ -1,4 +1,4 @@
-"""What the demo tells at its end: the numbers, in words for people and as JSON."""
+"""The demo's summary: the numbers as text and as JSON."""
 
 import itertools
 import json
@@ -10,14 +10,14 @@ from typing import Final
 from feeder.errors import ResourceError
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_ASCII_BLOCKS: Final = "_.:-=+*#"  # for terminals that know no more
+_ASCII_BLOCKS: Final = "_.:-=+*#"  # for terminals without Unicode
 _SPARKLINE_COLUMNS: Final = 40
 _STAGE_PREFIX: Final = "stage_seconds."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """All that one run of the demo found; seconds are wall-clock."""
+    """The results of one run of the demo; seconds are wall-clock."""
 
     images: int
     classes: int
@@ -55,11 +55,11 @@ class DemoReport:
 
     @property
     def accuracy(self) -> float:
-        """Share of the held-out images that were classified right."""
+        """Share of the held-out images that were classified correctly."""
         return self.val_correct / self.val_images
 
     def to_json(self) -> str:
-        """Return all fields and the figures that follow from them, as JSON with a newline."""
+        """Return all fields and the figures derived from them, as JSON with a newline."""
         figures = {
             "first_loss": self.first_loss,
             "last_loss": self.last_loss,
@@ -77,7 +77,7 @@ class DemoReport:
             )
 
     def to_text(self, *, ascii_only: bool = False) -> str:
-        """Return the summary for people, with a newline at its end."""
+        """Return the summary as text, with a newline at its end."""
         compute_share = 1 - self.wait_share
         curve = draw_sparkline(self.losses, ascii_only=ascii_only)
         rows = [

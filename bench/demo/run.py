@@ -1,10 +1,10 @@
-"""The whole story in one command: synthetic data → pack → serve → a ResNet trains → a summary.
+"""The whole pipeline in one command: synthetic data → pack → serve → train a ResNet → summary.
 
     python -m bench.demo --out demo [--quick] [--keep]
 
-Everything is what a user would run: ``feeder pack``, ``feeder serve`` and the reference job's
-``train`` on a small ResNet. Data and datasets live in a temporary folder; whichever way the demo
-ends, the daemon is stopped and the folder removed.
+It runs what a user would run: ``feeder pack``, ``feeder serve`` and the reference job's ``train``
+with a small ResNet. Data and datasets are in a temporary folder; however the demo ends, the daemon
+is stopped and the folder removed.
 """
 
 import argparse
@@ -39,7 +39,7 @@ LEARNED: Final = 0.8  # the loss must fall below this share of its first value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """How much of everything; the defaults take a little over a minute on two cores."""
+    """The sizes of the demo; the defaults take a little over a minute on two cores."""
 
     images: int = 1000
     val_images: int = 200
@@ -53,25 +53,25 @@ QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batc
 
 
 def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
-    """Run the story in ``folder``; writes ``out``/batch.png, ``out``/summary.json follows."""
+    """Run the demo in ``folder``; draws ``out``/batch.png, ``_run`` writes ``out``/summary.json."""
     from trainer_client.train import TrainingOptions, train
 
     start_s = time.monotonic()
     machine = describe_machine()
-    _say("drawing synthetic images")
+    _log("drawing synthetic images")
     for name, images, seed in (("train", plan.images, 0), ("val", plan.val_images, 1)):
         _draw(folder / "images" / name, images, plan.classes, seed)
     drawn_s = time.monotonic()
-    _say("packing them")
+    _log("packing them")
     for name in ("train", "val"):
         run_feeder("pack", str(folder / "images" / name), str(folder / name))
     packed_s = time.monotonic()
     endpoint = f"ipc://{folder}/feeder"
-    _say("serving them")
+    _log("serving them")
     with serving({name: folder / name for name in ("train", "val")}, endpoint) as ready:
         ready_s = time.monotonic()
-        _say(ready)
-        _say("training a small ResNet on them")
+        _log(ready)
+        _log("training a small ResNet on them")
         options = TrainingOptions(
             endpoint=endpoint,
             dataset="train",
@@ -87,7 +87,7 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
         )
         result = train(
             options,
-            report=_say,
+            report=_log,
             on_batch=lambda batch, loader: _draw_first_batch(batch, loader, out),
         )
         daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
@@ -168,7 +168,7 @@ def _draw(destination: Path, images: int, classes: int, seed: int) -> None:
 
 
 def _draw_first_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None:
-    """Draw the job's first batch as the model sees it, from the very tensor that it is given."""
+    """Draw the job's first batch as the model sees it, from the model's own input tensor."""
     from trainer_client import denormalise
 
     if (batch.epoch, batch.index) != (0, 0):
@@ -183,7 +183,7 @@ def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(f"demo: {line}", flush=True)
 
 
@@ -191,7 +191,7 @@ def _say(line: str) -> None:
 def _work_folder(keep: bool) -> Iterator[Path]:
     if keep:
         folder = Path(tempfile.mkdtemp(prefix="feeder-demo-"))
-        _say(f"data and dataset stay in {folder}")
+        _log(f"data and dataset stay in {folder}")
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="feeder-demo-") as name:
@@ -207,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a tiny run, to see that it works")
     parser.add_argument("--keep", action="store_true", help="keep the data and the dataset")
     options = parser.parse_args(arguments)
-    # Read when torch is loaded. Its threads share the cores with the daemon's: by default they spin
-    # while they wait for one another, which made training on two busy cores five times slower.
+    # Read when torch is loaded. Its threads share the cores with the daemon; by default they spin
+    # while they wait for each other, which made training on two busy cores five times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with StopSignals() as signals:
         try:
@@ -226,7 +226,7 @@ def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--out {out} cannot be a folder ({error.strerror}): name another"
+            f"--out {out} cannot be a folder ({error.strerror}): name another one"
         ) from None
     with _work_folder(keep) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torch")  # torch makes it unasked
@@ -236,6 +236,6 @@ def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
     print("\nWhat happened\n" + report.to_text(ascii_only=not encoding.lower().startswith("utf")))
     print(f"The first batch is in {out / 'batch.png'}, the numbers are in {out / 'summary.json'}.")
     if report.last_loss >= LEARNED * report.first_loss:
-        sys.stderr.write("demo: error: the loss did not fall as it should; see the numbers above\n")
+        sys.stderr.write("demo: error: the loss did not fall enough; see the numbers above\n")
         return 1
     return 0

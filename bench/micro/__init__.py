@@ -1,4 +1,4 @@
-"""One core and no daemon: each stage of a sample, and how fast it could be at best.
+"""One core and no daemon: each stage of a sample, and its limit.
 
 May import: the product, bench, bench.data.
 """

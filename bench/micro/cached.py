@@ -1,8 +1,8 @@
 """The decoded cache in the decode bench: one that holds everything, and one that is being filled.
 
-The full one serves ``sample/decoded-cache``. The other begins each round empty, as an epoch begins
-in which everything may be let in: what it adds to the time of the same samples without a cache is
-``decoded-cache/fill``, in per cent.
+The full one serves ``sample/decoded-cache``. The other begins each round empty and admits every
+image: the time that it adds to the same samples without a cache is ``decoded-cache/fill``, in per
+cent.
 """
 
 from typing import Self
@@ -26,11 +26,11 @@ from feeder.sample.reader import SampleReader
 
 _NAME = "bench"
 _SPARE = 1.2
-"""Decoded pictures may be padded to whole tiles; the directory and its page come on top."""
+"""Decoded pictures may be padded to whole tiles; the directory and its page are extra."""
 
 
 class _AtOnce(FillAllowance):
-    """Fills the cache with every image that it meets."""
+    """Admits every image to the cache."""
 
     def spend(self, whole_px: int, needed_px: int) -> bool:
         return True
@@ -56,24 +56,24 @@ class CachedReaders:
         self._fill(samples)
 
     def begin_round(self) -> None:
-        """Give the cold reader an empty cache."""
+        """Replace the cold reader's cache by an empty one."""
         self._cold_cache.close()
         self._cold_cache = self._create()
         self.cold = self._reader(self._cold_cache)
 
     @property
     def full_entries(self) -> int:
-        """How many pictures the full cache holds."""
+        """The number of pictures in the full cache."""
         return self._full_cache.entries
 
     @property
     def cold_entries(self) -> int:
-        """How many pictures the other one holds by now."""
+        """The number of pictures in the other one now."""
         return self._cold_cache.entries
 
     @property
     def bytes_per_picture(self) -> float:
-        """What a picture takes in the full cache."""
+        """The bytes of a picture in the full cache."""
         return (self._full_cache.used_bytes - self._full_cache.plan.pixels_at) / self.full_entries
 
     def __enter__(self) -> Self:
@@ -98,7 +98,7 @@ class CachedReaders:
         return SampleReader(self._dataset, self._recipe, pictures)
 
     def _fill(self, samples: NDArray[np.int64]) -> None:
-        """Fill the full cache, which takes one pass where no crop has another scale."""
+        """Fill the full cache: one pass, because without DCT scaling all crops have one scale."""
         recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
         pictures = DecodedPictures(self._full_cache, self._dataset.fingerprint, 1.0, _AtOnce(1.0))
         reader = SampleReader(self._dataset, recipe, pictures)

@@ -15,10 +15,10 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
 FEWEST: Final = 8
-"""Images that a class needs to be measured: fewer say more about themselves than about it."""
+"""Images that a class needs to be measured: fewer are not representative."""
 
 _SIZES: Final = (("small", 0, 100_000), ("medium", 100_000, 250_000), ("large", 250_000, 2**63))
-"""Name, least pixels, and the pixels that are too many."""
+"""Name, minimum pixels, and the bound that the pixels must stay below."""
 
 
 def measure_classes(

@@ -1,11 +1,11 @@
 """The two sample paths that the decode bench compares, on the same images and crops.
 
 Without partial decoding (``decode_full``, ``sample_full``) a loader has the ordinary JPEG: the
-stored image's own coefficients and Huffman tables, as ``feeder unpack`` gives them back. It decodes
-all of it with PyTurboJPEG into reused scratch, then resizes, mirrors and packs the crop with
+stored image's own coefficients and Huffman tables, as ``feeder unpack`` restores them. It decodes
+the whole of it with PyTurboJPEG into reused scratch, then resizes, mirrors and packs the crop with
 Pillow-SIMD and numpy, to the same bytes; ``…_same_code`` does that with the product's own
-functions, which leaves partial decoding as the only difference. Both read their JPEG with one pread
-from a file in the page cache, as the product reads its blob.
+functions, so that partial decoding is the only difference. Both read their JPEG with one pread from
+a file in the page cache, as the product reads its blob.
 """
 
 import os
@@ -58,10 +58,10 @@ _Decode = Callable[[NDArray[np.uint8], int, int], tuple[NDArray[np.uint8], int]]
 
 
 class PreparedSamples:
-    """n samples in the order in which they are served, and what decoding them in each way takes.
+    """n samples in serving order, with the input of each decoding method.
 
-    The methods that take ``first`` and ``end`` do the work for the samples first .. end - 1; the
-    crops are those of seed 0 and the epoch that was begun last.
+    The methods with ``first`` and ``end`` do the work for the samples first .. end - 1; the crops
+    are those of seed 0 and the epoch begun last.
     """
 
     def __init__(
@@ -115,26 +115,26 @@ class PreparedSamples:
         self._decode_whole(first, end, self._decode_with_pyturbojpeg)
 
     def decode_full_same_code(self, first: int, end: int) -> None:
-        """Do the same with the product's own call of the decoder."""
+        """The same with the product's own call of the decoder."""
         self._decode_whole(first, end, self._decode)
 
     def decode_tiled(self, first: int, end: int) -> None:
-        """Join and decode the tiles of the crops as the recipe has it, from memory."""
+        """Join and decode the tiles of the crops as the recipe asks, from memory."""
         scales = self.crops.scales
         for row in range(first, end):
             self._join_and_decode(row, self._scaled_joins[row], int(scales[row]))
 
     def decode_tiled_unscaled(self, first: int, end: int) -> None:
-        """Do the same at full size, also where a crop is at least twice the output size."""
+        """The same at full size, also for crops of at least twice the output size."""
         for row in range(first, end):
             self._join_and_decode(row, self._joins[row], 1)
 
     def sample_full(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
-        """Do all that a loader of the same libraries does; ``pixels`` is (end - first, S, S, 3)."""
+        """Do all that a loader with these libraries does; ``pixels`` is (end - first, S, S, 3)."""
         self._make_whole(first, end, pixels, self._decode_with_pyturbojpeg, resize_pack_reference)
 
     def sample_full_same_code(self, first: int, end: int, pixels: NDArray[np.int8]) -> None:
-        """Do the same with the product's own decoding, resizing and packing."""
+        """The same with the product's own decoding, resizing and packing."""
         self._make_whole(first, end, pixels, self._decode, resize_pack)
 
     def blob(self, row: int) -> NDArray[np.uint8]:
@@ -144,9 +144,9 @@ class PreparedSamples:
     def joined(
         self, row: int
     ) -> tuple[NDArray[np.uint8], int, int, int, tuple[float, float, float, float], bool]:
-        """Return what decoding and resizing take: JPEG, width, height, scale, box, mirrored.
+        """Return the input of decoding and resizing: JPEG, width, height, scale, box, mirrored.
 
-        The JPEG is the crop's tiles, with the decoder's slack, in an array of its own.
+        The JPEG is the crop's tiles, with the decoder's slack, as a copy.
         """
         join, blob = self._scaled_joins[row], self._blobs[row]
         joined = self._joined.take(joined_room_bytes(len(blob), join[1]))
@@ -193,7 +193,7 @@ class PreparedSamples:
             resize(picture, stride_bytes, width, height, box, mirrored=flip, out=out)
 
     def _plan_joins(self, plan: DecodePlan) -> list[_Join]:
-        """Return for each sample what ``join_segments`` takes between the blob and the output."""
+        """Return for each sample the arguments of ``join_segments`` between blob and output."""
         records, grids, windows = self._records, self._grids, plan.windows
         columns = (
             grids.columns,

@@ -1,9 +1,9 @@
 """``feeder-bench decode``: one core's images per second, stage by stage and whole.
 
-All contenders have the same images, crops and order (``contenders``), in turns on one pinned
-core; each round has the crops of another epoch, so that no lucky draw decides. What they give is
-compared too: without DCT scaling, the product's pixels must be those of Pillow's resize of the full
-decode, bit for bit.
+All contenders have the same images, crops and order (``contenders``), in turns on one pinned core;
+each round has the crops of another epoch, so that a lucky draw does not decide. Their output is
+compared too: without DCT scaling, the product's pixels must equal Pillow's resize of the full
+decode bit for bit.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import STAGES, SampleReader
 
 CHUNK_IMAGES = 32
-"""Images in a call of the reader, as the daemon's workers have it by default."""
+"""Images in a call of the reader, the default of the daemon's workers."""
 
 _STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
 
@@ -95,7 +95,7 @@ class _DecodeBench:
         }
 
     def compare_pixels(self) -> int:
-        """Return how many samples' pixels were compared, and found equal."""
+        """Return the number of samples whose pixels were compared and are equal."""
         count = len(self._samples.sample_ids)
         for first in range(0, count, CHUNK_IMAGES):
             end = min(first + CHUNK_IMAGES, count)

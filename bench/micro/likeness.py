@@ -1,10 +1,10 @@
-"""How like real images the synthetic ones are, where a decoder is concerned.
+"""Compares synthetic images with real ones in their cost to a decoder.
 
     feeder-bench likeness SRC
 
 packs the real images in SRC and _TIMES as many synthetic ones, decodes both in turns on one core,
-whole and by the tiles of random-resized crops (_TIMES a real image), and reports rates, bytes and
-sizes of both. Rates are by CPU time, so that a machine in use will do. The constants of
+whole and by the tiles of random-resized crops (_TIMES for each real image), and reports rates,
+bytes and sizes of both. Rates are by CPU time, so a machine in use is good enough. The constants of
 ``bench.data.synthetic_image`` were fitted with it.
 """
 
@@ -30,7 +30,7 @@ from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 
 _TIMES: Final = 5
-"""More synthetic images, and more crops of a real one, so that chance matters less."""
+"""Synthetic images, and crops of a real image, for each real image: more reduce the noise."""
 
 
 def measure_likeness(source: Path, *, images: int, rounds: int, core: int) -> Report:

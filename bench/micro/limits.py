@@ -1,11 +1,11 @@
-"""How fast each stage of a sample could be at best, on the same samples and crops.
+"""The best possible time of each stage of a sample, on the same samples and crops.
 
     read      copying the blob's bytes from memory to memory
     join      copying the joined JPEG's bytes
-    decode    libjpeg-turbo on JPEGs that were joined before, one after the other, nothing between
-    resize    resizing a picture that was resized a moment before, so that it is all in the caches
+    decode    libjpeg-turbo on JPEGs joined beforehand, one right after the other
+    resize    resizing a picture for the second time, so that all of it is in the caches
 
-What a stage takes beyond that is what its surroundings cost it: cold caches, system calls, Python.
+The rest of a stage's time is due to its surroundings: cold caches, system calls, Python.
 """
 
 from time import perf_counter
@@ -23,7 +23,7 @@ LIMITS: Final = ("read", "join", "decode", "resize")
 
 
 class StageLimits:
-    """Measures the limits with a clock of its own; ``seconds`` adds up what each stage took."""
+    """Measures the limits with its own clock; ``seconds`` is the total time of each stage."""
 
     def __init__(self, samples: PreparedSamples, image_size: int) -> None:
         self._samples = samples
@@ -32,7 +32,7 @@ class StageLimits:
         self.seconds = dict.fromkeys(LIMITS, 0.0)
 
     def measure(self, first: int, end: int) -> None:
-        """Measure the samples ``first`` .. ``end`` - 1 with the crops of the present epoch."""
+        """Measure the samples ``first`` .. ``end`` - 1 with the crops of the current epoch."""
         pieces = [self._samples.joined(row) for row in range(first, end)]
         self._copy("read", [self._samples.blob(row) for row in range(first, end)])
         self._copy("join", [jpeg for jpeg, *_ in pieces])

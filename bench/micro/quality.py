@@ -1,7 +1,7 @@
-"""What DCT scaling costs in quality: PSNR of the crops it serves against those it does not.
+"""The quality loss of DCT scaling: PSNR of scaled crops against the same crops unscaled.
 
-Without it a sample equals Pillow's resize of the full decode bit for bit, which the decode bench
-checks; so the unscaled sample is the truth here.
+Without scaling a sample equals Pillow's resize of the full decode bit for bit, which the decode
+bench checks, so the unscaled sample is the reference.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
 EPOCHS: Final = 20
-"""Whose crops are looked at: one in 25 of ImageNet's is large enough to be scaled."""
+"""Epochs whose crops are compared: one in 25 of ImageNet's is large enough to be scaled."""
 
 _IDENTICAL_DB: Final = 100.0
 
@@ -26,7 +26,7 @@ _IDENTICAL_DB: Final = 100.0
 def measure_scaling(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64]
 ) -> list[Result]:
-    """Return the distribution of PSNR, in dB over all of an image's bytes; nothing without any."""
+    """Return the distribution of PSNR, in dB over all bytes of an image; [] if none is scaled."""
     records = dataset.read_records(sample_ids)
     grids = TileGrids.of_records(records)
     plain = msgspec.structs.replace(recipe, dct_scaling=False)

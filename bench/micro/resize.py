@@ -1,8 +1,8 @@
 """Resizing alone: every version of ``resize_pack`` that this CPU runs, and Pillow with numpy.
 
 All have the crops of the training recipe (RandomResizedCrop(0.08–1) to 224 px, flips, pictures at
-half size and less for large crops) of pictures in the sizes usual in ImageNet. The picture lies in
-the same place for each crop, as the decoder's does, so it comes from the cache that holds it.
+half size or less for large crops) of pictures in common ImageNet sizes. The picture is in the same
+buffer for each crop, as the decoder's output is, so it is read from the cache.
 """
 
 import argparse

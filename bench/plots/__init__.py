@@ -1,4 +1,4 @@
-"""Pictures of what a bench found, drawn from its report alone.
+"""Pictures of a bench's results, drawn from its report alone.
 
 May import: errors, bench, bench.soak, bench.rivals.
 """

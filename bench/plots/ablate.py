@@ -34,7 +34,7 @@ def _panel(results: Sequence[Result], kind: str, prefix: str) -> list[dict[str, 
             words = "none of them" if kind == "added" else "all of them"
         else:
             words = prefix + words
-        # What it gains over the row before, or loses against all.
+        # The gain over the row before, or the loss against all.
         factor = "" if row.ratio is None else f"× {row.ratio:.2f}"
         table.append(
             {"what": words, "value": row.value, "min": row.min, "max": row.max, "factor": factor}
@@ -74,7 +74,7 @@ def _draw_workers(table: list[dict[str, object]], top: float) -> Chart:
     counts = [row["workers"] for row in table]
     x = alt.X(
         "workers:Q",
-        title="workers (dashed: so many times one)",
+        title="workers (dashed: linear scaling)",
         axis=alt.Axis(values=counts, format="d", grid=False),
         scale=alt.Scale(domain=[0, 1.1 * max(int(str(count)) for count in counts)], nice=False),
     )

@@ -1,7 +1,7 @@
-"""Pictures of what a bench found, as PNG: drawn from the report alone, its machine as subtitle.
+"""Pictures of a bench's results, as PNG: drawn from the report alone, its machine as subtitle.
 
-Altair and vl-convert are an optional extra; whoever only measures does not need them. Neither needs
-Pillow, which in the daemon's environment would overwrite pillow-simd.
+Altair and vl-convert are an optional extra; measuring does not need them. Neither needs Pillow,
+which in the daemon's environment would overwrite pillow-simd.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _PIXELS_A_POINT: Final = 2
 
 
 def check_installed() -> None:
-    """Raise ResourceError with the way out when the extra is missing."""
+    """Raise ResourceError with the command to run when the extra is missing."""
     try:
         import altair  # noqa: F401
         import vl_convert  # noqa: F401
@@ -30,7 +30,7 @@ def check_installed() -> None:
 
 
 def write_plot(report: Report, path: Path) -> None:
-    """Draw ``report`` to the PNG ``path``; ConfigError when there is no picture of that bench."""
+    """Draw ``report`` to the PNG ``path``; ConfigError when that bench has no picture."""
     import altair as alt
 
     from bench.plots.ablate import draw_ablation

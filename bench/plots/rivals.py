@@ -13,7 +13,7 @@ _COLOURS: Final = {
 
 
 def draw_rivals(report: RivalsReport) -> Any:
-    """Return the chart of all who have a rate, on one core and on all."""
+    """Return the chart of all contenders with a rate, on one core and on all."""
     import altair
 
     return _chart(altair, _bars(report))

@@ -1,4 +1,4 @@
-"""The picture of a soak: what was held and delivered over time, and when clients ended."""
+"""The picture of a soak: resources and throughput over time, and when clients ended."""
 
 import altair as alt
 
@@ -27,7 +27,7 @@ def draw_soak(report: SoakReport) -> Chart:
         )
         names = [name for name in report.series if name.partition("/")[0] == kind]
         rows = [
-            {"at": at_s / unit_s, "value": value, "who": name.partition("/")[2]}
+            {"at": at_s / unit_s, "value": value, "part": name.partition("/")[2]}
             for name in names
             for at_s, value in zip(report.at_s, report.series[name], strict=True)
         ]
@@ -35,7 +35,7 @@ def draw_soak(report: SoakReport) -> Chart:
         y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=4, minExtent=36))
         colour = alt.value(BLUE)
         if len(names) > 1:
-            colour = alt.Color("who:N", title=None, scale=alt.Scale(range=list(COLOURS)))
+            colour = alt.Color("part:N", title=None, scale=alt.Scale(range=list(COLOURS)))
         panel = _shade(x, WARM_UP_SHARE * end) + lines.encode(x=x, y=y, color=colour)
         panels.append(panel.properties(width=680, height=110))
     panels.append(_draw_restarts(report, unit_s, end))

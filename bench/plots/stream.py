@@ -17,7 +17,7 @@ _HEIGHT = 230
 
 
 def draw_stream(report: Report) -> Chart:
-    """Three panels: delivered images, what they cost on both sides, GB/s without decoding."""
+    """Three panels: delivered images, their cost on both sides, GB/s without decoding."""
     panels = [_draw_rates(report.results), _draw_cost(report.results)]
     bare = [row for row in report.results if re.match("memcpy|zmq/|transport/", row.name)]
     if bare:
@@ -47,7 +47,7 @@ def _ways(results: Sequence[Result], kind: str) -> list[dict[str, object]]:
 
 
 def _draw_rates(results: Sequence[Result]) -> Chart:
-    """Bars with their spread, grouped by clients, beside the rate of the bare work."""
+    """Bars with their spread, grouped by clients, and the rate without a daemon."""
     local = [
         {"workers": f"{int(name[1] or 1)} worker{'s' * (name[1] is not None)}", "value": row.value}
         for row in results
@@ -99,7 +99,7 @@ def _draw_cost(results: Sequence[Result]) -> Chart:
 
 
 def _draw_bare(rows: Sequence[Result]) -> Chart:
-    """Bars with their spread: what travels when nobody decodes."""
+    """Bars with their spread: transport without decoding."""
     table = [
         {
             "name": row.name,

@@ -1,4 +1,4 @@
-"""What all pictures of the bench have in common: colours, and the type of a chart."""
+"""Shared by all pictures of the bench: colours, and the type of a chart."""
 
 from typing import Any, Final
 
@@ -11,4 +11,4 @@ FAINT_INK: Final = "#6b7680"
 COLOURS: Final = (BLUE, ORANGE, "#4b9b6b", "#8a5fb0", RED, FAINT_INK)
 
 Chart = Any
-"""Of altair, whose classes are not there when types are checked."""
+"""An altair chart; altair is optional, so its classes are not annotated."""

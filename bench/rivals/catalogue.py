@@ -1,8 +1,8 @@
-"""Who ``feeder-bench peers`` compares: each contender's script, environment, choices of quality.
+"""The contenders of ``feeder-bench peers``: script, environment and choices of quality of each.
 
-An environment is a virtual environment in ``.peers/NAME`` that ``make peers`` makes; that of our
-own contenders is this very Python. The choices are the peers' defaults unless the name says
-otherwise; they stand in the table because a loader may well be faster by doing less.
+An environment is a virtual environment in ``.peers/NAME`` that ``make peers`` makes; our own
+contenders run in the bench's Python. The choices are the rivals' defaults unless the name differs;
+the table shows them because a loader may be faster by doing less.
 """
 
 import os
@@ -16,7 +16,7 @@ OURS: Final = "feeder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A virtual environment and how it is made."""
+    """A virtual environment and its installation."""
 
     name: str
     steps: tuple[tuple[str, ...], ...]
@@ -24,14 +24,14 @@ class Environment:
     check: str
     """Modules that must import for it to count as installed."""
     system_packages: tuple[str, ...] = ()
-    """Debian packages that it is built or run with."""
+    """Debian packages that it needs to build or run."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Added to the environment variables of its installation."""
+    """Environment variables for its installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What a contender's pixels are made of."""
+    """How a contender makes its pixels."""
 
     resize: str
     decodes: str
@@ -59,7 +59,7 @@ class Contender:
     """None is the Python that the bench runs in."""
     variant: str = ""
     works_ahead: bool = True
-    """It goes on working after it has delivered, so it is stopped while others have their turn."""
+    """It works on after it has delivered, so it is stopped during the turns of others."""
     all_cores: bool = True
 
     @property
@@ -83,7 +83,7 @@ ENVIRONMENTS: Final = {
     for environment in (
         Environment(name="tensorflow", steps=(("tensorflow-cpu",),), check="tensorflow"),
         Environment(name="dali", steps=(("nvidia-dali-cuda120",),), check="nvidia.dali"),
-        # Unpinned: torchvision's wheel wants the CUDA libraries of the torch wheel beside it.
+        # Unpinned: torchvision's wheel needs the CUDA libraries of its own torch wheel.
         Environment(
             name="torchvision",
             steps=(("torchvision",),),
@@ -91,7 +91,7 @@ ENVIRONMENTS: Final = {
         ),
         Environment(
             name="ffcv",
-            # It is built by the setuptools of the environment, with pkg_resources still in it.
+            # Built by the environment's own setuptools, which must still have pkg_resources.
             steps=(
                 ("setuptools<80", "wheel", "numpy"),
                 ("--no-build-isolation", "ffcv", _TORCH, "pillow"),
@@ -160,7 +160,7 @@ CONTENDERS: Final = (
         script=SCRIPTS / "feeder_reader.py",
         quality=_OURS,
         works_ahead=False,
-        all_cores=False,  # it is one process; on all cores the daemon is our contender
+        all_cores=False,  # a single process; on all cores the daemon is our contender
     ),
     Contender(
         name="peers/feeder-daemon",
@@ -186,7 +186,7 @@ CONTENDERS: Final = (
 
 
 _NOT_THEIRS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""They would have a peer's Python find our packages."""
+"""With these a rival's Python would find our packages."""
 
 
 def interpreter(contender: Contender, folder: Path, ours: str) -> Path:
@@ -197,7 +197,7 @@ def interpreter(contender: Contender, folder: Path, ours: str) -> Path:
 
 
 def variables(cores: int) -> dict[str, str]:
-    """Return what a contender's process finds in its environment: no more threads than cores."""
+    """Return a contender's environment variables: no more threads than cores."""
     pools = ("OMP", "MKL", "OPENBLAS", "NUMBA", "NUMEXPR")
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_THEIRS}
     return kept | {

@@ -1,9 +1,9 @@
-"""The images that ``feeder-bench peers`` hands to everybody: a folder, a list, a packed dataset.
+"""The images that ``feeder-bench peers`` gives to all contenders: a folder, a list, a dataset.
 
-A small sample is repeated until there are enough images for shuffling to mean something, under
-names of their own: links for those who read files, packed again and again for us, so that nobody's
-reading is helped by there being few. What not every contender can read (other formats, CMYK, broken
-files) is left out and counted: the bench compares speed.
+A small sample is repeated under different names until there are enough images for shuffling to
+matter: as links for loaders that read files, packed repeatedly for us, so that no contender reads
+from a smaller set. Files that not every contender can read (other formats, CMYK, broken files) are
+left out and counted: the bench compares speed.
 """
 
 import random
@@ -24,12 +24,12 @@ from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
 
 _SYNTHETIC_IMAGES: Final = 256
-"""Drawing one takes longer than repeating one."""
+"""Few, because drawing an image takes longer than repeating one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalMaterial:
-    """What there is to read, all of it below ``folder``."""
+    """The images, all below ``folder``."""
 
     folder: Path
     listing: Path
@@ -39,7 +39,7 @@ class RivalMaterial:
     images: int
     distinct: int
     left_out: int
-    """Files of the source that not everybody could read."""
+    """Files of the source that not every contender can read."""
     mean_bytes: float
 
 
@@ -52,9 +52,9 @@ class _Image:
 
 @contextmanager
 def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMaterial]:
-    """Give at least ``images`` images of ``source`` (class folders), or of a synthetic set.
+    """Yield at least ``images`` images of ``source`` (class folders), or of a synthetic set.
 
-    All that is made is removed afterwards. Raises DatasetError when ``source`` holds none.
+    They are removed afterwards. Raises DatasetError when ``source`` holds none.
     """
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as name:
         folder = Path(name)
@@ -80,7 +80,7 @@ def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMater
 
 
 def _find_images(source: Path, limit: int) -> tuple[list[_Image], int]:
-    """Return at most ``limit`` images that everybody can read, and how many files were left out."""
+    """Return at most ``limit`` images that all can read, and the number of files left out."""
     try:
         classes = sorted(path for path in source.iterdir() if path.is_dir())
     except OSError as error:
@@ -95,7 +95,7 @@ def _find_images(source: Path, limit: int) -> tuple[list[_Image], int]:
     found: list[_Image] = []
     left_out = 0
     progress = ProgressLine(sys.stderr)
-    progress.begin("looking at", "images", min(limit, len(files)))
+    progress.begin("checking", "images", min(limit, len(files)))
     for path, label in files:
         size = _readable_size(path)
         if size is None:
@@ -122,12 +122,12 @@ def _readable_size(path: Path) -> tuple[int, int] | None:
                 return None
             image.load()
             return image.size
-    except (OSError, SyntaxError, ValueError):  # what Pillow says of files that are no images
+    except (OSError, SyntaxError, ValueError):  # Pillow's errors for files that are no images
         return None
 
 
 def _link(found: list[_Image], folder: Path, images: int) -> list[_Image]:
-    """Link the images into ``folder``, as often as it takes, and return them as they are there."""
+    """Link the images into ``folder``, as often as needed, and return the links."""
     linked = []
     for number in range(-(-images // len(found)) * len(found)):
         image = found[number % len(found)]

@@ -1,9 +1,9 @@
-"""A contender at work: its script in a process of its own, asked for images turn by turn.
+"""A running contender: its script in a process, which delivers images in turns.
 
-The protocol is described in ``scripts/protocol.py``. A contender that works ahead is stopped
-(SIGSTOP) between its turns, so that it neither fills its queues at the others' expense nor begins a
-turn with full ones. Whatever goes wrong with a contender is a RivalFailure that says what; nothing
-it does can hang the bench: every wait has a deadline.
+``scripts/protocol.py`` describes the protocol. A contender that works ahead is stopped (SIGSTOP)
+between its turns, so that it neither fills its queues at the others' expense nor begins a turn with
+full ones. Every problem with a contender is a RivalFailure with the reason. No contender can hang
+the bench: every wait has a deadline.
 """
 
 import contextlib
@@ -29,29 +29,28 @@ _FAREWELL_S: Final = 10.0
 _REASON_CHARACTERS: Final = 300
 
 
-class RivalFailure(Exception):  # noqa: N818 -- a finding for the table, not an error of the bench
+class RivalFailure(Exception):  # noqa: N818 -- a result for the table, not an error of the bench
     """Raised with the reason why a contender cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a contender says about itself and its first batch."""
+    """A contender's versions, and the levels of its first batch."""
 
     versions: Mapping[str, str]
     mean: float
-    """Of all levels (0–255) of its first batch."""
+    """Of all levels (0–255)."""
     deviation: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a contender did in its turn."""
+    """The result of a contender's turn."""
 
     rate: float
     """Images per second."""
     cpu_rate: float
-    """Images per second of CPU time, of all its processes together: what others that use the same
-    cores take away is not in it."""
+    """Images per second of CPU time of all its processes: other users of the cores do not count."""
 
 
 class RivalProcess(LineProcess):
@@ -78,22 +77,22 @@ class RivalProcess(LineProcess):
                 raise RivalFailure(f"cannot start {command[0]}: {error.strerror}") from error
 
     def introduce(self) -> Introduction:
-        """Wait until it has started and made a first batch, then have it pause."""
+        """Wait until it has started and made a first batch, then stop it if it works ahead."""
         text = self._await("ready ")
         try:
-            told = json.loads(text)
+            fields = json.loads(text)
             introduction = Introduction(
-                versions={str(name): str(value) for name, value in told["versions"].items()},
-                mean=float(told["mean"]),
-                deviation=float(told["deviation"]),
+                versions={str(name): str(value) for name, value in fields["versions"].items()},
+                mean=float(fields["mean"]),
+                deviation=float(fields["deviation"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise RivalFailure(f"introduced itself with {text[:100]!r}") from None
+            raise RivalFailure(f"sent an invalid introduction: {text[:100]!r}") from None
         self._pause()
         return introduction
 
     def take_turn(self, images: int) -> Turn:
-        """Have it deliver ``images`` images or a few more; return how fast it was."""
+        """Have it deliver ``images`` images or a few more; return its rates."""
         busy_before_s = self._busy_s()
         began_s = time.perf_counter()
         if self._works_ahead:
@@ -106,17 +105,17 @@ class RivalProcess(LineProcess):
         taken_s = time.perf_counter() - began_s
         self._pause()
         if not text.isdigit() or int(text) < images:
-            raise RivalFailure(f"delivered {text[:20]!r} images where {images} were asked for")
+            raise RivalFailure(f"delivered {text[:20]!r} images instead of {images}")
         busy_s = max(self._busy_s() - busy_before_s, _CPU_TICK_S)
         return Turn(rate=int(text) / taken_s, cpu_rate=int(text) / busy_s)
 
     def dismiss(self) -> None:
-        """Have it end, without waiting for that."""
+        """Have it end by itself, without waiting for that."""
         self._signal_group(signal.SIGCONT)
         self.close_input()
 
     def close(self) -> None:
-        """End it and whatever it started: at its own pace first, then by SIGKILL. Idempotent."""
+        """Let it end by itself, then SIGKILL it and all that it started. Idempotent."""
         if not self.is_open:
             return
         self.dismiss()
@@ -134,7 +133,7 @@ class RivalProcess(LineProcess):
     def _busy_s(self) -> float:
         """Return the CPU seconds that it and all below it have used so far."""
         total_s = 0.0
-        with contextlib.suppress(psutil.Error):  # gone: whoever waits for its answer will say so
+        with contextlib.suppress(psutil.Error):  # gone: the wait for its reply reports that
             leader = psutil.Process(self.pid)
             for process in (leader, *leader.children(recursive=True)):
                 times = process.cpu_times()
@@ -176,7 +175,7 @@ class RivalProcess(LineProcess):
 
 
 def last_line(text: str, *, before: str = "") -> str:
-    """Return the last line that says something, shortened, or nothing."""
+    """Return the last line that is not blank, shortened and after ``before``; "" without any."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
-    said = [line for line in lines if line]
-    return before + said[-1][-_REASON_CHARACTERS:] if said else ""
+    filled = [line for line in lines if line]
+    return before + filled[-1][-_REASON_CHARACTERS:] if filled else ""

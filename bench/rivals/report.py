@@ -1,13 +1,13 @@
-"""What ``feeder-bench peers`` found: every bench's JSON with the contenders added, and a table.
+"""The report of ``feeder-bench peers``: every bench's JSON with the contenders added, and a table.
 
 The JSON has one more key than the other benches':
 
      "contenders": [{"name", "versions": {…}, "quality": {…}, "antialiased", "missing"}, …]
 
-``missing`` is null, or why there is no rate of this contender: it is not installed, or it failed.
-Rows called ``cpu/…`` are the same turns per second of CPU time, which a busy machine distorts less.
-Rows follow the rule of all benches: ``ratio`` is the row's rate over that of ``baseline`` in the
-same round, so a peer's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
+``missing`` is null, or why this contender has no rate: it is not installed, or it failed. Rows
+called ``cpu/…`` are the same turns per second of CPU time, which a busy machine distorts less.
+``ratio`` is, as in all benches, the row's rate over that of ``baseline`` in the same round, so a
+rival's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ CPU_RATE = "images/s of CPU time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContenderNotes:
-    """What is to be known about a contender beside its rate."""
+    """All about a contender except its rate."""
 
     name: str
     versions: Mapping[str, str]
@@ -38,7 +38,7 @@ class RivalsReport(Report):
     contenders: Sequence[ContenderNotes]
 
     def to_text(self) -> str:
-        """Return header, the rates on each set of cores, and what the pixels are made of."""
+        """Return header, the rates on each set of cores, and the quality of the pixels."""
         rates = {result.name: result for result in self.results}
         lines = ["feeder-bench peers", *header_lines(self.machine)]
         for suffix, title in (("", "one core"), (ALL_CORES, "all cores")):
@@ -55,7 +55,7 @@ class RivalsReport(Report):
             if "-against-fastest" in result.name and is_on(result.name, suffix):
                 kind = " that resizes antialiased, as we do" if "antialias" in result.name else ""
                 lines.append(
-                    f"  {result.name}: {result.ratio:.2f} × {result.baseline}, the fastest peer"
+                    f"  {result.name}: {result.ratio:.2f} × {result.baseline}, the fastest rival"
                     f"{kind}"
                 )
         return lines
@@ -69,7 +69,7 @@ class RivalsReport(Report):
 
 
 def is_on(name: str, suffix: str) -> bool:
-    """Return whether row ``name`` is of the cores that ``suffix`` ("" or ALL_CORES) stands for."""
+    """Return whether row ``name`` is of the set of cores with ``suffix`` ("" or ALL_CORES)."""
     return name.endswith(ALL_CORES) == bool(suffix)
 
 
@@ -96,10 +96,10 @@ def build_results(
                     name, unit, values, baseline=baseline, baseline_values=rates[baseline_name]
                 )
             )
-    peers = {each.name: each for each in contenders if not each.ours and each.name in rates}
+    rivals = [each for each in contenders if not each.ours and each.name in rates]
     for label, names in (
-        ("against-fastest", list(peers)),
-        ("against-fastest-antialiased", [name for name, each in peers.items() if each.antialiased]),
+        ("against-fastest", [each.name for each in rivals]),
+        ("against-fastest-antialiased", [each.name for each in rivals if each.antialiased]),
     ):
         if names:
             rows.append(_against_fastest(label, baseline, rates, rows, names))
@@ -128,7 +128,7 @@ def _against_fastest(
 def _rate_rows(
     contenders: Sequence[ContenderNotes], rates: Mapping[str, Result]
 ) -> list[tuple[str, ...]]:
-    """Return the cells of the rates, fastest first, and after them those who have none."""
+    """Return the cells of the rates, fastest first, then the contenders without a rate."""
     baseline = next(each.name for each in contenders if each.ours)
     ahead = f"{_short(baseline)} is"
     head = ("", RATE, "min", "max", ahead, "per CPU s", ahead, "versions")

@@ -1,10 +1,10 @@
-"""``feeder-bench peers``: the same work by us and by the loaders that people use today.
+"""``feeder-bench peers``: the same work by Feeder and by other widely used loaders.
 
 Same files, RandomResizedCrop(0.08–1, 3/4–4/3) to 224 px, horizontal flips, bytes out, batches of
-128. Each contender runs in a process of its own, in its own virtual environment, on the cores given
-and with no more threads than those. All are started and warmed up first; then they take turns,
-round by round, and who begins changes; nobody works outside of its turn. Peers that are not
-installed or fail have a row that says so.
+128. Each contender runs in its own process and virtual environment, on the cores given and with no
+more threads than cores. All are started and warmed up first; then they take turns, beginning with a
+different one in each round; none works outside its turn. A rival that is not installed or fails has
+a row with the reason.
 """
 
 import argparse
@@ -29,18 +29,18 @@ from feeder.pack.progress import ProgressLine
 
 BATCH_SIZE: Final = 128
 _WARM_UP_BATCHES: Final = 8
-"""At least: what a contender has made ahead while it started must be used up before it counts."""
+"""At least: batches that a contender has prefetched during its start must not count."""
 _MEAN_TOLERANCE: Final = 30.0
 """Levels: the means of two batches of 128 photographs differ by less; black or noise does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalsOptions:
-    """Who is measured, for how long, and where."""
+    """The contenders, for how long they are measured, and where."""
 
     contenders: Sequence[Contender]
     folder: Path
-    """Of the peers' environments."""
+    """Of the rivals' environments."""
     rounds: int
     batches: int
     """In a turn."""
@@ -51,7 +51,7 @@ class RivalsOptions:
 
 
 def measure_rivals(material: RivalMaterial, options: RivalsOptions) -> RivalsReport:
-    """Measure all contenders; ResourceError when one of our own cannot be."""
+    """Measure all contenders; ResourceError when one of our own fails."""
     machine = describe_machine()
     machine["cores_used"] = {
         name: format_cpulist(options.cores[suffix])
@@ -96,7 +96,7 @@ class _Race:
         self._running: dict[str, RivalProcess] = {}
 
     def run(self) -> dict[str, list[Turn]]:
-        """Return the turns of those who lasted to the end, one for each round."""
+        """Return the turns, one a round, of the contenders that did not fail."""
         turns: dict[str, list[Turn]] = {name: [] for name in self._contenders}
         with ExitStack() as processes:
             self._each("starting", lambda name: self._start(name, processes))
@@ -114,7 +114,7 @@ class _Race:
         return {name: taken for name, taken in turns.items() if name in self._running}
 
     def notes(self) -> list[ContenderNotes]:
-        """Return what is to be known about each, whether it was measured or not."""
+        """Return the notes on each contender, whether it was measured or not."""
         return [
             ContenderNotes(
                 name=name,
@@ -128,12 +128,12 @@ class _Race:
         ]
 
     def _each(self, verb: str, act: Callable[[str], object], *, first: int = 0) -> None:
-        """Have all who are still there act in turn, beginning with another one in each round."""
+        """Call ``act`` with each remaining contender in turn, beginning with number ``first``."""
         names = [name for name in self._contenders if name not in self._missing]
         progress = ProgressLine(sys.stderr)
         progress.begin(verb, "contenders", len(names))
-        for place in range(len(names)):
-            name = names[(first + place) % len(names)]
+        for step in range(len(names)):
+            name = names[(first + step) % len(names)]
             try:
                 act(name)
             except RivalFailure as failure:
@@ -143,7 +143,7 @@ class _Race:
 
     def _give_up(self, name: str, reason: str) -> None:
         if self._contenders[name].environment is None:
-            raise ResourceError(f"our own contender {name} {reason}: nothing to compare with")
+            raise ResourceError(f"our own contender {name} {reason}: there is no baseline")
         self._missing[name] = reason
         if name in self._running:
             self._running.pop(name).close()
@@ -190,27 +190,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         metavar="NAME,…",
-        help="measure us and these peers, e.g. tfdata,dali (default: all)",
+        help="measure Feeder and these rivals, e.g. tfdata,dali (default: all)",
     )
     parser.add_argument(
         "--environments",
         type=Path,
         default=default_folder(),
         metavar="DIR",
-        help="where `make peers` has put the peers (default: .peers of the project)",
+        help="where `make peers` has put the environments (default: .peers of the project)",
     )
 
 
 def choose_contenders(only: str | None) -> list[Contender]:
-    """Return our own contenders and the named peers, or all; ConfigError for a name of nobody."""
-    peers = {contender.name.removeprefix("peers/"): contender for contender in CONTENDERS}
+    """Return our own contenders and the named rivals, or all; ConfigError for an unknown name."""
+    named = {contender.name.removeprefix("peers/"): contender for contender in CONTENDERS}
     if only is None:
         return list(CONTENDERS)
     asked = only.split(",")
     for name in asked:
-        if name not in peers:
-            raise ConfigError(f"--only {name} is no contender: name some of {', '.join(peers)}")
-    return [each for name, each in peers.items() if name in asked or each.environment is None]
+        if name not in named:
+            raise ConfigError(f"--only {name} is no contender: name some of {', '.join(named)}")
+    return [each for name, each in named.items() if name in asked or each.environment is None]
 
 
 def run(arguments: argparse.Namespace) -> RivalsReport:

@@ -1,11 +1,11 @@
-"""Makes the peers' virtual environments; ``make peers`` runs it.
+"""Makes the rivals' virtual environments; ``make peers`` runs it.
 
     feeder-bench peers-setup [NAME…] [--folder DIR]
 
-Each is made in ``.peers/NAME`` and checked by importing it. One that is there already is left
-alone; one that cannot be made keeps its reason in ``failed.txt`` in its folder, whose last line the
-bench shows, and does not keep the others from being made. System packages come from apt where we
-may use it; without them an environment may still do.
+Each is made in ``.peers/NAME`` and checked by imports. An existing one is left alone. When one
+cannot be made, the reason is written to ``failed.txt`` in its folder, whose last line the bench
+shows, and the others are still made. System packages are installed with apt as root; without them
+an environment may still work.
 """
 
 import argparse
@@ -27,18 +27,18 @@ FAILURE: Final = "failed.txt"
 
 
 def make_environment(environment: Environment, folder: Path) -> str | None:
-    """Make ``folder``/NAME unless it is there; return why that failed, or None."""
-    place = folder / environment.name
-    if (place / MARK).exists():
+    """Make ``folder``/NAME unless it exists; return why that failed, or None."""
+    path = folder / environment.name
+    if (path / MARK).exists():
         return None
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
     install_system_packages(environment.system_packages)
-    python = str(place / "bin" / "python")
+    python = str(path / "bin" / "python")
     module = (sys.executable, "-P", "-m")
     pip = (*module, "pip", "--python", python, "--disable-pip-version-check", "-q")
     commands = [
-        (*module, "venv", "--without-pip", str(place)),
+        (*module, "venv", "--without-pip", str(path)),
         *((*pip, "install", *step) for step in environment.steps),
         (python, "-c", f"import {environment.check}"),
     ]
@@ -56,33 +56,32 @@ def make_environment(environment: Environment, folder: Path) -> str | None:
                 text=True,
                 errors="replace",
             )
-            said, status = done.stdout, done.returncode
+            output, status = done.stdout, done.returncode
         except subprocess.TimeoutExpired:
-            said, status = f"not done within {_STEP_TIMEOUT_S:g} s", 1
+            output, status = f"not done within {_STEP_TIMEOUT_S:g} s", 1
         if status:
-            reason = _reason(said) or f"status {status}"
+            reason = _reason(output) or f"status {status}"
             shown = " ".join(command[1:])
-            (place / FAILURE).write_text(
-                f"$ python {shown}\n{said}\n\n{reason}\n", "utf-8", "backslashreplace"
+            (path / FAILURE).write_text(
+                f"$ python {shown}\n{output}\n\n{reason}\n", "utf-8", "backslashreplace"
             )
             return reason
-    (place / MARK).write_text("made by make peers\n", "utf-8")
+    (path / MARK).write_text("made by make peers\n", "utf-8")
     return None
 
 
 def why_missing(name: str, folder: Path) -> str | None:
     """Return why environment ``name`` cannot be used, or None when it can."""
-    place = folder / name
-    if (place / MARK).exists():
+    if (folder / name / MARK).exists():
         return None
-    failure = place / FAILURE
+    failure = folder / name / FAILURE
     if failure.exists():
         return f"cannot be installed: {last_line(failure.read_text('utf-8', 'replace'))}"
     return "not installed: run `make peers`"
 
 
 def install_system_packages(packages: Sequence[str]) -> None:
-    """Install what is missing with apt where that is possible; say so where it is not."""
+    """Install missing packages with apt if possible; otherwise print the command."""
     missing = [package for package in packages if not _is_installed(package)]
     if not missing:
         return
@@ -107,15 +106,15 @@ def _is_installed(package: str) -> bool:
     return found.stdout.endswith(" installed")
 
 
-def _reason(said: str) -> str:
+def _reason(output: str) -> str:
     """Return the line of pip's or Python's output that names the error, or else the last one."""
-    lines = [line.strip() for line in said.splitlines()]
+    lines = [line.strip() for line in output.splitlines()]
     errors = [line for line in lines if line.startswith(("ERROR:", "error:")) or "Error: " in line]
     return last_line("\n".join(errors or lines))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``run`` takes."""
+    """Add the arguments of ``run``."""
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)} (default: all)"
     )
@@ -123,11 +122,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Make all environments, or those that are named; return how many could not be made."""
+    """Make all environments, or the named ones; return a line if some could not be made."""
     for name in arguments.names:
         if name not in ENVIRONMENTS:
             raise ConfigError(
-                f"there is no peer environment {name}: name one of {', '.join(ENVIRONMENTS)}"
+                f"there is no rival environment {name}: name one of {', '.join(ENVIRONMENTS)}"
             )
     failed = 0
     for name in arguments.names or ENVIRONMENTS:
@@ -135,4 +134,4 @@ def run(arguments: argparse.Namespace) -> str:
         reason = make_environment(ENVIRONMENTS[name], arguments.folder)
         print(reason or "installed", flush=True)
         failed += reason is not None
-    return f"peers: {failed} cannot be installed; the table will say why\n" if failed else ""
+    return f"peers: {failed} cannot be installed; the table will show why\n" if failed else ""

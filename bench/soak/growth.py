@@ -1,10 +1,9 @@
-"""Whether something that was watched for a while has grown: pure arithmetic on a series.
+"""Whether a series of samples has grown: pure arithmetic.
 
 The first fifth of the time is warm-up and left out: buffers reach the size of the largest image,
-every session has been opened once. What is left is cut into thirds, and the median of the last is
-compared with the median of the first. Medians, because sessions come and go meanwhile: a moment
-with one more of them must not look like growth, and does not as long as such moments are as usual
-in the end as in the beginning.
+and every session is opened once. The remaining samples are cut into thirds, and the median of the
+last is compared with that of the first. Medians, because sessions come and go: moments with one
+more of them do not look like growth as long as they are as frequent at the end as at the beginning.
 """
 
 import statistics
@@ -27,7 +26,7 @@ class Tolerance:
     relative: float
 
     def allowed(self, first: float) -> float:
-        """Return the growth that counts as none."""
+        """Return the largest growth that is tolerated."""
         return max(self.absolute, self.relative * first)
 
 
@@ -40,24 +39,24 @@ class Trend:
 
     @property
     def growth(self) -> float:
-        """How much larger the last is; negative when it has shrunk."""
+        """The difference, last less first; negative when the series has shrunk."""
         return self.last - self.first
 
     def exceeds(self, tolerance: Tolerance) -> bool:
-        """Return whether this is growth."""
+        """Return whether the growth is above the tolerance."""
         return self.growth > tolerance.allowed(self.first)
 
 
 def find_trend(values: Sequence[float]) -> Trend:
-    """Return the trend of values that were taken at even intervals, warm-up included.
+    """Return the trend of values sampled at even intervals, warm-up included.
 
-    ConfigError when there are too few to tell.
+    ConfigError when there are too few.
     """
     kept = values[int(len(values) * WARM_UP_SHARE) :]
     if len(kept) < SAMPLES_MIN:
         raise ConfigError(
             f"{len(values)} samples are too few to tell growth from noise: soak for longer or "
-            f"sample more often, so that {SAMPLES_MIN} are left after the warm-up"
+            f"sample more often, so that {SAMPLES_MIN} remain after the warm-up"
         )
     third = len(kept) // 3
     return Trend(first=statistics.median(kept[:third]), last=statistics.median(kept[-third:]))

@@ -1,10 +1,10 @@
-"""``feeder-bench soak``: streams for minutes or hours while clients come and go, and watches.
+"""``feeder-bench soak``: streams for hours while clients come and go; does anything grow?
 
-Clients stream as fast as they are served, in turns over ipc and over tcp. Every few seconds one of
-them ends, in turns cleanly and by SIGKILL, and another takes its place. Meanwhile the daemon's
-processes are sampled. Growth of a process's own memory or descriptors, or of the slots of all
-(``growth`` says what counts), slots that are left when all clients are gone, and a process
-that had to be replaced end the bench with status 1 and the reason.
+Clients stream as fast as they are served, alternately over ipc and tcp. Every few seconds one of
+them ends, alternately cleanly and by SIGKILL, and another replaces it. Meanwhile the daemon's
+processes are sampled. The bench ends with status 1 and the reason when a process's own memory or
+descriptors, or the slots of all sessions, have grown (``growth`` defines how much), when slots
+remain after all clients have gone, and when a process was replaced.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from feeder.pack.progress import ProgressLine
 
 WINDOW: Final = 4
 _FOR_EVER: Final = 10**9
-"""Batches that a client is told to fetch: more than anybody waits for."""
+"""Batches that a client is asked for: more than it can fetch during any soak."""
 
 _MIB: Final = 2**20
 _TOLERANCES: Final = {
-    "memory": Tolerance(absolute=4.0, relative=0.05),  # MiB: what an allocator keeps comes and goes
+    "memory": Tolerance(absolute=4.0, relative=0.05),  # MiB: allocators keep more or less of it
     "fds": Tolerance(absolute=2.0, relative=0.0),  # a session's memory and its connection
     "shared-memory/slots": Tolerance(
         absolute=1.0, relative=0.25
@@ -52,7 +52,7 @@ class SoakOptions:
     every_s: float
     """Between two samples."""
     restart_s: float
-    """Between two ends of clients."""
+    """Between two restarts of clients."""
     lease_s: float
     clients: int
     batch_size: int
@@ -60,7 +60,7 @@ class SoakOptions:
     client_core: int
 
     def __post_init__(self) -> None:
-        """Refuse what could not be judged; ConfigError says what could."""
+        """Raise ConfigError when there would be too few samples to judge."""
         wanted_s = SAMPLES_MIN * self.every_s / (1 - WARM_UP_SHARE)
         if self.minutes * 60 < wanted_s + 2 * self.every_s:
             raise ConfigError(
@@ -72,7 +72,7 @@ class SoakOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakReport(JudgedReport):
-    """A report with what was sampled, and with the reasons for which the soak has failed."""
+    """A report with all samples."""
 
     at_s: Sequence[float]
     """When each sample was taken."""
@@ -84,14 +84,14 @@ class SoakReport(JudgedReport):
 
 @dataclass(slots=True)
 class _Record:
-    """What has been seen so far."""
+    """All samples so far."""
 
     at_s: list[float] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)
     restarts: list[tuple[float, str]] = field(default_factory=list)
 
     def add(self, at_s: float, values: Mapping[str, float]) -> None:
-        """Add a sample; a name that is new or missing now has 0 where it is not known."""
+        """Add a sample; a series has 0 for the samples that lack its name."""
         for name in values:
             self.series.setdefault(name, [0.0] * len(self.at_s))
         self.at_s.append(at_s)
@@ -100,7 +100,7 @@ class _Record:
 
 
 def soak(path: Path, options: SoakOptions) -> SoakReport:
-    """Soak the dataset at ``path``; what was wrong is in the report's ``failures``."""
+    """Soak with the dataset at ``path``; problems are in the report's ``failures``."""
     machine = describe_machine({"daemon": options.worker_core, "clients": options.client_core})
     with Dataset.open(path) as dataset:
         samples = dataset.layout.samples
@@ -116,21 +116,21 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
             clients = _Clients(daemon, options, min(options.batch_size, samples))
             stack.callback(clients.close)
             _stream(daemon, clients, options, record)
-        left_bytes = _await_slots(daemon, options.lease_s)
+        held_bytes = _await_slots(daemon, options.lease_s)
         replaced = before != {process.pid for process in daemon.processes()}
     results, failures = judge(record.series)
-    results.append(single("shared-memory/slots/left", "MiB", left_bytes / _MIB))
+    results.append(single("shared-memory/slots/left", "MiB", held_bytes / _MIB))
     for how in ("clean", "killed"):
         count = sum(each == how for _, each in record.restarts)
         results.append(single(f"restarts/{how}", "clients", count))
-    if left_bytes:
+    if held_bytes:
         failures.append(
-            f"slots: {left_bytes / _MIB:.1f} MiB were not given back within "
+            f"slots: {held_bytes / _MIB:.1f} MiB were not given back within "
             f"{2 * options.lease_s:g} s of the last client's end"
         )
     if replaced:
         failures.append(
-            f"a process of the daemon was replaced; its last words: {daemon.last_log_line()}"
+            f"a process of the daemon was replaced; the last log line: {daemon.last_log_line()}"
         )
     return SoakReport(
         bench="soak",
@@ -144,7 +144,7 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
 
 
 def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str]]:
-    """Return the rows of what was sampled, and a line for each series that has grown."""
+    """Return the rows of all series, and a line for each series that has grown."""
     rows: list[Result] = []
     failures: list[str] = []
     for name, values in series.items():
@@ -160,13 +160,13 @@ def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str
             failures.append(
                 f"{name} grew by {trend.growth:.1f} {unit}, from {trend.first:.1f} to "
                 f"{trend.last:.1f} (medians of the first and the last third after the warm-up; "
-                f"allowed are {tolerance.allowed(trend.first):.1f})"
+                f"at most {tolerance.allowed(trend.first):.1f} is allowed)"
             )
     return rows, failures
 
 
 class _Clients:
-    """The clients that stream, and which of them is to end next."""
+    """The streaming clients, which are restarted one after the other."""
 
     def __init__(self, daemon: Daemon, options: SoakOptions, batch_size: int) -> None:
         self._endpoints = (daemon.ipc, daemon.tcp)
@@ -179,24 +179,24 @@ class _Clients:
         """Delivered to all clients so far."""
 
     def start(self) -> None:
-        """Start all clients and have them stream."""
-        for place in range(self._options.clients):
-            self._running.append(self._start(place))
+        """Start all clients; they begin to stream."""
+        for number in range(self._options.clients):
+            self._running.append(self._start(number))
         await_open(self._running)
 
     def restart(self, turn: int) -> str:
         """End the client whose turn it is, start another, and return how it ended."""
-        place = turn % len(self._running)
-        old = self._running[place]
+        number = turn % len(self._running)
+        old = self._running[number]
         self._selector.unregister(old)
-        # In turns, but shifted by one each time round, so that every client meets both ends.
+        # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
         how = "killed" if (turn + turn // len(self._running)) % 2 else "clean"
         (old.kill if how == "killed" else old.terminate)()
-        self._running[place] = self._start(place)
+        self._running[number] = self._start(number)
         return how
 
     def read(self, until_s: float) -> None:
-        """Take in what clients say, waiting until then at most."""
+        """Count the batches that clients report, waiting for some until ``until_s``."""
         for events in read_clients(self._selector, until_s).values():
             self.images += sum(event.images for event in events if isinstance(event, Arrived))
 
@@ -206,9 +206,9 @@ class _Clients:
         for client in self._running:
             client.terminate()
 
-    def _start(self, place: int) -> ClientProcess:
+    def _start(self, number: int) -> ClientProcess:
         client = ClientProcess(
-            self._endpoints[place % 2],
+            self._endpoints[number % 2],
             batch_size=self._batch_size,
             window=WINDOW,
             seed=self._started,
@@ -221,7 +221,7 @@ class _Clients:
 
 
 def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Record) -> None:
-    """Stream, restart and sample until there are as many samples as the time has room for."""
+    """Stream, restart clients and take samples, until all samples are taken."""
     clients.start()
     began_s = time.monotonic()
     images, sampled_s = clients.images, began_s
@@ -247,12 +247,12 @@ def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Re
 
 
 def _look_at(daemon: Daemon) -> Footprint:
-    """Return what it holds now; PeerError with its last words when it has lost a process."""
+    """Return its footprint; PeerError with its last log line when it has lost a process."""
     try:
         return Footprint.of_processes(daemon.processes())
     except (OSError, psutil.Error) as error:
         raise PeerError(
-            f"a process of the daemon ended while it was watched ({error}); its last words: "
+            f"a process of the daemon ended during the soak ({error}); the last log line: "
             f"{daemon.last_log_line()}"
         ) from None
 
@@ -271,13 +271,13 @@ def _values(footprint: Footprint) -> dict[str, float]:
 
 
 def _await_slots(daemon: Daemon, lease_s: float) -> int:
-    """Wait for leases of killed clients to end; return the bytes of slots that are still held."""
+    """Wait for leases of killed clients to expire; return the bytes of slots still held."""
     until_s = time.monotonic() + 2 * lease_s
     while True:
-        left = _look_at(daemon).shared_bytes["slots"]
-        if not left or time.monotonic() > until_s:
-            return left
-        time.sleep(0.05)  # nothing tells when another process frees memory
+        held = _look_at(daemon).shared_bytes["slots"]
+        if not held or time.monotonic() > until_s:
+            return held
+        time.sleep(0.05)  # another process's freeing of memory is not signalled
 
 
 def run(arguments: argparse.Namespace) -> SoakReport:

@@ -1,9 +1,9 @@
-"""``feeder-bench ablate``: what each optimisation of the way of a batch is worth.
+"""``feeder-bench ablate``: the gain of each optimisation of the batch path.
 
-The input-pipeline figure of the TPU-pod paper, for ours: each optimisation added one after the
-other; all of them with one removed; and throughput against the number of workers. Every one is a
-setting that users have, of the recipe, the daemon or the client. All daemons run at once and all
-sessions stay open; only the contender whose turn it is asks for batches, always the same ones.
+The input-pipeline figure of the TPU-pod paper, for this pipeline: the optimisations added one after
+the other; all of them with one removed; and throughput against the number of workers. Each is a
+user's setting of the recipe, the daemon or the client. All daemons run at once and all sessions
+stay open; only the contender whose turn it is requests batches, always the same ones.
 """
 
 import argparse
@@ -35,26 +35,26 @@ WINDOW: Final = 4
 _LEASE_S: Final = 3600.0
 _TIMEOUT_S: Final = 60.0
 _FULL_AFTER_PASSES: Final = 3
-"""A cache is let fill slowly; it is full when so many passes have added nothing."""
+"""The cache admits images gradually; it is full once this many passes have added nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """What a daemon is started with; contenders that agree in it share one."""
+    """The arguments of a daemon; contenders with equal settings share one."""
 
     workers: int
     pin: str
     decoded_bytes: str
 
     def options(self) -> list[str]:
-        """Return the command line."""
+        """Return them as command-line arguments."""
         settings = ["--pin", self.pin, "--decoded-bytes", self.decoded_bytes]
         return [*settings, "--lease-s", str(_LEASE_S)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A contender: every setting that an optimisation turns on."""
+    """A contender: all settings that optimisations change."""
 
     partial_decode: bool
     dct_scaling: bool
@@ -96,13 +96,13 @@ OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
     "int8": lambda to, source: replace(to, packing=source.packing),
     "ipc": lambda to, source: replace(to, transport=source.transport),
 }
-"""In the order in which they are added: each takes its settings over from another setup."""
+"""In the order in which they are added: each copies its settings from another setup."""
 
 
 def plan_figure(workers: int) -> dict[str, Setup]:
     """Return the setup of every row, by name; rows may share one.
 
-    ``added/X`` has X and all before it, ``removed/X`` all but X, ``workers/N`` all, but N workers.
+    ``added/X`` has X and all before it, ``removed/X`` all but X, ``workers/N`` all with N workers.
     """
     every = everything(workers)
     rows = {"added/nothing": NOTHING}
@@ -134,7 +134,7 @@ class AblateOptions:
     batches: int
     """In a round, for each contender."""
     cores: frozenset[int]
-    """Of the daemons; the client has the last of them to itself only while they leave it."""
+    """Of the daemons; the client shares the last of them."""
 
     @property
     def client_core(self) -> int:
@@ -181,14 +181,14 @@ def measure_ablation(path: Path, options: AblateOptions) -> Report:
 
 
 def _fetch(stream: BatchFetcher, first: int, end: int) -> None:
-    """Fetch batches, the same ones in every round and setup: no lucky draw of crops decides."""
+    """Fetch batches, the same in every round and setup, so that the crops make no difference."""
     keys = [divmod(number, stream.welcome.batches) for number in range(first, end)]
     for _ in stream.fetch(keys):
         pass
 
 
 def _fill_caches(caches: Mapping[Daemon, Contender], batches: int) -> None:
-    """Fetch over and over what will be measured, until each daemon's cache has what it lets in."""
+    """Fetch the measured batches repeatedly until each daemon's cache admits nothing more."""
     progress = ProgressLine(sys.stderr)
     progress.begin("filling", "caches", len(caches))
     for daemon, fetch in caches.items():
@@ -226,7 +226,7 @@ def _run(
 
 
 def _rows(figure: Mapping[str, Setup], rates: Mapping[Setup, list[float]]) -> list[Result]:
-    """Return the rows; what is added is compared with what was there before."""
+    """Return the rows; an added optimisation is compared with the row before it."""
     rows: dict[str, Result] = {}
     before = None
     for name, setup in figure.items():
@@ -249,7 +249,7 @@ def _rows(figure: Mapping[str, Setup], rates: Mapping[Setup, list[float]]) -> li
 
 
 def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher:
-    """Open the session of a setup; ResourceError where memory is short for its window."""
+    """Open the session of a setup; ResourceError when memory does not suffice for its window."""
     fetcher = BatchFetcher(
         {"ipc": daemon.ipc, "tcp": daemon.tcp}[setup.transport],
         dataset=DATASET_NAME,
@@ -267,8 +267,8 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
     if fetcher.welcome.window < setup.window:
         fetcher.close()
         raise ResourceError(
-            f"the daemon granted a window of {fetcher.welcome.window} batches where "
-            f"{setup.window} belong to the figure: free some memory"
+            f"the daemon granted a window of {fetcher.welcome.window} batches, but the figure "
+            f"needs {setup.window}: free some memory"
         )
     return fetcher
 

@@ -1,7 +1,7 @@
 """Sends garbage as fast as it can: ``python -m bench.stream.garbage PARENT ENDPOINT``.
 
-It shakes hands as any ZeroMQ client does, so that its frames get as far as they can, and comes back
-when it is cut. Says a line once it has begun.
+It completes the handshake as any ZeroMQ client does, so that its frames get as far as possible, and
+reconnects when it is disconnected. It prints a line once it has begun.
 """
 
 import random
@@ -17,7 +17,7 @@ _FRAMES: Final = 256
 
 
 def send_garbage(endpoint: str) -> NoReturn:
-    """Send frames of random bytes for ever; libzmq connects again where it is cut."""
+    """Send frames of random bytes without end; libzmq reconnects by itself."""
     rng = random.Random(0)
     frames = [rng.randbytes(rng.randint(1, _FRAME_BYTES_MAX)) for _ in range(_FRAMES)]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

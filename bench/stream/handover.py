@@ -1,10 +1,10 @@
-"""What handing a batch over costs a client of the same host: time, and bytes through the socket.
+"""The cost of handing a batch to a client on the same host: time, and bytes through the socket.
 
-Word of each batch is waited for first, untimed. Then is timed what the client does about it: read
-the message, have the arrays (``handover/client``); and with giving the batch before back and asking
-for the next one, which comes first, ``handover/client-whole``. Between two batches the caches are
-filled with other things, as training does it: the pixels are copied, and that copy, the least that
-any socket would cost, is the baseline.
+The client first waits, untimed, for the message that announces a batch. ``handover/client`` is the
+time from reading that message to having the arrays; ``handover/client-whole`` adds what precedes
+it: giving back the previous batch and requesting the next one. Between two batches the caches are
+filled with other data, as in training, by copying the pixels; that copy, the least that any socket
+would cost, is the baseline.
 """
 
 import time
@@ -24,14 +24,14 @@ _TIMEOUT_S: Final = 60.0
 
 
 class TimedFetcher(BatchFetcher):
-    """Remembers when it began to read the latest message, and how many it has read."""
+    """Records when it began to read the latest message, and how many it has read."""
 
     began_s = 0.0
     messages = 0
 
     @property
     def is_next_here(self) -> bool:
-        """Whether the batch after the one being looked at came before its turn."""
+        """Whether the batch after the current one is already complete."""
         return any(not buffer.missing for buffer in list(self._buffers.values())[1:2])
 
     def _receive(self, until_s: float) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
@@ -58,7 +58,7 @@ def measure_handover(
         batch = next(batches)
         ended_s = time.perf_counter()
         if lent.messages != messages_before + 1:
-            continue  # batches came out of order: it was here before, or is waited for
+            continue  # out of order: the batch was here before, or several messages were read
         whole_us.append(1e6 * (ended_s - began_s))
         handed_us.append(1e6 * (ended_s - lent.began_s))
         np.copyto(spare, batch.pixels)

@@ -1,9 +1,9 @@
-"""What a batch costs the training client itself: CPU time of all its threads, but for normalising.
+"""CPU time of the training client for a batch: all its threads, without normalising.
 
-    handover/loader-cpu    taking a batch that is lent in its slot, the next ones asked for ahead:
-                           the consumer's calls, the I/O thread, ZeroMQ's own thread
+    handover/loader-cpu    taking a batch that is lent in its slot, with requests ahead: the
+                           consumer's calls, the I/O thread, ZeroMQ's own thread
 
-A ``FeederLoader`` in a process of its own takes batches over ipc and does nothing with the pixels.
+A ``FeederLoader`` in a separate process takes batches over ipc and does nothing with the pixels.
 """
 
 import resource
@@ -27,7 +27,7 @@ _TIMEOUT_S: Final = 120.0
 
 
 class _IdleStage:
-    """Stands in for the device: a batch is read, and given back when the next one is taken."""
+    """Replaces the device: a batch's buffer is given back when the next batch is taken."""
 
     buffers_held = 1
     page_locks_refused = 0
@@ -67,7 +67,7 @@ def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
 
 
 def _take(endpoint: str, batch_size: int) -> float:
-    """Return the CPU time in µs that a batch took."""
+    """Return the CPU time of a batch in µs."""
     import torch
 
     from trainer_client import FeederLoader

@@ -1,9 +1,9 @@
-"""``feeder-bench resume``: what a loader's state costs, and how fast a resumed loader begins.
+"""``feeder-bench resume``: the cost of a loader's state, and the time to a resumed loader's start.
 
-In each round a loader is opened to its first batch in three ways, in turns: at the start of an
-epoch; in the middle of one, from a state of as many ranks; and there from a state of half as many,
-for which the session is opened anew. All are rank 0 of 2 with the same batch size, of an epoch that
-was not asked for before. Then is timed what ``state_dict()`` takes in the middle of an epoch.
+In each round loaders are timed to their first batch in three variants, in turns: at the start of an
+epoch; in the middle of one, from a state of the same number of ranks; and there from a state of
+half as many, which needs a new session. All are rank 0 of 2 with the same batch size, in an epoch
+that was not requested before. Then ``state_dict()`` is timed in the middle of an epoch.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class ResumeOptions:
 
 
 def measure_resume(path: Path, options: ResumeOptions) -> Report:
-    """Measure with the dataset at ``path``; PeerError when the daemon does not answer."""
+    """Measure with the dataset at ``path``; PeerError when the daemon does not reply."""
     machine = describe_machine({"worker": options.worker_core, "client": options.client_core})
     with Dataset.open(path) as dataset:
         batch_size = max(1, min(BATCH_SIZE, dataset.layout.samples // (2 * RANKS)))
@@ -51,7 +51,7 @@ def measure_resume(path: Path, options: ResumeOptions) -> Report:
             path,
             workers=1,
             cores=frozenset({options.worker_core}),
-            options=["--decoded-bytes", "0"],  # every first batch is to be decoded
+            options=["--decoded-bytes", "0"],  # so that every first batch is decoded
         ) as daemon,
     ):
         bench = _ResumeBench(daemon.ipc, batch_size)
@@ -60,12 +60,12 @@ def measure_resume(path: Path, options: ResumeOptions) -> Report:
 
 
 class _ResumeBench:
-    """The ways to a first batch, over one daemon."""
+    """The variants, over one daemon."""
 
     def __init__(self, endpoint: str, batch_size: int) -> None:
         self._endpoint = endpoint
         self._batch_size = batch_size
-        self._epoch = 0  # the next that nobody asked for
+        self._epoch = 0  # the last one that was requested
         with self._open() as loader:
             state = loader.state_dict() | {"step": len(loader) // 2}
         rows = batch_size * RANKS
@@ -100,7 +100,7 @@ class _ResumeBench:
         return [fresh, *resumed]
 
     def measure_state(self) -> list[Result]:
-        """Return what the state takes, in time and as JSON."""
+        """Return the time and the JSON size of the state."""
         with self._open() as loader:
             next(iter(loader))
             values = []
@@ -122,7 +122,7 @@ class _ResumeBench:
             rank=0,
             world_size=RANKS,
             device="cpu",
-            window=1,  # what is fetched ahead would still be made in another's turn
+            window=1,  # batches fetched ahead would be made in another contender's turn
         )
 
     def _begin_fresh(self, first: int, end: int) -> None:

@@ -1,15 +1,15 @@
 """``feeder-bench stream``: a real daemon and its clients, by slot, over ipc and over tcp.
 
-The daemon's one worker has one core, the client another where there is one. In each round the same
+The daemon's one worker has one core, the client another one if there is one. In each round the same
 batches are made by ``SampleReader`` alone on the worker's core (``sample/whole``), and by the
-daemon for a client that reads them in the slots (``ipc``), or copies them into batch buffers of its
-own from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket. What the daemon
-costs beside the bare work is the ratio's distance from 1. More clients at once, each a process of
-its own, have their turns in the same rounds; they share the client's core. A second daemon with two
-workers follows where there are two cores; its clients share their cores.
+daemon for a client that reads them in the slots (``ipc``), or copies them into its own batch
+buffers from an ipc socket (``ipc-copy``: ``share_memory`` is off) or a tcp socket. The ratio's
+distance from 1 is the overhead of the daemon. Several clients at once, each a separate process,
+have their turns in the same rounds; they share the client's core. On two cores a second daemon with
+two workers follows; its clients share their cores.
 
-``transport`` adds its rows at the end: what of the way is the messages', not the decoder's;
-and ``security``: what encryption costs, and a client that sends garbage.
+``transport`` adds rows for the messages without decoding, ``security`` rows for encryption and for
+a client that sends garbage.
 """
 
 import argparse
@@ -46,14 +46,14 @@ from feeder.wire.messages import BatchKey
 BATCH_SIZE: Final = 256
 CHUNK_IMAGES: Final = 32
 LEASE_S: Final = 3600.0
-"""Clients wait for their turn in silence, however long that takes."""
+"""Long, because clients send nothing while they wait for their turn."""
 
 _TRANSPORTS: Final = ("ipc", "ipc-copy", "tcp")
 _TRANSPORT_BATCHES: Final = 4
-"""Batches of bare transport for each one that is decoded: they take a tenth of the time."""
+"""Batches of transport alone for each one that is decoded: they take a tenth of the time."""
 
 _SETTLE_S: Final = 0.5
-"""For the daemon to give the sessions' memory back, which is work but not idling."""
+"""For the daemon to free the sessions' memory, which must not count as idling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def measure_stream(path: Path, options: StreamOptions) -> Report:
                     path,
                     workers=workers,
                     cores=frozenset({options.worker_core}) if workers == 1 else frozenset(cores),
-                    # What the daemon costs beside bare decoding can only be seen where it decodes.
+                    # Without a cache: the daemon's overhead shows only where it decodes.
                     options=["--lease-s", str(LEASE_S), "--decoded-bytes", "0"],
                 ) as daemon,
             ):
@@ -161,7 +161,7 @@ class _StreamBench:
         return results
 
     def _open_more(self, daemon: Daemon, sessions: ExitStack) -> dict[str, Stream]:
-        """Return the ways with several clients, by name."""
+        """Return the streams to several clients, by name."""
         options, more = self._options, dict[str, Stream]()
         if options.clients > 1:
             for transport, endpoint in (("ipc", daemon.ipc), ("tcp", daemon.tcp)):
@@ -177,15 +177,15 @@ class _StreamBench:
         return more
 
     def _compare_first_batch(self, stream: StreamHere, began_s: float) -> list[Result]:
-        """Fetch the daemon's first batch, timed, and compare it with our own of the same key."""
+        """Fetch the daemon's first batch, timed, and compare it with the same batch made here."""
         batch = next(stream.fetcher.fetch([(0, 0)]))
         first_batch_s = time.monotonic() - began_s
         served = batch.pixels.copy()
         self._make_batches([(0, 0)])
         if not np.array_equal(served, self._pixels):
             raise DatasetError(
-                f"the daemon's batch 0 of {self._dataset.path} is not the one made here: report "
-                "this with both versions"
+                f"the daemon's batch 0 of {self._dataset.path} differs from the one made here: "
+                "report this with both versions"
             )
         return [
             single(f"stream/first-batch{self._suffix}", "s", first_batch_s),
@@ -222,7 +222,7 @@ class _StreamBench:
 
     def _rows(self, local_rates: Sequence[float], measured: Mapping[str, Measured]) -> list[Result]:
         suffix = self._suffix
-        # Beside two workers it is measured anew, so that the ratio is one of the same rounds.
+        # Beside two workers it is measured again, so that the ratio compares the same rounds.
         local_name = f"sample/whole{suffix and '-beside' + suffix}"
         local = summarise(local_name, RATE, local_rates)
         ways = [(f"stream/{way}", each) for way, each in measured.items()]
@@ -234,7 +234,7 @@ class _StreamBench:
         return rows
 
     def _watch_idle(self, daemon: Daemon) -> Result:
-        """Return what share of a core the daemon uses while nobody asks for anything."""
+        """Return the share of a core that the daemon uses without requests."""
         time.sleep(_SETTLE_S)
         began_s, busy_before_s = time.monotonic(), daemon.busy_s()
         time.sleep(self._options.idle_s)
@@ -242,12 +242,12 @@ class _StreamBench:
         return single(f"daemon/idle{self._suffix}", "% of a core", 100 * share)
 
     def _keys(self, batches: int) -> list[BatchKey]:
-        """Return the round's batches: the same for each contender, others in each round."""
+        """Return the round's batches: the same for each contender, different in each round."""
         first = self._rounds_begun * batches
         return [divmod(number, self._epoch_batches) for number in range(first, first + batches)]
 
     def _make_batches(self, keys: Sequence[BatchKey]) -> None:
-        """Make batches in this process, as a worker would and on its core."""
+        """Make batches in this process as a worker would, on its core."""
         with pinned_to(frozenset({self._options.worker_core})):
             for epoch, index in keys:
                 plan = self._plan_epoch(epoch)

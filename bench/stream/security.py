@@ -1,7 +1,7 @@
-"""What keys cost, and what a client costs that sends garbage: rows of ``feeder-bench stream``.
+"""The cost of CURVE keys, and of a client that sends garbage: rows of ``feeder-bench stream``.
 
 Two daemons, one plain and one with keys, take turns with the same batches. The garbage comes from a
-process of its own on the client's core (``garbage``), in every second turn of a transport.
+separate process on the client's core (``garbage``), in every second turn of a transport.
 
     stream/tcp-curve            encrypted tcp, against plain tcp of the same rounds
     stream/X-beside-garbage     a good client over X, against the same client alone
@@ -49,7 +49,7 @@ class SecurityOptions:
 
 
 def measure_security(path: Path, recipe: Recipe, options: SecurityOptions) -> list[Result]:
-    """Return the rows; PeerError when a daemon falls silent."""
+    """Return the rows; PeerError when a daemon stops replying."""
     cores = frozenset({options.worker_core})
     with (
         ExitStack() as stack,
@@ -76,7 +76,7 @@ def measure_security(path: Path, recipe: Recipe, options: SecurityOptions) -> li
 
 
 class _Turns:
-    """A session that goes on through the epochs."""
+    """A session that continues through the epochs."""
 
     def __init__(self, endpoint: str, recipe: Recipe, keys: ClientKeys | None = None) -> None:
         self.fetcher = BatchFetcher(
@@ -91,7 +91,7 @@ class _Turns:
         self._asked = 0
 
     def fetch(self, first: int, end: int) -> None:
-        """Fetch as many batches as there are from first to end."""
+        """Fetch the next end - first batches."""
         numbers = range(self._asked, self._asked + end - first)
         self._asked += end - first
         for _ in self.fetcher.fetch(divmod(n, self.fetcher.welcome.batches) for n in numbers):
@@ -107,7 +107,7 @@ class _BesideGarbage:
         self.taken_s = 0.0
 
     def fetch(self, first: int, end: int) -> None:
-        """Fetch, timed by ourselves: starting the other one is no part of it."""
+        """Fetch, with a clock of its own: the start of the other client must not count."""
         with _garbage(self._endpoint):
             began_s = time.perf_counter()
             self._turns.fetch(first, end)
@@ -167,9 +167,9 @@ def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:
 
 
 def crypto_library() -> tuple[str, Path | None]:
-    """Return the crypto library of libzmq in this process, and where it is if it is a file.
+    """Return the crypto library that libzmq uses in this process, and its path if it is a file.
 
-    What the process has mapped cannot be wrong; a library within libzmq shows by its symbols.
+    It is found in the process's mappings; one that is linked into libzmq shows by its symbols.
     """
     maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
     mapped = {line.split(maxsplit=5)[-1] for line in maps if "/" in line}
@@ -187,7 +187,7 @@ def crypto_library() -> tuple[str, Path | None]:
 
 
 def measure_crypto() -> Result:
-    """Return how fast a chunk is encrypted as CURVE does it, without libzmq; 0 where unknown."""
+    """Return how fast a chunk is encrypted as CURVE does it, without libzmq; 0 when unknown."""
     name, path = crypto_library()
     if path is None:
         return single(f"crypto/{name}", "GB/s", 0.0)

@@ -1,7 +1,7 @@
-"""Ways to stream from a daemon, all driven alike: one client here, or several in their processes.
+"""Streams from a daemon behind one interface: one client in this process, or several processes.
 
-What a way has delivered comes back with the gaps between whole batches, as each client saw them,
-and with the processor time of the clients.
+A stream returns the number of images, the gaps between whole batches at each client, and the
+processor time of the clients.
 """
 
 import selectors
@@ -32,7 +32,7 @@ WINDOW: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class Delivered:
-    """What arrived, and what receiving it cost."""
+    """The images that arrived, and the cost of receiving them."""
 
     images: int = 0
     gaps_s: list[float] = field(default_factory=list)
@@ -41,16 +41,16 @@ class Delivered:
 
 @dataclass(slots=True)
 class Measured:
-    """What the rounds gave for one way to stream: a value each, but for the gaps."""
+    """The results of one stream: a value for each round, and all gaps."""
 
     rates: list[float] = field(default_factory=list)
     daemon_cpu_us: list[float] = field(default_factory=list)
-    """Per image, as the next."""
+    """Per image, like ``client_cpu_us``."""
     client_cpu_us: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
 
     def add(self, delivered: Delivered, taken_s: float, daemon_cpu_s: float) -> None:
-        """Add a round, which took so long and so much of the daemon's processor time."""
+        """Add a round with its duration and the daemon's processor time."""
         self.rates.append(delivered.images / taken_s)
         self.daemon_cpu_us.append(1e6 * daemon_cpu_s / delivered.images)
         self.client_cpu_us.append(1e6 * delivered.client_cpu_s / delivered.images)
@@ -61,7 +61,7 @@ class Measured:
         return summarise(name, RATE, self.rates, baseline=baseline, baseline_values=baseline_rates)
 
     def details(self, name: str, suffix: str, image_bytes: int) -> list[Result]:
-        """Return the rows of everything else."""
+        """Return all other rows."""
         gigabytes = [rate * image_bytes / 1e9 for rate in self.rates]
         rows = [summarise(f"{name}-bytes{suffix}", "GB/s", gigabytes)]
         for percent in (50, 99) if self.gaps_s else ():
@@ -73,10 +73,10 @@ class Measured:
 
 
 class Stream(Protocol):
-    """One way to stream."""
+    """A client, or several, that fetch batches."""
 
     def fetch(self, first: int, batches: int) -> Delivered:
-        """Fetch so many batches from number ``first`` on, counted through the epochs."""
+        """Fetch ``batches`` batches starting with number ``first``, counted through the epochs."""
 
 
 class StreamHere:
@@ -136,7 +136,7 @@ class ClientPool:
             self._stack = stack.pop_all()
 
     def some(self, count: int) -> "_SomeClients":
-        """Return the way to stream with the first ``count`` of them."""
+        """Return the stream to the first ``count`` of them."""
         return _SomeClients(self._clients[:count])
 
     def __enter__(self) -> Self:
@@ -162,10 +162,10 @@ class _SomeClients:
                 selector.register(client, selectors.EVENT_READ)
                 client.fetch(first + number * share, share)
             while selector.get_map():
-                said = read_clients(selector, time.monotonic() + TIMEOUT_S)
-                if not said:
-                    raise PeerError(f"no client has had a batch within {TIMEOUT_S:g} s")
-                for client, events in said.items():
+                received = read_clients(selector, time.monotonic() + TIMEOUT_S)
+                if not received:
+                    raise PeerError(f"no client has got a batch within {TIMEOUT_S:g} s")
+                for client, events in received.items():
                     for event in events:
                         match event:
                             case Arrived(at_s, images):

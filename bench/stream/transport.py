@@ -1,11 +1,11 @@
-"""How fast batches travel when nobody has to decode them: memcpy, raw ZeroMQ, and our wire.
+"""The rate of transport without decoding: memcpy, raw ZeroMQ, and our wire.
 
-Messages are the same everywhere: chunks of a batch as four frames, of which the pixels are a few
-MB, asked for four batches ahead. The sender has the worker's core, the receiver the client's.
+All move the same messages: chunks of a batch as four frames, of which the pixels are a few MB,
+requested four batches ahead. The sender has the worker's core, the receiver the client's.
 
     memcpy            the chunks' pixels from one buffer to another, on the client's core
-    zmq/X             DEALER and ROUTER and nothing else; frames are received and dropped
-    zmq/X-copied      the same, with the pixels copied into batch buffers, as our client has to
+    zmq/X             DEALER and ROUTER only; frames are received and dropped
+    zmq/X-copied      the same, with the pixels copied into batch buffers, as our client must
     transport/X       the daemon's node process, whose worker does nothing, and ``BatchFetcher``
 """
 
@@ -43,7 +43,7 @@ _PIXELS_FRAME: Final = 1  # after the header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """What is sent, how often, and where."""
+    """The messages, how many of them, and on which cores."""
 
     rounds: int
     batches: int
@@ -55,12 +55,12 @@ class TransportOptions:
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of a batch's pixels, which are what the rates count."""
+        """Bytes of a batch's pixels; the rates count only these."""
         return self.batch_size * IMAGE_SIZE * IMAGE_SIZE * 3
 
 
 def measure_transport(options: TransportOptions) -> list[Result]:
-    """Return the rows; PeerError when a server falls silent."""
+    """Return the rows; PeerError when a server stops replying."""
     with ExitStack() as stack:
         stack.enter_context(pinned_to(frozenset({options.client_core})))
         contenders: dict[str, Contender] = {"memcpy": _Copy(options).copy}
@@ -76,7 +76,7 @@ def measure_transport(options: TransportOptions) -> list[Result]:
 
 
 class _Copy:
-    """Copies a batch chunk by chunk, from and to as many buffers as there are slots."""
+    """Copies a batch chunk by chunk, between as many buffers as there are slots."""
 
     def __init__(self, options: TransportOptions) -> None:
         self._chunk_bytes = options.chunk_images * IMAGE_SIZE * IMAGE_SIZE * 3
@@ -93,7 +93,7 @@ class _Copy:
 
 
 class _RawClient:
-    """A DEALER that asks the raw server for batches; a context manager."""
+    """A DEALER that requests batches of the raw server; a context manager."""
 
     def __init__(self, endpoint: str, options: TransportOptions) -> None:
         self._endpoint = endpoint
@@ -141,14 +141,14 @@ class _RawClient:
 
 
 class _Fetch:
-    """Our own client, which goes on through the epochs."""
+    """Our own client, which continues through the epochs."""
 
     def __init__(self, fetcher: BatchFetcher) -> None:
         self._fetcher = fetcher
         self._asked = 0
 
     def fetch(self, first: int, end: int) -> None:
-        """Fetch as many batches as there are from first to end."""
+        """Fetch the next end - first batches."""
         numbers = range(self._asked, self._asked + end - first)
         self._asked += end - first
         for _ in self._fetcher.fetch(
@@ -193,7 +193,7 @@ def _rows(rates: Mapping[str, list[float]]) -> list[Result]:
 
 
 def _buffers(options: TransportOptions) -> list[NDArray[np.int8]]:
-    """Return batch buffers whose pages exist."""
+    """Return batch buffers whose pages have been touched."""
     return [np.full(options.batch_bytes, number, np.int8) for number in range(WINDOW)]
 
 
@@ -211,7 +211,7 @@ def _open_session(endpoint: str, options: TransportOptions) -> BatchFetcher:
 
 @contextmanager
 def _running_server(kind: str, options: TransportOptions) -> Iterator[Mapping[str, str]]:
-    """Run a server on its core; gives its endpoints, to which ZeroMQ connects once they exist."""
+    """Run a server on its core; yields its endpoints, to which ZeroMQ connects once they exist."""
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         endpoints = {"ipc": f"ipc://{folder}/{kind}", "tcp": f"tcp://127.0.0.1:{free_port()}"}
         sizes = options.batch_size, options.chunk_images

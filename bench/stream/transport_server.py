@@ -1,11 +1,11 @@
-"""The other sides of ``bench.stream.transport``: processes that send batches which nobody decodes.
+"""The servers of ``bench.stream.transport``: processes that send batches without decoding any.
 
     python -m bench.stream.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
     python -m bench.stream.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
 
-``raw`` answers each message with the chunks of a batch and does nothing else: what ZeroMQ can do
-with these messages. ``node`` is the daemon's own node process (sessions, slots, router), but its
-worker says of every chunk at once that it is filled. Both bind an ipc and a tcp endpoint.
+``raw`` replies to each message with the chunks of a batch and does nothing else: it shows what
+ZeroMQ can do with these messages. ``node`` is the daemon's own node process (sessions, slots,
+router), but its worker reports every chunk as filled at once. Both bind an ipc and a tcp endpoint.
 """
 
 import functools
@@ -40,7 +40,7 @@ _EPOCH_BATCHES: Final = 64
 
 
 class _InstantPool(WorkerPool):
-    """One worker that has filled a chunk as soon as it is told to."""
+    """One worker that reports each chunk as filled at once."""
 
     def __init__(self, report: Callable[[PoolEvent], None]) -> None:
         configure = Configure(datasets={}, open_shards=1, self_test=False)
@@ -48,13 +48,13 @@ class _InstantPool(WorkerPool):
         self.filled: deque[int] = deque()
 
     def send(self, number: int, message: NodeToWorker, fd: int | None = None) -> None:
-        """Take a chunk; sessions need no memory of ours."""
+        """Record a chunk as filled; ignore all else, as no slot memory is needed."""
         if isinstance(message, Fill):
             self.filled.append(message.ticket)
 
 
 def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
-    """Serve as the daemon's node process does, but for decoding."""
+    """Serve as the daemon's node process does, without decoding."""
     router = Router()
     router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
     layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1, lanes=1)
@@ -78,7 +78,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
             libraries={},
         ),
         router,
-        ClaimListener(),  # nobody is let in: what is measured is the messages
+        ClaimListener(),  # bound to nothing: no client can claim slots, so messages are measured
         pool,
         0,
         None,
@@ -103,7 +103,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
 
 
 def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoReturn:
-    """Answer each message with the frames of one batch, from as many slots as a session has."""
+    """Reply to each message with the frames of one batch, from as many slots as a session has."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     socket = context.socket(zmq.ROUTER)
     socket.sndhwm = 0
@@ -116,11 +116,11 @@ def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetur
     firsts = range(0, batch_size, chunk_images)
     counts = [min(chunk_images, batch_size - first) for first in firsts]
     send = functools.partial(socket.send, flags=zmq.SNDMORE)
-    answered = 0
+    replies = 0
     while True:
         peer, _ = socket.recv_multipart()
-        slot = answered % WINDOW
-        answered += 1
+        slot = replies % WINDOW
+        replies += 1
         for first, count in zip(firsts, counts, strict=True):
             arrays = memory.chunk(slot, first, count)
             header = Chunk(session=1, epoch=0, index=0, first=first, images=count, valid=batch_size)
@@ -132,7 +132,7 @@ def serve_raw(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetur
 
 
 def main(parent: int, kind: str, *arguments: str) -> NoReturn:
-    """Serve until the parent ends us."""
+    """Serve until the parent ends this process."""
     die_with_parent(parent)
     ipc, tcp, batch_size, chunk_images = arguments
     serve = {"raw": serve_raw, "node": serve_node}[kind]

@@ -1,4 +1,4 @@
-"""``feeder-bench ablate``: which setups make the figure, and a short run of it for real."""
+"""``feeder-bench ablate``: the setups of the figure, and a short real run."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ def test_each_optimisation_changes_one_setting_and_all_change_all() -> None:
     assert all(a != b for a, b in zip(_settings(NOTHING), _settings(every), strict=True))
 
 
-def test_added_one_by_one_they_become_everything() -> None:
+def test_optimisations_added_one_by_one_become_everything() -> None:
     figure = plan_figure(3)
     added = [setup for name, setup in figure.items() if name.startswith("added/")]
     assert added[0] == NOTHING
@@ -65,7 +65,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("ablate"), images=17)
 
 
-def test_rows_names_and_baselines_are_those_promised(dataset: Path, tmp_path: Path) -> None:
+def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablate.json"
     affinity = os.sched_getaffinity(0)
     assert (

@@ -1,4 +1,4 @@
-"""``feeder-bench chaos``: that its judge sees what is wrong, and a short run for real."""
+"""``feeder-bench chaos``: what its judge finds wrong, and a short real run."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.chaos.check import Arrival, ClientSchedule, Verdict, check_arrivals, gaps_within
-from bench.chaos.clients import Ways
+from bench.chaos.clients import DeliveryCounts
 from bench.chaos.faults import KINDS, Fault, draw_faults
 from bench.chaos.feeders import Feeder
 from bench.chaos.report import Run, judge
@@ -40,22 +40,23 @@ def check(places: list[int]) -> Verdict:
     return check_arrivals(arrivals(places), SCHEDULE, DIGESTS)
 
 
-def test_a_course_is_the_rank_s_batches_in_order_and_begins_anew() -> None:
+def test_a_schedule_has_the_batches_of_its_rank_in_order_and_repeats() -> None:
     assert [SCHEDULE.key(place) for place in (0, 1, 3, 4)] == [(0, 1), (0, 4), (0, 10), (1, 1)]
     assert SCHEDULE.key(len(SCHEDULE)) == (0, 1)
-    assert [SCHEDULE.place(SCHEDULE.key(place)) for place in range(20)] == list(range(20))
-    assert SCHEDULE.place((0, 2)) is None, "another rank's"
-    assert SCHEDULE.place((0, 13)) is None, "left over at the end of the epoch"
-    assert SCHEDULE.place((5, 1)) is None
+    positions = [SCHEDULE.position(SCHEDULE.key(number)) for number in range(20)]
+    assert positions == list(range(20))
+    assert SCHEDULE.position((0, 2)) is None, "another rank's"
+    assert SCHEDULE.position((0, 13)) is None, "beyond the last full step of the epoch"
+    assert SCHEDULE.position((5, 1)) is None
 
 
 @given(st.integers(0, 100))
-def test_a_whole_course_is_right_however_long(batches: int) -> None:
+def test_a_complete_schedule_is_right_however_long(batches: int) -> None:
     assert check(list(range(batches))) == Verdict()
 
 
 @given(st.integers(0, 50), st.integers(1, 10))
-def test_what_was_lost_is_counted(at: int, lost: int) -> None:
+def test_lost_batches_are_counted(at: int, lost: int) -> None:
     places = list(range(60))
     del places[at : at + lost]
     seen = lost if at < len(places) else 0  # nobody knows of what came last
@@ -63,13 +64,13 @@ def test_what_was_lost_is_counted(at: int, lost: int) -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 9))
-def test_what_came_twice_is_counted(at: int, again: int) -> None:
+def test_repeated_batches_are_counted(at: int, again: int) -> None:
     """Up to half of the schedule: further back is nearer when one looks ahead."""
     again = min(at, again)
     assert check([*range(at), *range(at - again, 60)]) == Verdict(repeated=again)
 
 
-def test_other_bytes_and_another_rank_s_batch_are_different() -> None:
+def test_wrong_bytes_and_batches_of_another_rank_are_different() -> None:
     seen = arrivals(list(range(10)))
     seen[3] = replace(seen[3], digest="hash of something else")
     assert check_arrivals(seen, SCHEDULE, DIGESTS) == Verdict(different=1)
@@ -82,14 +83,14 @@ def test_batches_in_another_order_are_not_right() -> None:
     assert check([0, 2, 1, 3]) == Verdict(lost=1, repeated=1)
 
 
-def test_gaps_are_those_that_overlap_a_time() -> None:
+def test_gaps_are_those_that_overlap_a_span() -> None:
     seen = [Arrival((0, 0), "", at_s) for at_s in (0.0, 1.0, 4.0, 4.5, 9.0)]
     assert gaps_within(seen, 2.0, 4.2) == [3.0, 0.5]
     assert gaps_within(seen, 20.0, 30.0) == []
-    assert gaps_within(seen, 2.0, 4.2, kills_s=[1.0, 4.4]) == [], "it was dead meanwhile"
+    assert gaps_within(seen, 2.0, 4.2, kills_s=[1.0, 4.4]) == [], "the client itself was killed"
 
 
-def test_a_schedule_depends_on_its_seed_and_has_every_kind_as_often() -> None:
+def test_faults_depend_on_the_seed_and_have_every_kind_equally_often() -> None:
     def draw(seed: int, count: int) -> list[Fault]:
         return list(itertools.islice(draw_faults(seed, feeders=2, clients=3), count))
 
@@ -111,14 +112,14 @@ def make_run(**fields: object) -> Run:
         "chaos_s": (20.0, 80.0),
         "ended_s": 100.0,
         "arrivals": [arrivals(list(range(100)))],
-        "ways": Ways(lent=60),
+        "delivered": DeliveryCounts(lent=60),
         "errors": [],
         "left": [],
     }
     return Run(**(settings | fields))  # type: ignore[arg-type]
 
 
-def test_a_run_in_which_all_was_well_has_not_failed() -> None:
+def test_a_run_without_problems_has_not_failed() -> None:
     rows, failures = judge(make_run(), Verdict())
     assert failures == []
     values = {row.name: row.value for row in rows}
@@ -129,12 +130,12 @@ def test_a_run_in_which_all_was_well_has_not_failed() -> None:
 
 
 def run_without(is_missing: Callable[[float], bool]) -> Run:
-    """Return that run without the batches of some times."""
+    """Return that run without the batches of a span of time."""
     kept = [each for each in arrivals(list(range(100))) if not is_missing(each.at_s)]
     return make_run(arrivals=[kept])
 
 
-def test_a_killed_client_s_absence_is_no_wait() -> None:
+def test_the_absence_of_a_killed_client_is_not_a_wait() -> None:
     node = Fault(kind="kill-node", target=0, worker=0, lasts_s=0.0)
     client = replace(node, kind="kill-client")
     run = run_without(lambda at_s: 30 < at_s < 40)
@@ -149,27 +150,27 @@ def test_a_killed_client_s_absence_is_no_wait() -> None:
     [
         (make_run(), Verdict(lost=2), "2 batches were lost"),
         (make_run(), Verdict(repeated=1), "1 batches came twice"),
-        (make_run(), Verdict(different=3), "3 batches had other bytes"),
-        (make_run(left=["12 sessions of feeder 1"]), Verdict(), "left behind: 12 sessions of"),
+        (make_run(), Verdict(different=3), "3 batches had the wrong bytes"),
+        (make_run(leaks=["12 sessions of feeder 1"]), Verdict(), "left behind: 12 sessions of"),
         (make_run(errors=["PeerError: x"]), Verdict(), "a client gave up: PeerError: x"),
         (
             run_without(lambda at_s: 20 <= at_s < 80 and at_s % 4 != 1),
             Verdict(),
-            "throughput among faults was 0.25 of the undisturbed, not 0.6",
+            "throughput among faults was 0.25 of the undisturbed; at least 0.6 is required",
         ),
         (
             run_without(lambda at_s: 30 < at_s < 33),
             Verdict(),
-            "a client waited 3.00 s after a node process was killed, allowed are 3",
+            "a client waited 3.00 s after a node process was killed; less than 3 s is required",
         ),
     ],
 )
-def test_whatever_is_wrong_is_a_reason(run: Run, verdict: Verdict, reason: str) -> None:
+def test_every_problem_is_a_reason(run: Run, verdict: Verdict, reason: str) -> None:
     _, failures = judge(run, verdict)
     assert any(failure.startswith(reason) for failure in failures), failures
 
 
-def test_a_single_feeder_promises_neither_throughput_nor_gaps() -> None:
+def test_throughput_and_gaps_of_a_single_feeder_are_not_judged() -> None:
     slow = make_run(arrivals=[arrivals(list(range(25)))], feeders=1)
     assert judge(slow, Verdict())[1] == []
 
@@ -179,8 +180,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_small(tmp_path_factory.mktemp("chaos"))
 
 
-def test_what_stays_is_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that nobody ends, a process and a socket that outlive their feeder."""
+def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is still open, a process and a socket that outlive their feeder."""
     monkeypatch.setattr("bench.chaos.scene._GIVE_BACK_S", 0.2)
     recipe = Recipe.for_split("train", batch_size=8, image_size=32)
     with Feeder(dataset, workers=1, lease_s=30.0) as feeder, Scene([feeder]) as scene:
@@ -190,25 +191,25 @@ def test_what_stays_is_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (Path(feeder.ipc.removeprefix("ipc://")).parent / "node.old").touch()
         with BatchFetcher(feeder.ipc, dataset="bench", recipe=recipe) as fetcher:
             next(fetcher.fetch([(0, 0)]))
-            left = scene.close_and_count()
+            leaks = scene.close_and_count()
         orphan.wait()
-    assert "1 sessions of feeder 0" in left
-    assert any(line.endswith("slots_held_bytes of feeder 0") for line in left)
-    assert f"process {orphan.pid} of feeder 0" in left
-    assert "socket node.old of feeder 0" in left
+    assert "1 sessions of feeder 0" in leaks
+    assert any(line.endswith("slots_held_bytes of feeder 0") for line in leaks)
+    assert f"process {orphan.pid} of feeder 0" in leaks
+    assert "socket node.old of feeder 0" in leaks
 
 
 SMALL = [*("--batch-size", "4", "--image-size", "32", "--calm", "1")]
 
 
-def test_a_short_run_breaks_things_and_nobody_notices(dataset: Path, tmp_path: Path) -> None:
+def test_a_short_run_with_faults_has_no_wrong_batch(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
     settings = [*SMALL, "--every", "0.5", "--seed", "3", "--json", str(out)]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     for minutes in ("0.06", "0.3", "1"):  # a slow machine has no room for three faults in less
         status = main(["chaos", str(dataset), *settings, "--minutes", minutes])
         document = json.loads(out.read_text())
-        # Some busy seconds, with as many faults as they have room for, say nothing about speed.
+        # A few busy seconds full of faults are too short to judge speed.
         speed = ("throughput", "a client waited")
         failures = [line for line in document["failures"] if not line.startswith(speed)]
         assert failures == []

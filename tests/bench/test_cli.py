@@ -1,4 +1,4 @@
-"""The command line of ``feeder-bench``: what it takes, and one line for what it does not."""
+"""The command line of ``feeder-bench``: valid arguments, and one line for invalid ones."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from bench.cli import build_parser
         ("peers --deadline -1", "argument --deadline: -1 is not between 0 and 100000"),
     ],
 )
-def test_a_number_that_is_none_is_refused_in_one_line(
+def test_an_invalid_number_is_refused_in_one_line(
     arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -34,7 +34,7 @@ def test_a_number_that_is_none_is_refused_in_one_line(
 @pytest.mark.parametrize(
     "bench", ["decode", "stream", "ablate", "soak", "chaos", "resume", "peers"]
 )
-def test_every_default_can_be_typed(bench: str) -> None:
+def test_every_default_is_a_valid_argument(bench: str) -> None:
     parser = build_parser()
     defaults = vars(parser.parse_args([bench]))
     typed = [bench]

@@ -1,4 +1,4 @@
-"""``feeder-bench compare``: on made-up results, so that every verdict is a known one."""
+"""``feeder-bench compare`` on made-up results with known verdicts."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_rows_are_compared_by_their_spreads(
     assert "only in" not in text
 
 
-def test_what_differs_in_the_machine_is_said_first(
+def test_machine_differences_come_first(
     before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = MACHINE | {
@@ -81,7 +81,7 @@ def test_what_differs_in_the_machine_is_said_first(
     assert main(["compare", str(before), str(after)]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:7] == [
-        "not the same in both, which may explain what follows:",
+        "differences between the machines, which may explain the rest:",
         "cpu: Test CPU → Other CPU",
         "cores used all contenders: 0 → 1",
         "libraries numpy: 2.1 → 2.2",
@@ -91,7 +91,7 @@ def test_what_differs_in_the_machine_is_said_first(
     assert sum("same" in line.split("  ") for line in lines) == len(ROWS)
 
 
-def test_rows_of_one_file_are_listed_apart(
+def test_rows_of_one_file_are_listed_separately(
     before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     after = _write(tmp_path / "b.json", [ROWS[0], _row("decode/new", 7.0, 7.0, 7.0)])
@@ -103,7 +103,7 @@ def test_rows_of_one_file_are_listed_apart(
     assert in_after.strip() == "decode/new  7 images/s"
 
 
-def test_more_keys_than_every_bench_has_do_not_disturb(before: Path, tmp_path: Path) -> None:
+def test_additional_keys_are_ignored(before: Path, tmp_path: Path) -> None:
     after = _write(tmp_path / "b.json", ROWS, series={"at_s": [1, 2]})
     assert main(["compare", str(before), str(after)]) == 0
 
@@ -112,15 +112,15 @@ def test_more_keys_than_every_bench_has_do_not_disturb(before: Path, tmp_path: P
     ("content", "status", "said"),
     [
         (None, 3, "cannot be read"),
-        ("{", 3, "is not what a bench writes"),
-        ("\xff", 3, "is not what a bench writes"),
-        ("[1]", 3, "is not what a bench writes"),
+        ("{", 3, "is not a bench's JSON"),
+        ("\xff", 3, "is not a bench's JSON"),
+        ("[1]", 3, "is not a bench's JSON"),
         ('{"bench": "decode", "machine": {}}', 3, "results"),
         ('{"bench": "decode", "machine": {}, "results": [{"name": 1}]}', 3, "results[0]"),
         ('{"bench": "stream", "machine": {}, "results": []}', 2, "feeder-bench stream"),
     ],
 )
-def test_files_that_cannot_be_compared_are_one_clear_line(
+def test_files_that_cannot_be_compared_give_one_error_line(
     before: Path,
     tmp_path: Path,
     content: str | None,
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_compared_are_one_clear_line(
     assert said in line
 
 
-def test_nothing_to_go_by_is_not_called_a_change() -> None:
+def test_verdicts_without_spread_or_common_unit() -> None:
     def verdict(before: float, after: float, unit: str = "MiB") -> str:
         rows = [
             Result(name="x", value=value, unit=unit, min=value, max=value)
@@ -159,7 +159,7 @@ rounds = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5)
 
 
 @given(rounds, rounds)
-def test_the_verdict_turns_round_when_the_files_do(one: list[float], other: list[float]) -> None:
+def test_swapping_the_files_reverses_the_verdict(one: list[float], other: list[float]) -> None:
     def result(values: list[float]) -> Result:
         middle = sorted(values)[len(values) // 2]
         return Result(name="x", value=middle, unit="s", min=min(values), max=max(values))

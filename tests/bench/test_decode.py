@@ -1,4 +1,4 @@
-"""``feeder-bench decode`` for real, on a tiny set: rows, JSON, the comparison of pixels."""
+"""``feeder-bench decode`` on a tiny set: rows, JSON, the comparison of pixels."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("decode"), images=SAMPLES)
 
 
-def test_rows_names_and_baselines_are_those_promised(
+def test_names_and_baselines_of_rows(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "decode.json"
@@ -86,7 +86,7 @@ def test_rows_names_and_baselines_are_those_promised(
 
 
 def test_quality_of_scaled_crops_is_their_psnr(dataset: Path, tmp_path: Path) -> None:
-    """At 64 px most crops are scaled; the figures must be those of the two recipes' own pixels."""
+    """At 64 px most crops are scaled; the figures must agree with the two recipes' pixels."""
     ids = np.arange(SAMPLES)
     recipe = Recipe.for_split("train", batch_size=SAMPLES, image_size=64)
     with Dataset.open(dataset) as opened:
@@ -129,7 +129,7 @@ def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path)
             assert int.from_bytes(jpeg[sof + 5 : sof + 7]) == height
 
 
-def test_without_a_dataset_it_makes_its_own_and_removes_it(
+def test_without_a_dataset_it_makes_one_and_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -163,7 +163,7 @@ def test_errors_are_one_line(
     assert said in error
 
 
-def test_numbers_that_make_no_sense_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_numbers_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["decode", "--rounds", "0"])
     assert ended.value.code == 2

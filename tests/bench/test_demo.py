@@ -1,4 +1,4 @@
-"""The demo: what it tells, and that nothing of it stays behind, however it ends."""
+"""The demo: its summary, and that it leaves nothing behind however it ends."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ def make_report(**changes: object) -> DemoReport:
     return DemoReport(**(fields | changes))
 
 
-def test_the_summary_says_it_in_words() -> None:
+def test_the_summary_has_all_figures() -> None:
     text = make_report().to_text()
     for part in (
         "1,200 synthetic images of 10 classes, 129 MB, drawn in 12 s",
@@ -70,7 +70,7 @@ def test_the_summary_says_it_in_words() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_the_summary_can_do_without_what_the_daemon_did_not_count() -> None:
+def test_the_summary_omits_counters_that_the_daemon_lacks() -> None:
     assert "worker" not in make_report(daemon={}).to_text()
 
 
@@ -88,7 +88,7 @@ def test_the_json_holds_all_figures(tmp_path: Path) -> None:
     assert figures["daemon"]["stage_seconds.decode"] == 0.9
 
 
-def test_json_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_json_that_cannot_be_written_is_one_error_line(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"No such file or directory.: use another --out"):
         make_report().write_json(tmp_path / "nowhere" / "summary.json")
 
@@ -100,21 +100,21 @@ def test_a_sparkline_falls_as_its_values_do() -> None:
     assert draw_sparkline([2.0]) == "▁"
 
 
-def test_a_file_in_the_place_of_the_results_is_refused_at_once(
+def test_an_out_path_that_cannot_be_a_folder_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # main sets it: undone after the test
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # main sets it; this undoes that
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", Path("/proc/demo")):
         assert demo.main(["--quick", "--out", str(out)]) == ConfigError.exit_status
-        said = capsys.readouterr()
-        assert f"demo: error: --out {out} cannot be a folder (" in said.err
-        assert said.out == "", "nothing was begun"
+        printed = capsys.readouterr()
+        assert f"demo: error: --out {out} cannot be a folder (" in printed.err
+        assert printed.out == "", "nothing was started"
 
 
 @contextmanager
 def running_demo(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run the quick demo in a session of its own, with ``folder``/tmp for temporary files."""
+    """Run the quick demo in its own session, with ``folder``/tmp for temporary files."""
     (folder / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.demo", "--quick", "--out", str(folder / "out")],
@@ -132,9 +132,9 @@ def running_demo(folder: Path) -> Iterator["subprocess.Popen[str]"]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    assert list((folder / "tmp").iterdir()) == [], "temporary files stay behind"
-    more = set(os.listdir("/dev/shm")) - shared_memory  # those of tests beside this one go soon
-    wait_until(lambda: not more & set(os.listdir("/dev/shm")), "no shared memory stays behind")
+    assert list((folder / "tmp").iterdir()) == [], "temporary files are left behind"
+    more = set(os.listdir("/dev/shm")) - shared_memory  # parallel tests' files go away soon
+    wait_until(lambda: not more & set(os.listdir("/dev/shm")), "no shared memory is left behind")
 
 
 def read_until(process: "subprocess.Popen[str]", text: str) -> None:
@@ -142,17 +142,17 @@ def read_until(process: "subprocess.Popen[str]", text: str) -> None:
     for line in process.stdout:
         if text in line:
             return
-    pytest.fail(f"the demo ended before it said {text!r}: {process.communicate()[1]}")
+    pytest.fail(f"the demo ended before it printed {text!r}: {process.communicate()[1]}")
 
 
 @pytest.fixture
 def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which sockets have room for their names, whatever the test is called."""
+    """Return a folder with a path short enough for sockets, however long the test's name."""
     return tmp_path_factory.mktemp("d")
 
 
 @pytest.mark.slow
-def test_the_demo_tells_the_whole_story(short_path: Path) -> None:
+def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     with running_demo(short_path) as process:
         output, error = process.communicate(timeout=170)
         assert process.returncode == 0, output + error
@@ -196,7 +196,7 @@ def test_a_command_that_fails_is_named_with_its_status() -> None:
 
 
 def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) -> None:
-    """Wait until the demo has drawn ``count`` images: all its processes are up by then."""
+    """Wait until the demo has drawn ``count`` images: by then all its processes run."""
     deadline_s = time.monotonic() + 60
     while sum(1 for _ in folder.rglob("*.jpg")) < count:
         assert time.monotonic() < deadline_s, "the demo draws nothing"

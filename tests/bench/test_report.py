@@ -1,4 +1,4 @@
-"""Reports: the JSON that every bench writes, the ratios in it, the table for people."""
+"""Reports: the JSON that every bench writes, the ratios in it, the table."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def _report() -> Report:
     return Report(bench="decode", machine=machine, results=[base, tiled, single("n", "images", 7)])
 
 
-def test_value_is_the_median_and_ratio_the_median_of_the_rounds_ratios() -> None:
+def test_value_is_the_median_and_ratio_the_median_ratio_of_the_rounds() -> None:
     base, tiled, _ = _report().results
     assert (base.value, base.min, base.max) == (90, 50, 100)
     assert (base.baseline, base.ratio) == (None, None)
@@ -45,12 +45,12 @@ def test_json_has_the_fields_that_every_bench_has(tmp_path: Path) -> None:
     assert found["results"][0]["ratio"] is None
 
 
-def test_json_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+def test_json_that_cannot_be_written_is_a_resource_error(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"cannot write the results to .*none/out\.json"):
         _report().write_json(tmp_path / "none" / "out.json")
 
 
-def test_table_says_machine_time_per_image_and_what_is_compared() -> None:
+def test_table_shows_machine_time_per_image_and_baselines() -> None:
     text = _report().to_text()
     assert "cpu: Test CPU" in text
     assert "cores used: all 0" in text
@@ -61,7 +61,7 @@ def test_table_says_machine_time_per_image_and_what_is_compared() -> None:
     ]
 
 
-def test_rounds_give_each_contender_every_item_and_every_place() -> None:
+def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
     calls: list[tuple[str, int, int]] = []
     contenders = {
         name: lambda first, end, name=name: calls.append((name, first, end)) for name in "abc"
@@ -79,7 +79,7 @@ def test_rounds_give_each_contender_every_item_and_every_place() -> None:
     for step in steps:
         assert {name for name, _, _ in step} == set("abc")
         assert len({first for _, first, _ in step}) == 3, "two had the same piece in one step"
-    assert len({step[0][0] for step in steps}) > 1, "always the same one begins"
+    assert len({step[0][0] for step in steps}) > 1, "the same one always begins"
 
 
 def test_machine_header_names_hardware_and_libraries() -> None:
@@ -93,7 +93,7 @@ def test_machine_header_names_hardware_and_libraries() -> None:
     json.dumps(machine)
 
 
-def test_pinning_lasts_as_long_as_its_block() -> None:
+def test_pinning_lasts_as_long_as_its_context() -> None:
     import os
 
     before = os.sched_getaffinity(0)
@@ -104,6 +104,6 @@ def test_pinning_lasts_as_long_as_its_block() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_core_that_is_not_ours_is_refused() -> None:
+def test_an_unusable_core_is_refused() -> None:
     with pytest.raises(ConfigError, match="--core 99999"):
         choose_core(99999)

@@ -1,4 +1,4 @@
-"""``feeder-bench resume`` end to end: its rows, on a small dataset."""
+"""``feeder-bench resume`` on a small dataset: its rows."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,7 @@ from bench.cli import main
 from tests.support.daemon import pack_small
 
 
-def test_rows_and_baselines_are_those_promised(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_and_baselines_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "resume.json"
     dataset = pack_small(tmp_path)
     assert main(["resume", str(dataset), "--rounds", "2", "--json", str(out)]) == 0
@@ -25,7 +23,7 @@ def test_rows_and_baselines_are_those_promised(
         row = rows.pop(name)
         assert (row["unit"], row["baseline"]) == ("s", "resume/first-batch-fresh")
         assert row["ratio"] > 0
-    assert rows.pop("resume/state-us")["min"] < 100, "the promise of issue 4"
+    assert rows.pop("resume/state-us")["min"] < 100, "the state must stay small"
     assert rows.pop("resume/state-bytes")["value"] < 1000
     assert rows == {}
     assert "resume/state-us" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""``feeder-bench peers`` with our own contenders for real and peers that are made up."""
+"""``feeder-bench peers`` with our real contenders and made-up rivals."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files whose path leaves room for a socket's name."""
+    """A folder for temporary files with a path short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)
@@ -54,7 +54,7 @@ def _fake(name: str, variant: str) -> Contender:
 
 @pytest.fixture
 def environments(tmp_path: Path) -> Path:
-    """Of these, ``fake`` is installed (it is our own Python) and ``broken`` could not be."""
+    """Environments of which ``fake`` is installed (our own Python) and ``broken`` failed."""
     folder = tmp_path / "environments"
     (folder / "fake" / "bin").mkdir(parents=True)
     (folder / "fake" / "installed.txt").touch()
@@ -66,7 +66,7 @@ def environments(tmp_path: Path) -> Path:
     return folder
 
 
-def test_everybody_has_a_row_or_a_reason(
+def test_every_contender_has_a_row_or_a_reason(
     source: Path,
     environments: Path,
     tmp_path: Path,
@@ -82,8 +82,8 @@ def test_everybody_has_a_row_or_a_reason(
         name="peers/broken", script=FAKE, quality=QUALITY, environment="broken", variant="fine"
     )
     fakes = ("fine", "chatty", "black", "wrong", "crash", "crash-later")
-    everybody = (*ours, *(_fake(name, name) for name in fakes), absent, broken)
-    monkeypatch.setattr(rivals, "CONTENDERS", everybody)
+    contenders = (*ours, *(_fake(name, name) for name in fakes), absent, broken)
+    monkeypatch.setattr(rivals, "CONTENDERS", contenders)
     monkeypatch.setattr(rivals, "_WARM_UP_BATCHES", 1)
     out = tmp_path / "peers.json"
     arguments = ["--rounds", "2", "--batches", "1", "--images", "130", "--cores", "one"]
@@ -124,7 +124,7 @@ def test_everybody_has_a_row_or_a_reason(
     assert missing["peers/crash-later"] == (
         "ended with status 1: ValueError: the second batch is too much"
     )
-    assert "no batch of bytes: uint8 (128, 223, 224, 3)" in str(missing["peers/wrong"])
+    assert "not a batch of bytes: uint8 (128, 223, 224, 3)" in str(missing["peers/wrong"])
     assert str(missing["peers/black"]).startswith("does not deliver these images: its mean level")
     notes = {each["name"]: each for each in report["contenders"]}
     assert notes["peers/fine"]["versions"] == {"fake": "1.2", "images": "133"}
@@ -153,56 +153,56 @@ def _start(
     )
 
 
-def test_a_contender_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
-    with _start(tmp_path, "hang", deadline_s=0.2) as peer:
-        process = psutil.Process(peer.pid)
+def test_a_contender_that_hangs_is_ended_at_the_deadline(tmp_path: Path) -> None:
+    with _start(tmp_path, "hang", deadline_s=0.2) as rival:
+        process = psutil.Process(rival.pid)
         with pytest.raises(RivalFailure, match=r"did not send 'ready' within 0\.2 s"):
-            peer.introduce()
+            rival.introduce()
     assert not process.is_running()
 
 
-def test_nobody_works_outside_of_its_turn(tmp_path: Path) -> None:
+def test_no_contender_works_outside_its_turn(tmp_path: Path) -> None:
     counter = tmp_path / "counter"
-    with _start(tmp_path, "ahead") as peer:
-        peer.introduce()
-        process = psutil.Process(peer.pid)
+    with _start(tmp_path, "ahead") as rival:
+        rival.introduce()
+        process = psutil.Process(rival.pid)
         while process.status() != psutil.STATUS_STOPPED:
             pass
         before = counter.read_text()
         while counter.read_text() == before:
-            peer.take_turn(8)
+            rival.take_turn(8)
             while process.status() != psutil.STATUS_STOPPED:
                 pass
     assert not process.is_running()
 
 
-_SAY = "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1].encode() + b'\\n')"
+_SEND = (
+    "import os, sys; os.write(int(os.environ['FEEDER_BENCH_FD']), sys.argv[1].encode() + b'\\n')"
+)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("line", "reason"),
     [
         ("nonsense", "sent 'nonsense' instead of 'ready'"),
-        ("ready nonsense", "introduced itself with 'nonsense'"),
-        ('ready {"versions": 3, "mean": 1, "deviation": 2}', "introduced itself with"),
+        ("ready nonsense", "sent an invalid introduction: 'nonsense'"),
+        ('ready {"versions": 3, "mean": 1, "deviation": 2}', "sent an invalid introduction"),
     ],
 )
-def test_what_does_not_follow_the_protocol_is_reported(
-    tmp_path: Path, said: str, reason: str
-) -> None:
-    peer = RivalProcess(
-        [sys.executable, "-c", _SAY, said],
+def test_violations_of_the_protocol_are_reported(tmp_path: Path, line: str, reason: str) -> None:
+    rival = RivalProcess(
+        [sys.executable, "-c", _SEND, line],
         cores=frozenset({choose_core(None)}),
         variables={},
         log=tmp_path / "log",
         works_ahead=False,
         deadline_s=60,
     )
-    with peer, pytest.raises(RivalFailure, match=reason):
-        peer.introduce()
+    with rival, pytest.raises(RivalFailure, match=reason):
+        rival.introduce()
 
 
-def test_a_python_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
+def test_a_missing_python_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(RivalFailure, match="cannot start /none/python"):
         RivalProcess(
             ["/none/python"],
@@ -219,9 +219,9 @@ def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
     arguments = [str(tmp_path / "list"), str(tmp_path), "4", "1", "ahead", str(tmp_path)]
     code = (
         "import sys; from pathlib import Path; from bench.rivals.process import RivalProcess\n"
-        "peer = RivalProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
+        "rival = RivalProcess(sys.argv[2:], cores=frozenset({int(sys.argv[1])}), variables={}, "
         "log=Path('/dev/null'), works_ahead=True, deadline_s=60)\n"
-        "peer.introduce(); print(peer.pid, flush=True); sys.stdin.read()"
+        "rival.introduce(); print(rival.pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(choose_core(None)), sys.executable, str(FAKE)]
     bench = subprocess.Popen(
@@ -238,7 +238,7 @@ def test_killing_the_bench_leaves_no_contender(tmp_path: Path) -> None:
     assert alive == []
 
 
-def test_the_sample_is_repeated_and_what_not_all_can_read_is_left_out(
+def test_the_sample_is_repeated_and_files_that_not_all_can_read_are_left_out(
     tmp_path: Path, short_folder: Path
 ) -> None:
     folder = tmp_path / "source"
@@ -261,7 +261,7 @@ def test_the_sample_is_repeated_and_what_not_all_can_read_is_left_out(
     assert list(short_folder.iterdir()) == []
 
 
-def test_a_folder_without_images_is_one_line(tmp_path: Path, short_folder: Path) -> None:
+def test_a_folder_without_images_is_a_dataset_error(tmp_path: Path, short_folder: Path) -> None:
     (tmp_path / "class").mkdir()
     with pytest.raises(DatasetError, match="holds no JPEGs"), prepare_material(tmp_path, images=2):
         pass
@@ -279,7 +279,7 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen == ["peers/feeder", "peers/feeder-daemon", "peers/ffcv", "peers/dali"]
 
 
-def test_environments_are_made_checked_and_keep_their_reason(
+def test_environments_are_made_and_checked_and_keep_the_reason_of_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = Environment(name="empty", steps=(), check="json")

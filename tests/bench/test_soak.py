@@ -1,4 +1,4 @@
-"""``feeder-bench soak``: what counts as growth, and a few seconds of it for real."""
+"""``feeder-bench soak``: what counts as growth, and a short real run."""
 
 import json
 import os
@@ -31,11 +31,11 @@ def test_a_slow_leak_is_growth() -> None:
     assert trend.exceeds(TOLERANCE)
 
 
-def test_growth_during_the_warm_up_is_none() -> None:
+def test_growth_during_the_warm_up_does_not_count() -> None:
     assert find_trend([*range(20), *[20.0] * 80]).growth == 0
 
 
-def test_a_large_thing_may_grow_by_its_share() -> None:
+def test_the_relative_tolerance_applies_to_large_values() -> None:
     values = [1000.0] * 50 + [1040.0] * 50
     assert not find_trend(values).exceeds(TOLERANCE)
     assert find_trend(values).exceeds(Tolerance(absolute=4.0, relative=0.0))
@@ -46,8 +46,8 @@ moments = st.lists(st.floats(0, 1e4), min_size=40, max_size=60)
 
 
 @given(levels, st.lists(st.booleans(), min_size=40, max_size=60))
-def test_peaks_now_and_then_are_no_growth(level: float, peaks: list[bool]) -> None:
-    """Any tenth of the samples may be anything: medians do not see them."""
+def test_occasional_peaks_are_not_growth(level: float, peaks: list[bool]) -> None:
+    """Any tenth of the samples may have any value: medians ignore them."""
     values = [level] * len(peaks)
     allowed = len(peaks) // 10
     for place, is_peak in enumerate(peaks):
@@ -58,13 +58,13 @@ def test_peaks_now_and_then_are_no_growth(level: float, peaks: list[bool]) -> No
 
 
 @given(moments, levels)
-def test_a_constant_more_changes_no_growth(values: list[float], more: float) -> None:
+def test_an_added_constant_does_not_change_the_growth(values: list[float], more: float) -> None:
     there, back = find_trend(values), find_trend([value + more for value in values])
     assert back.growth == pytest.approx(there.growth, abs=1e-6)
 
 
 @given(moments)
-def test_turned_round_growth_is_shrinking(values: list[float]) -> None:
+def test_reversed_growth_is_shrinking(values: list[float]) -> None:
     kept = values[int(len(values) * WARM_UP_SHARE) :]
     warm_up = [0.0] * (len(values) - len(kept))
     assert find_trend(warm_up + kept).growth == -find_trend(warm_up + kept[::-1]).growth
@@ -122,7 +122,7 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     monkeypatch.setattr(
         "bench.plots.draw.write_plot", lambda report, path: drawn.append((report, path))
     )
-    # Three seconds are too short to tell: only what does not depend on time is asserted.
+    # Three seconds are too short to judge growth: only what does not depend on time is asserted.
     monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], []))
     plot = ["--plot", str(tmp_path / "soak.png")]
     assert main(["soak", str(dataset), *SHORT, *SMALL, "--json", str(out), *plot]) == 0
@@ -163,7 +163,7 @@ def test_growth_is_status_1_and_the_reason(
     assert capsys.readouterr().err == "feeder-bench: failed: fds/node-1 grew by 40\n"
 
 
-def test_a_soak_that_could_not_be_judged_is_refused_at_once(
+def test_a_soak_too_short_to_judge_is_refused_at_once(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["soak", str(dataset), "--minutes", "0.1", "--every", "5"]) == 2
@@ -189,7 +189,7 @@ def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_the_extra_plot_says_how_to_install_it(
+def test_plot_without_the_extra_reports_how_to_install_it(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
@@ -198,7 +198,7 @@ def test_without_the_extra_plot_says_how_to_install_it(
     assert "pip install -e '.[plots]'" in line
 
 
-def test_a_daemon_that_dies_is_reported_with_its_last_words(
+def test_a_daemon_that_dies_is_reported_with_its_last_log_line(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = soak._Clients.start
@@ -213,5 +213,5 @@ def test_a_daemon_that_dies_is_reported_with_its_last_words(
     monkeypatch.setattr(soak._Clients, "start", start_and_kill_the_daemon)
     assert main(["soak", str(dataset), *SHORT, *SMALL]) == 5
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "a process of the daemon ended while it was watched" in error
-    assert "its last words: feeder: " in error
+    assert "a process of the daemon ended during the soak" in error
+    assert "the last log line: feeder: " in error

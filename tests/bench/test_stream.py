@@ -1,4 +1,4 @@
-"""``feeder-bench stream`` for real, on a tiny set: rows, JSON, and nothing left behind."""
+"""``feeder-bench stream`` on a tiny set: rows, JSON, and nothing left behind."""
 
 import contextlib
 import json
@@ -36,14 +36,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files whose path leaves room for a socket's name."""
+    """A folder for temporary files with a path short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
         monkeypatch.setenv("TMPDIR", folder)
         yield Path(folder)
 
 
-def test_rows_names_and_baselines_are_those_promised(
+def test_names_and_baselines_of_rows(
     dataset: Path, tmp_path: Path, short_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "stream.json"

@@ -1,4 +1,4 @@
-"""The synthetic set: the same everywhere, like ImageNet in numbers, and worth learning."""
+"""The synthetic set: reproducible, statistically like ImageNet, and learnable."""
 
 import io
 import os
@@ -141,14 +141,14 @@ def test_impossible_numbers_are_refused(tmp_path: Path, change: dict[str, int], 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigError, match="exists already"):
         write_synthetic(tmp_path, images=3, classes=3, jobs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match=r"cannot write .* to .*file/set"):
         write_synthetic(tmp_path / "file" / "set", images=3, classes=3, jobs=1)
@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_writes_a_set_and_says_so(
+def test_the_command_writes_a_set_and_reports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "set"

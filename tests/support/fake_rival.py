@@ -1,9 +1,8 @@
-"""A contender for tests that speaks the real protocol over made-up batches, and misbehaves.
+"""A contender for tests that speaks the real protocol with made-up batches, and misbehaves.
 
-Its variant says what it does: ``fine``, ``chatty`` (prints what is no part of the protocol),
-``black`` (batches of nothing), ``crash`` (while it starts), ``crash-later`` (in its first turn),
-``hang`` (never gets ready), ``wrong`` (batches of another shape), ``ahead`` (counts in a file while
-it runs).
+Its variant chooses how: ``fine``, ``chatty`` (prints lines outside the protocol), ``black`` (black
+batches), ``crash`` (while it starts), ``crash-later`` (in its first turn), ``hang`` (never gets
+ready), ``wrong`` (batches of another shape), ``ahead`` (counts in a file while it runs).
 """
 
 import sys

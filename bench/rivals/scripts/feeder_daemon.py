@@ -1,7 +1,7 @@
-"""Feeder as it is used: ``feeder serve`` with a worker for each core, a client on the same cores.
+"""Feeder as users run it: ``feeder serve`` with a worker for each core, a client on the same cores.
 
-Each turn asks for its own batches and no more, so the daemon is idle between turns; its patience
-with silent clients is as long as the others' turns may take.
+Each turn requests only its own batches, so the daemon is idle between turns; the lease outlasts the
+others' turns.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import library_versions
 from feeder.plan.recipe import Recipe
 
-_PATIENT = ("--lease-s", "3600")
+_LONG_LEASE = ("--lease-s", "3600")
 
 
 def _keys(work: Work, recipe: Recipe) -> Iterator[tuple[int, int]]:
@@ -30,23 +30,25 @@ def _keys(work: Work, recipe: Recipe) -> Iterator[tuple[int, int]]:
 def _serve(work: Work) -> None:
     recipe = Recipe.for_split("train", batch_size=work.batch)
     cores = frozenset(os.sched_getaffinity(0))
-    coming = _keys(work, recipe)
+    following = _keys(work, recipe)
     with (
-        running_daemon(work.dataset, workers=work.cores, cores=cores, options=_PATIENT) as daemon,
+        running_daemon(
+            work.dataset, workers=work.cores, cores=cores, options=_LONG_LEASE
+        ) as daemon,
         BatchFetcher(
             daemon.ipc, dataset=DATASET_NAME, recipe=recipe, client="feeder-bench peers"
         ) as fetcher,
     ):
 
         def begin_turn(images: int) -> Iterator[Pixels]:
-            keys = list(itertools.islice(coming, -(-images // work.batch)))
+            keys = list(itertools.islice(following, -(-images // work.batch)))
             return (batch.pixels for batch in fetcher.fetch(keys))
 
         serve_turns(begin_turn, versions=_versions())
 
 
 def _versions() -> dict[str, str]:
-    """Return what the bench's header says of us too, as far as it decides the speed."""
+    """Return the versions that determine the speed, as in the bench's header."""
     versions = library_versions()
     return {name: versions[name] for name in ("feeder", "libjpeg-turbo")}
 

@@ -34,7 +34,7 @@ def _batches(work: Work) -> Iterator[Pixels]:
 
 
 def _versions() -> dict[str, str]:
-    """Return what the bench's header says of us too, as far as it decides the speed."""
+    """Return the versions that determine the speed, as in the bench's header."""
     versions = library_versions()
     return {name: versions[name] for name in ("feeder", "libjpeg-turbo")}
 

@@ -1,8 +1,8 @@
-"""FFCV: its loader over the original JPEG bytes, or over what its own writer makes of them.
+"""FFCV: its loader over the original JPEG bytes, or over the output of its own writer.
 
-No mode of FFCV's writer keeps a JPEG: ``jpg``, ``smart`` and ``proportion`` decode and encode anew
-at quality 90, ``raw`` stores pixels. So the originals are written by a field of our own, which puts
-the file's bytes where FFCV's would put its own JPEG; the loader is FFCV's, untouched.
+No mode of FFCV's writer keeps a JPEG: ``jpg``, ``smart`` and ``proportion`` re-encode at quality
+90, ``raw`` stores pixels. So a field of our own writes the file's bytes where FFCV's would write
+its re-encoded JPEG; the loader is FFCV's, unchanged.
 """
 
 import random

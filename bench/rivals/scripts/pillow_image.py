@@ -1,4 +1,4 @@
-"""A training sample by Pillow, or by Pillow-SIMD where that is what the environment has."""
+"""A training sample by Pillow, or by Pillow-SIMD if the environment has that."""
 
 import io
 
@@ -21,11 +21,11 @@ def augment(image: Image.Image) -> NDArray[np.uint8]:
     resized = image.resize(size, Image.Resampling.BILINEAR, box=(x, y, x + w, y + h))
     if np.random.random() < 0.5:
         resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.array(resized)  # a copy: PyTorch takes no read-only arrays
+    return np.array(resized)  # a copy: PyTorch accepts no read-only arrays
 
 
 def versions() -> dict[str, str]:
-    """Return what Pillow this is, and its libjpeg-turbo."""
+    """Return the versions of Pillow and its libjpeg-turbo."""
     import PIL
     from PIL import features
 

@@ -1,14 +1,14 @@
-"""What a contender's script says to ``bench.rivals.process``, and the work that it is given.
+"""The protocol between a contender's script and ``bench.rivals.process``, and the script's work.
 
-The bench speaks to standard input, the script to the pipe whose number is in FEEDER_BENCH_FD, so
-that whatever libraries print is no part of it. A line each:
+The bench writes to standard input, the script to the pipe whose number is in FEEDER_BENCH_FD, so
+that output of libraries cannot disturb it. Each message is a line:
 
     script ─► ready {"versions": {…}, "mean": …, "deviation": …}   started, and made a first batch
     bench  ─► go N                                                 deliver at least N images
-    script ─► done N                                               so many have been delivered
+    script ─► done N                                               N images have been delivered
 
-The end of the input is the end of the script. Only the standard library and numpy are imported
-here: it runs in every peer's environment.
+The script ends at the end of its input. Only the standard library and numpy are imported here,
+because this runs in every rival's environment.
 """
 
 import ctypes
@@ -38,14 +38,14 @@ Crop = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Work:
-    """What the bench hands to every script: the same images, the same batches, the same cores."""
+    """The work of every script: the same images, batches and cores."""
 
     paths: list[str]
     labels: list[int]
     sizes: list[tuple[int, int]]
     """(width, height) of each image."""
     folder: Path
-    """Where the contender may write what it reads from: a file of its own format."""
+    """Where the contender may write the images in its own format."""
     batch: int
     cores: int
     variant: str
@@ -71,7 +71,7 @@ class Work:
 
     @property
     def processes(self) -> int:
-        """Loading processes beside the main one; on one core they would only cost transport."""
+        """Loading processes beside the main one; on one core they would only add transport."""
         return self.cores if self.cores > 1 else 0
 
 
@@ -90,12 +90,12 @@ def draw_crop(width: int, height: int) -> Crop:
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that happens."""
+    """Have the kernel SIGKILL this process when its parent ends, however that happens."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def serve(batches: Iterator[Pixels], *, versions: dict[str, str]) -> None:
-    """Deliver ``batches``, an endless iterator, as the bench asks for them, until it ends.
+    """Deliver ``batches``, an endless iterator, as the bench requests them, until input ends.
 
     A batch is (n, 224, 224, 3) or (n, 3, 224, 224).
     """
@@ -107,9 +107,9 @@ def serve_turns(
     *,
     versions: dict[str, str],
 ) -> None:
-    """Do the same for a contender that is told how many images a turn wants before it begins."""
+    """The same for a contender that needs the number of images before a turn begins."""
     die_with_parent()
-    said = os.fdopen(int(os.environ["FEEDER_BENCH_FD"]), "w", buffering=1)
+    replies = os.fdopen(int(os.environ["FEEDER_BENCH_FD"]), "w", buffering=1)
     first = next(begin_turn(1))
     _check(first)
     levels = first.astype(np.float32) + (128 if first.dtype == np.int8 else 0)
@@ -118,7 +118,7 @@ def serve_turns(
         "mean": round(float(levels.mean()), 2),
         "deviation": round(float(levels.std()), 2),
     }
-    said.write(f"ready {json.dumps(ready)}\n")
+    replies.write(f"ready {json.dumps(ready)}\n")
     for line in sys.stdin:
         wanted = int(line.removeprefix("go "))
         batches = begin_turn(wanted)
@@ -127,12 +127,12 @@ def serve_turns(
             batch = next(batches)
             _check(batch)
             delivered += len(batch)
-        said.write(f"done {delivered}\n")
+        replies.write(f"done {delivered}\n")
 
 
 def _check(batch: Pixels) -> None:
-    """Look at a batch as briefly as possible: its shape, its type, and a pixel of each image."""
+    """Check a batch as briefly as possible: its shape, its type, and a pixel of each image."""
     shapes = (SIZE_PX, SIZE_PX, 3), (3, SIZE_PX, SIZE_PX)
     if batch.shape[1:] not in shapes or batch.dtype.itemsize != 1:
-        raise SystemExit(f"this is no batch of bytes: {batch.dtype} {batch.shape}")
+        raise SystemExit(f"not a batch of bytes: {batch.dtype} {batch.shape}")
     int(batch[:, 1, 1, 1].max())

@@ -1,6 +1,6 @@
 """tf.data with the fused decode_and_crop_jpeg: in this process, or from a tf.data service.
 
-The crops are drawn before the start, by the same rules as everybody's: TensorFlow's own
+The crops are drawn before the start, by the same rules as for all contenders: TensorFlow's own
 ``sample_distorted_bounding_box`` draws smaller ones, which would be less work.
 """
 
@@ -56,7 +56,7 @@ def _run_service(work: Work, connection: Connection) -> None:
 
 
 def limit_threads(work: Work) -> None:
-    """Give TensorFlow's own pools the cores that were given, and no more."""
+    """Limit TensorFlow's own pools to the cores given."""
     tf.config.threading.set_inter_op_parallelism_threads(work.cores)
     tf.config.threading.set_intra_op_parallelism_threads(work.cores)
 
