@@ -114,7 +114,7 @@ def make_run(**fields: object) -> Run:
         "arrivals": [arrivals(list(range(100)))],
         "delivered": DeliveryCounts(lent=60),
         "errors": [],
-        "left": [],
+        "leaks": [],
     }
     return Run(**(settings | fields))  # type: ignore[arg-type]
 
