@@ -201,7 +201,7 @@ def run(argv: Sequence[str]) -> int:
             try:
                 text = report if isinstance(report, str) else report.to_text()
                 print(text, end="", flush=True)
-            finally:  # what took hours to measure is kept although nobody reads the table
+            finally:  # keep what may have taken hours to measure, even if printing fails
                 _write_files(report, arguments)
         except KeyboardInterrupt:
             sys.stderr.write("feeder-bench: interrupted\n")

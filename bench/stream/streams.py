@@ -95,7 +95,7 @@ class StreamHere:
         )
 
     def fetch(self, first: int, batches: int) -> Delivered:
-        """Fetch as Stream says; the client does nothing with them."""
+        """Fetch as in Stream; the client does nothing with the batches."""
         epoch_batches = self.fetcher.welcome.batches
         began_cpu_s = time.process_time()
         delivered, arrived_s = Delivered(), []
@@ -153,7 +153,7 @@ class _SomeClients:
         self._clients = clients
 
     def fetch(self, first: int, batches: int) -> Delivered:
-        """Fetch as Stream says, or a few more where batches cannot be shared evenly."""
+        """Fetch as in Stream, or a few more if the batches cannot be shared evenly."""
         share = -(-batches // len(self._clients))
         delivered = Delivered()
         last_s = dict.fromkeys(self._clients, 0.0)

@@ -3,9 +3,9 @@
     python -m bench.stream.transport_server PARENT_PID raw  IPC TCP BATCH_SIZE CHUNK_IMAGES
     python -m bench.stream.transport_server PARENT_PID node IPC TCP BATCH_SIZE CHUNK_IMAGES
 
-``raw`` replies to each message with the chunks of a batch and does nothing else: it shows what
-ZeroMQ can do with these messages. ``node`` is the daemon's own node process (sessions, slots,
-router), but its worker reports every chunk as filled at once. Both bind an ipc and a tcp endpoint.
+``raw`` replies to each message with the chunks of a batch and does nothing else: the limit of
+ZeroMQ with these messages. ``node`` is the daemon's own node process (sessions, slots, router), but
+its worker reports every chunk as filled at once. Both bind an ipc and a tcp endpoint.
 """
 
 import functools

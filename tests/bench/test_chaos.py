@@ -59,7 +59,7 @@ def test_a_complete_schedule_is_right_however_long(batches: int) -> None:
 def test_lost_batches_are_counted(at: int, lost: int) -> None:
     places = list(range(60))
     del places[at : at + lost]
-    seen = lost if at < len(places) else 0  # nobody knows of what came last
+    seen = lost if at < len(places) else 0  # a loss after the last arrival cannot be seen
     assert check(places) == Verdict(lost=seen)
 
 

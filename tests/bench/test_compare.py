@@ -109,7 +109,7 @@ def test_additional_keys_are_ignored(before: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "said"),
+    ("content", "status", "message"),
     [
         (None, 3, "cannot be read"),
         ("{", 3, "is not a bench's JSON"),
@@ -125,7 +125,7 @@ def test_files_that_cannot_be_compared_give_one_error_line(
     tmp_path: Path,
     content: str | None,
     status: int,
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     after = tmp_path / "b.json"
@@ -137,7 +137,7 @@ def test_files_that_cannot_be_compared_give_one_error_line(
     (line,) = captured.err.splitlines()
     assert line.startswith("feeder-bench: error: ")
     assert str(after) in line
-    assert said in line
+    assert message in line
 
 
 def test_verdicts_without_spread_or_common_unit() -> None:

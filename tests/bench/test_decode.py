@@ -139,7 +139,7 @@ def test_without_a_dataset_it_makes_one_and_removes_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["nowhere"], 3, "nowhere"),
         (["{dataset}", "--core", "99999"], 2, "--core 99999"),
@@ -154,13 +154,13 @@ def test_errors_are_one_line(
     dataset: Path,
     arguments: list[str],
     status: int,
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["decode", *(each.format(dataset=dataset) for each in arguments)]) == status
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("feeder-bench: error: ")
-    assert said in error
+    assert message in error
 
 
 def test_invalid_numbers_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_all_classes_look_different() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"classes": 0}, "classes is 0"),
         ({"classes": MAX_CLASSES + 1}, f"1 to {MAX_CLASSES}"),
@@ -134,9 +134,11 @@ def test_all_classes_look_different() -> None:
         ({"jobs": 0}, "jobs is 0"),
     ],
 )
-def test_impossible_numbers_are_refused(tmp_path: Path, change: dict[str, int], said: str) -> None:
+def test_impossible_numbers_are_refused(
+    tmp_path: Path, change: dict[str, int], message: str
+) -> None:
     request = {"images": 3, "classes": 3, "seed": 0, "jobs": 1} | change
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         write_synthetic(tmp_path / "set", **request)
     assert list(tmp_path.iterdir()) == []
 
@@ -192,10 +194,10 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
         while not list(tmp_path.glob(".set.partial-*/*/*.jpg")):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert said == b"feeder-bench: interrupted\n"
+    assert printed == b"feeder-bench: interrupted\n"
     assert list(tmp_path.iterdir()) == []

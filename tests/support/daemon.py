@@ -1,4 +1,4 @@
-"""The real daemon for tests: started, listened to, killed; and a client that can misbehave."""
+"""The real daemon for tests, with its log and processes; and a client that can misbehave."""
 
 import contextlib
 import json
@@ -45,11 +45,11 @@ from tests.support.sources import REPOSITORY, feeder_command, make_source, pack
 Key = tuple[int, int]
 SAMPLES = 53
 DEADLINE_S = 60.0
-"""For whatever should happen soon: generous, as the machines that run tests are busy."""
+"""For events that are expected soon: generous, because test machines are busy."""
 
 
 def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Return once ``holds()`` is true; AssertionError that says ``what`` did not happen in time."""
+    """Return once ``holds()`` is true; AssertionError with ``what`` if it is not in time."""
     give_up_s = time.monotonic() + deadline_s
     never = threading.Event()
     while not holds():
@@ -58,9 +58,9 @@ def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE
 
 
 def happens_within(limit_s: float, attempt: Callable[[], float]) -> None:
-    """See something take less than ``limit_s``, by the seconds that an attempt returns.
+    """Assert that one of four attempts, each of which returns its seconds, is below ``limit_s``.
 
-    A busy machine may hold up one attempt or two; what is slow by itself fails them all.
+    A busy machine may delay some attempts; code that is too slow fails all of them.
     """
     took_s = [attempt()]
     while took_s[-1] >= limit_s:
@@ -75,7 +75,7 @@ def pack_small(folder: Path) -> Path:
 
 
 class Daemon(DaemonProcess):
-    """A running ``feeder serve``; leaving its context ends it and checks that nothing is left."""
+    """A running ``feeder serve``; its context ends it and checks that no process is left."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Daemon(DaemonProcess):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        left = self.close()
+        survivors = self.close()
         if kind is None:
-            assert not left, f"processes outlived the daemon: {left}"
+            assert not survivors, f"processes outlived the daemon: {survivors}"
 
     @property
     def endpoint(self) -> str:
@@ -129,7 +129,7 @@ class Daemon(DaemonProcess):
         ]
 
     def family(self) -> set[psutil.Process]:
-        """All processes that the daemon has now, and those that were seen before."""
+        """All processes that the daemon has now, and those of earlier calls."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._family.update(self.processes())
         return self._family
@@ -153,27 +153,27 @@ class Daemon(DaemonProcess):
         return status, time.monotonic() - began_s
 
     def wait_gone(self) -> None:
-        """Return once no process of the daemon is left."""
+        """Return once all processes of the daemon have ended."""
         for process in self._family:
             wait_until(lambda p=process: not is_alive(p), f"{process} is gone")  # type: ignore[misc]
 
     def close(self) -> list[psutil.Process]:
-        """Make sure that it ends; return processes that it left behind, which end too."""
+        """End it; return the processes that outlived it, which are killed."""
         self.family()
         if self.is_running:
             self.process.terminate()
-            self.process.send_signal(signal.SIGCONT)  # a test that failed may have left it stopped
+            self.process.send_signal(signal.SIGCONT)  # a failed test may have left it stopped
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(DEADLINE_S)
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not any(map(is_alive, self._family)), "all are gone")
-        left = [process for process in self._family if is_alive(process)]
-        for process in left:
+        survivors = [process for process in self._family if is_alive(process)]
+        for process in survivors:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
         assert self.close_log(DEADLINE_S), f"{_holders(self.process.stderr)} have its stderr"
-        return left
+        return survivors
 
 
 def _holders(pipe: IO[bytes] | None) -> list[str]:
@@ -198,7 +198,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 @dataclass
 class Arrived:
-    """What has come of a batch: pixels int8 (rows, S, S, 3), labels and ids int64 (rows,)."""
+    """The received rows of a batch: pixels int8 (rows, S, S, 3), labels and ids int64 (rows,)."""
 
     pixels: NDArray[np.int8]
     labels: NDArray[np.int64]
@@ -217,10 +217,10 @@ class Arrived:
 
 
 class RawClient:
-    """One DEALER socket that says what the test wants it to say."""
+    """One DEALER socket that sends what the test asks for."""
 
     def __init__(self, endpoint: str, receive_mark: int = 1000) -> None:
-        """Connect; ``receive_mark`` is how many messages the socket takes in before we do."""
+        """Connect; ``receive_mark`` is the socket's receive high-water mark in messages."""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
@@ -252,12 +252,12 @@ class RawClient:
         return message
 
     def hello(self, recipe: Recipe, *, window: int = 4, seed: int = 3, dataset: str = "d") -> Any:
-        """Say hello; return the Welcome or Refused."""
+        """Send a Hello; return the Welcome or Refused."""
         self.recipe = recipe
         self.send(Hello(dataset=dataset, recipe=recipe, seed=seed, window=window, client="test"))
         answer = self.receive()
         while not isinstance(answer, Welcome | Refused) or _is_of_no_session(answer):
-            answer = self.receive()  # what was said to a session that this Hello replaces
+            answer = self.receive()  # messages to the session that this Hello replaces
         if isinstance(answer, Welcome):
             self.session = answer.session
         return answer
@@ -276,7 +276,7 @@ class RawClient:
         self.send(Request(session=self.session, want=keys, release=release))
 
     def take(self, key: Key, deadline_s: float = DEADLINE_S) -> Arrived:
-        """Return a batch that was asked for, once all of it is here."""
+        """Return a requested batch once all of it has arrived."""
         while self.batches[key].missing > 0:
             message = self.receive(deadline_s)
             if not isinstance(message, Chunk):
@@ -285,20 +285,20 @@ class RawClient:
         return self.batches[key]
 
     def ping(self) -> None:
-        """Show that we live."""
+        """Send a Ping."""
         self.send(Ping(session=self.session))
 
     def await_no_session(self) -> None:
-        """Ping until the node knows no such session: a connection that breaks loses pings."""
+        """Ping until the node replies that it has no such session; pings may be lost."""
 
-        def is_told() -> bool:
+        def is_unknown() -> bool:
             self.ping()
             while self.socket.poll(100):
                 if _is_of_no_session(self.receive()):
                     return True
             return False
 
-        wait_until(is_told, "the session is unknown")
+        wait_until(is_unknown, "the session is unknown")
 
     def bye(self) -> None:
         """End the session."""
@@ -337,7 +337,7 @@ def check_batch(
 
 
 def node_processes(supervisor: psutil.Process) -> list[psutil.Process]:
-    """Return a supervisor's node processes, without what it runs to look at datasets."""
+    """Return a supervisor's node processes, without its processes that check datasets."""
     return [child for child in supervisor.children() if runs(child, "feeder.node")]
 
 
@@ -347,7 +347,7 @@ def runs(process: psutil.Process, module: str) -> bool:
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    """Return a process's command line; nothing where it has ended, reaped or not."""
+    """Return a process's command line; [] when it has ended, reaped or not."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
