@@ -63,3 +63,9 @@ def test_the_architecture_diagram_and_table_list_every_room() -> None:
     for room in rooms - {"feeder", "__main__"}:
         if not room.startswith(("bench", "trainer_client/train")):
             assert re.search(rf"(?<![\w/]){room}(?![\w/])", picture), room
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = set(LINK.findall((REPOSITORY / "README.md").read_text("utf-8")))
+    pages = {f"docs/{path.name}" for path in (REPOSITORY / "docs").iterdir()}
+    assert pages - linked == set()
