@@ -74,7 +74,7 @@ def test_names_and_baselines_of_rows(
             for side in ("daemon", "client"):
                 cpu = rows[f"{name}-{side}-cpu{suffix}"]
                 assert cpu["unit"] == "µs/image"
-                assert cpu["value"] >= 0
+                assert cpu["value"] > 0
             if "clients" not in name:  # two clients have a batch each, and no gap between
                 assert rows[f"{name}-gap-p50{suffix}"]["value"] > 0
                 assert rows[f"{name}-gap-p99{suffix}"]["unit"] == "ms"
@@ -83,7 +83,7 @@ def test_names_and_baselines_of_rows(
         assert rows[f"handover/socket-bytes-copy{suffix}"]["value"] > SAMPLES * 224 * 224 * 3
         assert rows[f"stream/first-batch{suffix}"]["unit"] == "s"
         assert rows[f"check/equal-to-local{suffix}"]["value"] == SAMPLES
-        assert rows[f"daemon/idle{suffix}"]["value"] >= 0
+        assert f"daemon/idle{suffix}" in rows
         assert 10 < rows[f"worker/own-memory{suffix}"]["value"] < 1000
     assert rows["memcpy"]["unit"] == "GB/s"
     for name, baseline in (("zmq/", "memcpy"), ("transport/", "zmq/")):

@@ -96,16 +96,30 @@ def test_arbitrary_bytes_are_not_a_header(data: bytes) -> None:
         decode_header(data, "x")
 
 
-@given(st.binary(min_size=46, max_size=46))
-def test_arbitrary_sealed_headers_decode_consistently_or_raise(fields: bytes) -> None:
+@given(
+    samples=st.integers(0, 3),
+    records_offset=st.sampled_from([0, 56, 64, 72, 100, 128]),
+    gap=st.sampled_from([0, 0, 0, -64, 8]),
+    header_bytes=st.sampled_from([64, 64, 64, 72]),
+)
+def test_sealed_headers_decode_exactly_where_their_fields_agree(
+    samples: int, records_offset: int, gap: int, header_bytes: int
+) -> None:
     """Inconsistent fields are refused even with the right checksum."""
-    data = _sealed(MAGIC + struct.pack("<H", 1) + fields)
-    try:
-        header = decode_header(data, "x")
-    except DatasetError:
-        return
-    assert header.encode() == data
-    assert header.names_offset == header.records_offset + 64 * header.samples
+    names_offset = max(0, records_offset + 64 * samples + gap)
+    fields = (1, header_bytes, 3, samples, records_offset, names_offset, 20, 7)
+    data = _sealed(MAGIC + struct.pack("<HHIQQQQQ", *fields))
+    is_consistent = (
+        header_bytes == 64
+        and records_offset >= 64
+        and records_offset % 8 == 0
+        and names_offset == records_offset + 64 * samples
+    )
+    if is_consistent:
+        assert decode_header(data, "x").encode() == data
+    else:
+        with pytest.raises(DatasetError):
+            decode_header(data, "x")
 
 
 def test_newer_format_names_both_versions() -> None:

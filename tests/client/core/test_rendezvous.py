@@ -77,6 +77,7 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
     hello = Hello(dataset="birds", recipe=recipe, seed=7, window=2, client="me")
     places = LanePlaces(answer, hello)
     layout = ShardLayout(samples=answer.samples, shards=answer.shards, lanes=answer.lanes)
+    lanes = set()
     for epoch in (0, 3, 4, 0):
         plan = EpochPlan(
             layout,
@@ -88,7 +89,9 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
         )
         for index in range(plan.batches):
             lane = plan.lane(index)
+            lanes.add(lane)
             expected = f"batch {epoch} {index}" if lane is None else f"lane {lane}"
             assert places.place((epoch, index)) == expected
             shards, _ = layout.locate(plan.samples(index))
             assert lane is None or {int(shard) % answer.lanes for shard in shards} == {lane}
+    assert lanes >= {0, 1, 2}
