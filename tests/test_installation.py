@@ -199,7 +199,7 @@ def test_daemon_without_its_extension_fails_in_one_line(bare_wheel: Path, tmp_pa
         ("feeder-bench", "decode"),
     ):
         answer = run(scripts / command[0], *command[1:])
-        assert "the part of the daemon that is in C was not built" in answer.stderr
+        assert "the daemon's C extension is not built" in answer.stderr
         assert "gcc libjpeg-dev libturbojpeg0-dev" in answer.stderr
         assert (answer.returncode, answer.stderr.count("\n")) == (4, 1), answer.stderr
 

@@ -71,7 +71,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packed]:
 @pytest.fixture(scope="module")
 def endpoint(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("node")
-    with serving({"shapes": packed.path}, f"ipc://{folder}/s", folder):
+    with serving({"shapes": packed.path}, f"ipc://{folder}/s"):
         yield f"ipc://{folder}/s"
 
 
@@ -199,11 +199,11 @@ def test_the_loader_survives_a_stop_and_start_of_the_daemon(packed: Packed, tmp_
     endpoint = f"ipc://{tmp_path}/s"
     datasets = {"shapes": packed.path}
     with contextlib.ExitStack() as stack:
-        with serving(datasets, endpoint, tmp_path):
+        with serving(datasets, endpoint):
             loader = stack.enter_context(make_loader(endpoint, window=2))
             batches = iter(loader)
             seen = [next(batches) for _ in range(2)]
-        with serving(datasets, endpoint, tmp_path):
+        with serving(datasets, endpoint):
             seen += batches
             assert loader.statistics().reconnects == 1
             loader.close()
@@ -220,7 +220,7 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
     with contextlib.ExitStack() as stack:
         with (
             contextlib.suppress(ResourceError),  # serving() reports the kill
-            serving(datasets, endpoint, tmp_path),
+            serving(datasets, endpoint),
         ):
             patient = stack.enter_context(make_loader(endpoint, window=2))
             hasty = stack.enter_context(make_loader(endpoint, window=2, timeout_s=3.0))
@@ -235,7 +235,7 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
             supervisor.kill()
             with pytest.raises(PeerError, match=f"from {endpoint} within 3 s: the connection is"):
                 list(hasty_batches)
-        with serving(datasets, endpoint, tmp_path):
+        with serving(datasets, endpoint):
             seen += batches
             patient.close()
             hasty.close()
