@@ -22,7 +22,7 @@ def make_pool() -> WorkerPool:
 def test_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     pool = make_pool()
-    line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation is complete"
+    line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation"
     with pytest.raises(ResourceError, match=line):
         pool.start()
     pool._starts_due_s = [0.0]  # as if one had died
