@@ -294,8 +294,25 @@ def test_clients_reach_no_library_of_the_daemon(house: House, face: str, allowed
 
 def test_only_the_session_changes_the_prefetch(house: House) -> None:
     changes = {
-        *("begin", "take", "give_back", "drop_held", "extend", "ask", "take_releases", "forget"),
-        *("place", "stored", "lend", "failed", "reclaim", "reopen_lost", "give_up"),
+        *(
+            "begin",
+            "take",
+            "return_buffer",
+            "drop_held",
+            "extend",
+            "record_request",
+            "take_releases",
+        ),
+        *(
+            "find_placement",
+            "stored",
+            "lend",
+            "failed",
+            "reclaim",
+            "reopen_lost",
+            "give_up",
+            "forget",
+        ),
     }
     called = Counter(
         (module, node.func.attr)

@@ -355,7 +355,7 @@ class FeederLoader:
         try:
             images, labels = self._stage.load(buffer, complete.buffer)
         finally:
-            self._transport.give_back(self._stage.reclaim())
+            self._transport.return_buffers(self._stage.reclaim())
         self._batches += 1
         self._images += complete.valid
         self._cursor.advance()
@@ -372,7 +372,7 @@ class FeederLoader:
         """Give back the slots being copied before a wait: the feeder may have no other free."""
         buffers = self._stage.finish()
         if buffers:
-            self._transport.give_back(buffers)
+            self._transport.return_buffers(buffers)
 
 
 def _end(transport: Transport, stage: Stage) -> None:

@@ -32,7 +32,7 @@ class TimedFetcher(BatchFetcher):
     @property
     def is_next_here(self) -> bool:
         """Whether the batch after the current one is already complete."""
-        return any(not buffer.missing for buffer in list(self._buffers.values())[1:2])
+        return any(not buffer.missing for buffer in list(self._window.batches.values())[1:2])
 
     def _receive(self, until_s: float) -> tuple[NodeMessage, Sequence[zmq.Frame]]:
         self.began_s = time.perf_counter()

@@ -1,12 +1,12 @@
 """One endpoint's sockets: a DEALER, its monitor, and the claim of the session's slots.
 
-ZeroMQ is told to queue nothing for a peer that is not there (IMMEDIATE), and its monitor tells when
-the connection comes and goes: a greeting is sent once for each connection, never many into the
-dark, and an error can say whether anybody was there at all. What arrives is bounded by the window,
-in bytes; the high-water mark lies above that and never takes effect.
+ZeroMQ queues nothing for a peer that is not connected (IMMEDIATE), and the monitor reports when the
+connection comes and goes: so there is one greeting for each connection, and an error can say
+whether anything has accepted it. Arriving data is bounded by the window, in bytes; the high-water
+mark lies above that and never takes effect.
 
-Invariant: one thread uses this object. What happened comes out of the ``hear_…`` calls as events;
-chunks are left to the caller, who knows where their rows go.
+Invariant: one thread uses this object. Chunks are left to the caller, which knows where their rows
+go.
 """
 
 import time
@@ -39,11 +39,11 @@ from feeder.wire.slot_layout import SlotLayout
 WrapSlot: TypeAlias = Callable[[LentMemory, int], HostBatch]
 """Wraps a mapped slot, given by its number, for the consumer."""
 
-FAREWELL_MS: Final = 200  # how long the last message may take to leave
+LINGER_MS: Final = 200  # time for the last message to leave
 RECONNECT_MS: Final = 100
 RECONNECT_MAX_MS: Final = 1000  # a node that comes back is found within about a second
 HANDSHAKE_MS: Final = 5000
-HEARTBEAT_MS: Final = 2000  # a host that lost its power closes no connection: notice ourselves
+HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
@@ -60,10 +60,19 @@ class Link:
         keys: ClientKeys | None,
         context: Context,
         wrap_slot: WrapSlot,
+        *,
+        address: str | None = None,
+        threads: int = 0,
     ) -> None:
-        """Dial; ConfigError when that is no endpoint, ResourceError without a socket."""
+        """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
+
+        ``address`` is the endpoint with its host name looked up, if the caller has done that.
+        ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use, 0 for any.
+        """
         self.number = number
         self.endpoint = endpoint
+        self.received_bytes = 0
+        """All bytes received, headers included."""
         dealer: zmq.Socket[bytes] | None = None
         try:
             self.dealer = dealer = context.socket(zmq.DEALER)
@@ -77,15 +86,16 @@ class Link:
                 "the limit on open files (ulimit -n)"
             ) from None
         self._set_options(hello)
+        dealer.set(zmq.AFFINITY, threads)
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
         self._claimed = events.ClaimSlots(
             number, 0, "", SlotLayout(slots=0, batch_size=0, image_size=0)
         )
-        self._watch = HandshakeWatch(endpoint, keys)
+        self._watch = HandshakeWatch(endpoint, keys, address=address)
         self._wrap_slot = wrap_slot
         try:
-            dial(self.dealer, endpoint, keys)
+            dial(self.dealer, address or endpoint, keys)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
@@ -95,12 +105,12 @@ class Link:
 
     @property
     def claim(self) -> SlotClaim | None:
-        """The claim that is on its way; its descriptor is to be polled."""
+        """The pending claim; its descriptor is to be polled."""
         return self._claim
 
     @property
     def has_unsent(self) -> bool:
-        """Whether messages wait for room: POLLOUT tells when to ``flush``."""
+        """Whether messages wait for room: ``flush`` at POLLOUT."""
         return bool(self._unsent)
 
     def send(self, message: ClientMessage) -> None:
@@ -109,7 +119,7 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send queued messages."""
         while self._unsent:
             try:
                 self.dealer.send(encode(self._unsent[0]), zmq.DONTWAIT)
@@ -117,12 +127,12 @@ class Link:
                 return
             self._unsent.popleft()
 
-    def hear_connection(self) -> Iterator[events.Event]:
+    def read_connection(self) -> Iterator[events.Event]:
         """Yield what happened to the connection."""
         while self.monitor.poll(0):
-            said = recv_monitor_message(self.monitor)
-            event = said["event"]
-            problem = self._watch.on_event(int(event), int(said["value"]), time.monotonic())
+            message = recv_monitor_message(self.monitor)
+            event = message["event"]
+            problem = self._watch.on_event(int(event), int(message["value"]), time.monotonic())
             if problem is not None:
                 yield events.NodeIncompatible(self.number, problem)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -134,9 +144,9 @@ class Link:
                 yield events.AttemptFailed(self.number)
 
     def receive(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
-        """Return the next message and the frames that follow its header, None when there is none.
+        """Return the next message and the frames after its header, None when there is none.
 
-        Raises ProtocolError when it is nothing that a feeder says.
+        Raises ProtocolError for what is no message of a feeder.
         """
         try:
             frames = [self.dealer.recv(zmq.DONTWAIT, copy=False)]
@@ -144,30 +154,31 @@ class Link:
             return None
         while frames[-1].more:
             frames.append(self.dealer.recv(copy=False))
+        self.received_bytes += sum(map(len, frames))
         try:
             message = decode_from_node(frames[0].buffer)
         except VersionMismatch as error:
             raise ProtocolError(str(error)) from None
         except ProtocolError as error:
-            raise ProtocolError(f"who is there does not speak as a feeder: {error}") from None
+            raise ProtocolError(f"what answers there is not a feeder: {error}") from None
         if len(frames) > 1 and not isinstance(message, Chunk):
             raise ProtocolError(f"{type(message).__name__} came with frames it must not have")
         return message, frames[1:]
 
     def begin_claim(self, wanted: events.ClaimSlots) -> events.Event | None:
-        """Claim a session's slots; return what came of it, if that is known already."""
+        """Claim a session's slots; return the outcome if it is already known."""
         self.drop_claim()
         self._claimed = wanted
         try:
-            self._claim = SlotClaim(wanted.door, wanted.session)
+            self._claim = SlotClaim(wanted.path, wanted.session)
         except NotSharedError as error:
             return events.SlotsNotShared(self.number, wanted.session, str(error))
         return None
 
-    def take_claim(self) -> events.Event | None:
-        """Return what came of the claim, None while that is not known.
+    def take_claim(self) -> events.SlotsMapped | events.SlotsNotShared | None:
+        """Return the outcome of the claim, None while it is pending.
 
-        Its descriptor can have been found ready as another's, which had the same number before.
+        A poll may report its descriptor for a former claim, whose number it has reused.
         """
         session, claim = self._claimed.session, self._claim
         assert claim is not None, "it is polled while there is one"
@@ -183,22 +194,27 @@ class Link:
         return events.SlotsMapped(self.number, session, slots)
 
     def drop_claim(self) -> None:
-        """Give up the claim that is on its way, if there is one."""
+        """Cancel the pending claim, if there is one."""
         if self._claim is not None:
             self._claim.close()
             self._claim = None
+
+    def stop_monitor(self) -> None:
+        """Watch the connection no longer: a monitor that is not read would block an I/O thread."""
+        if not self.monitor.closed:
+            self.dealer.disable_monitor()
+            self.monitor.close(0)
 
     def close(self) -> None:
         """Close all sockets; what cannot be sent without waiting is dropped."""
         self.flush()
         self.drop_claim()
-        self.dealer.disable_monitor()
-        self.monitor.close(0)
-        self.dealer.close(FAREWELL_MS)
+        self.stop_monitor()
+        self.dealer.close(LINGER_MS)
 
     def _set_options(self, hello: Hello) -> None:
         recipe, window, dealer = hello.recipe, hello.window, self.dealer
-        dealer.linger = FAREWELL_MS
+        dealer.linger = LINGER_MS
         dealer.immediate = True
         pixel_bytes = SlotLayout.of_recipe(recipe, slots=1).pixel_bytes
         dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)

@@ -174,7 +174,7 @@ class Directory:
         self.name = ", ".join(texts)
         self._sources = {text: open_source(text) for text in dict.fromkeys(texts)}
         self._found: dict[str, tuple[str, ...]] = {}
-        self._complaints: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._is_closed = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -184,9 +184,9 @@ class Directory:
         return any(not text.startswith(("tcp://", "dns://")) for text in self._sources)
 
     @property
-    def complaints(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What is wrong now with files and names that cannot be read, each in one line."""
-        return list(self._complaints.values())
+        return list(self._problems.values())
 
     def read(self) -> tuple[str, ...]:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
@@ -199,7 +199,7 @@ class Directory:
                 self._read(text, source)
         return self._endpoints()
 
-    def look(self, passed_s: float = 0.0) -> tuple[str, ...]:
+    def refresh(self, passed_s: float = 0.0) -> tuple[str, ...]:
         """Read what is due after so long, names included; return all endpoints, each once.
 
         It may take as long as a name server or a disk does. Names that were not found yet are
@@ -229,7 +229,7 @@ class Directory:
     def _watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
         last, passed_s = self._endpoints(), 0.0
         while not self._is_closed:
-            now = self.look(passed_s)
+            now = self.refresh(passed_s)
             if now != last and not self._is_closed:
                 last = now
                 changed(now)
@@ -251,12 +251,12 @@ class Directory:
             reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
             if is_new and not text.startswith("dns://"):
                 raise ConfigError(f"endpoint {reason}") from None
-            if self._complaints.get(text) != reason:
-                self._complaints[text] = reason
+            if self._problems.get(text) != reason:
+                self._problems[text] = reason
                 _log.warning("%s; %s", reason, "waiting" if is_new else "what it listed stays")
         else:
             self._found[text] = endpoints
-            self._complaints.pop(text, None)
+            self._problems.pop(text, None)
 
     def _endpoints(self) -> tuple[str, ...]:
         found = (each for text in self._sources for each in self._found.get(text, ()))

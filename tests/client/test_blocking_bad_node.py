@@ -136,7 +136,7 @@ def test_chunks_in_any_order_are_no_error() -> None:
     ("fields", "reason"),
     [
         ({"dataset": "another"}, "another"),
-        ({"recipe_fingerprint": "0" * 32}, "understands the recipe differently"),
+        ({"recipe_fingerprint": "0" * 32}, "reads the recipe differently"),
         ({"window": 3}, "3 batches at once"),
         ({"batches": 5}, "5 batches"),
         ({"batches": 3}, "3 batches"),
@@ -206,7 +206,7 @@ def test_the_deadline_that_has_passed_is_the_one_that_is_named() -> None:
 
 def test_the_same_batch_twice_at_once_is_refused() -> None:
     with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node, _open(node) as fetcher:
-        with pytest.raises(ConfigError, match="batch 0 of epoch 0 is asked for twice"):
+        with pytest.raises(ConfigError, match="batch 0 of epoch 0 is requested twice"):
             list(fetcher.fetch([FIRST, FIRST]))
         assert [batch.key for batch in fetcher.fetch([FIRST, (0, 1)])] == [FIRST, (0, 1)]
 

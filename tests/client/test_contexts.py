@@ -1,4 +1,4 @@
-"""ZeroMQ contexts of the client: one for all addresses, one for each host name."""
+"""ZeroMQ contexts of the client: I/O threads for host names, and checks for room."""
 
 import contextlib
 import os
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from feeder.client.contexts import CONTEXTS_MAX, Contexts
+from feeder.client.contexts import NAME_THREADS, LinkContext
 from feeder.errors import ResourceError
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
 from tests.trainer_client.test_loader import make_loader
 
-FAREWELL_MS = 200
+LINGER_MS = 200
 
 
 @contextlib.contextmanager
-def no_file_more(spare: int) -> Iterator[None]:
-    """Have room for only so many descriptors more."""
+def no_further_file(spare: int) -> Iterator[None]:
+    """Leave room for ``spare`` more descriptors only."""
     former = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = 1 + max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
@@ -40,52 +40,38 @@ def no_file_more(spare: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "endpoint", ["tcp://10.0.0.1:5555", "tcp://[fe80::1%eth0]:5555", "ipc:///run/feeder/s"]
 )
-def test_addresses_share_a_context_to_the_end(endpoint: str) -> None:
-    contexts = Contexts(FAREWELL_MS)
-    shared = contexts.take("tcp://127.0.0.1:1")
-    assert contexts.take(endpoint) is shared
-    contexts.give_back(endpoint)
-    contexts.give_back("tcp://127.0.0.1:1")
-    assert not shared.closed
-    contexts.close()
-    assert shared.closed
+def test_addresses_share_an_io_thread_and_closing_ends_the_context(endpoint: str) -> None:
+    context = LinkContext("job", LINGER_MS)
+    assert context.choose_threads(endpoint) == context.choose_threads("tcp://127.0.0.1:1") == 1
+    context.close()
+    assert context.context.closed
 
 
-def test_very_many_names_share_some_contexts() -> None:
-    contexts = Contexts(FAREWELL_MS)
-    names = [f"tcp://host-{number}:5555" for number in range(3 * CONTEXTS_MAX)]
-    taken = Counter(contexts.take(name) for name in names)
-    assert len(taken) == CONTEXTS_MAX
-    assert set(taken.values()) == {3}
-    for name in names[: CONTEXTS_MAX + 1]:
-        contexts.give_back(name)
-    assert not any(context.closed for context in taken)
-    contexts.close()
-    wait_until(lambda: all(context.closed for context in taken), "all have ended")
+def test_names_are_spread_over_the_other_io_threads() -> None:
+    context = LinkContext("job", LINGER_MS)
+    names = [f"tcp://host-{number}:5555" for number in range(3 * NAME_THREADS)]
+    chosen = Counter(context.choose_threads(name) for name in names)
+    assert chosen == {2 << number: 3 for number in range(NAME_THREADS)}
+    assert context.choose_threads("tcp://host-0:5556") == context.choose_threads(names[0])
+    context.close()
+    wait_until(lambda: context.context.closed, "it has ended")
 
 
-def test_without_room_for_a_context_another_is_shared() -> None:
-    contexts = Contexts(FAREWELL_MS)
-    with no_file_more(spare=4), pytest.raises(ResourceError, match=r"open files \(ulimit -n\)"):
-        contexts.take("tcp://host-1:5555")
-    shared = contexts.take("tcp://127.0.0.1:1")
-    with no_file_more(spare=4):
-        assert contexts.take("tcp://host-1:5555") is shared
-    contexts.give_back("tcp://host-1:5555")
-    contexts.close()
-    wait_until(lambda: shared.closed, "it has ended")
+def test_without_descriptors_a_context_is_refused() -> None:
+    with no_further_file(spare=4), pytest.raises(ResourceError, match=r"^job: .*\(ulimit -n\)"):
+        LinkContext("job", LINGER_MS)
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 5, 9, 10, 12, 16, 20])
-def test_a_job_goes_on_where_no_file_more_can_be_opened_for_other_feeders(spare: int) -> None:
+def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> None:
     with FakeNode() as node:
         loader = make_loader(node, timeout_s=DEADLINE_S)
         batches = iter(loader)
         next(batches)
-        # No dotted quad counts as a name, and is looked up without a name server.
+        # These count as names, being no dotted quads, and resolve without a name server.
         listed = (node.endpoint, *(f"tcp://127.{number}:9" for number in range(1, 6)))
-        with no_file_more(spare=spare):
-            loader._transport._list(listed)
+        with no_further_file(spare=spare):
+            loader._transport._set_endpoints(listed)
             wait_until(lambda: len(loader._session._links) == len(listed), "all are dialled")
             assert next(batches).index == 1
         assert next(batches).index == 2
@@ -93,20 +79,3 @@ def test_a_job_goes_on_where_no_file_more_can_be_opened_for_other_feeders(spare:
         loader.close()
         threads.remove(loader._transport._thread)
         wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
-
-
-def test_a_name_has_a_context_that_ends_with_its_last_link() -> None:
-    contexts = Contexts(FAREWELL_MS)
-    shared = contexts.take("tcp://127.0.0.1:1")
-    first, sibling = (contexts.take(f"tcp://host-1:{port}") for port in (5555, 5556))
-    other = contexts.take("tcp://host-2:5555")
-    assert first is sibling
-    assert len({shared, first, other}) == 3
-    contexts.give_back("tcp://host-1:5556")
-    assert not first.closed
-    contexts.give_back("tcp://host-1:5555")
-    wait_until(lambda: first.closed, "it has ended")
-    again = contexts.take("tcp://host-1:5555")
-    assert again is not first
-    contexts.close()
-    assert (shared.closed, other.closed, again.closed) == (True, True, True)

@@ -289,10 +289,10 @@ def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
         (record,) = caplog.records
         assert record.getMessage().endswith("; what it listed stays")
         assert str(path) in record.getMessage()
-        assert len(directory.complaints) == 1
+        assert len(directory.problems) == 1
         write(path, "tcp://b:1")
         assert directory.read() == ("tcp://b:1",)
-        assert directory.complaints == []
+        assert directory.problems == []
         harm(path)
         directory.read()
         assert len(caplog.records) == 2, "it was well in between"
@@ -345,13 +345,13 @@ def test_the_garbage_collector_can_close_it_in_the_watch_itself(
     write(tmp_path / "feeders", "tcp://a:1")
     directory, before = Directory(tmp_path / "feeders"), set(threading.enumerate())
     directory.read()
-    has_looked = False
+    has_refreshed = False
     calls = itertools.count()
 
     def collect(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal has_looked
-        has_looked |= event == "return" and frame.f_code is Directory.look.__code__
-        if has_looked and next(calls) == moment:
+        nonlocal has_refreshed
+        has_refreshed |= event == "return" and frame.f_code is Directory.refresh.__code__
+        if has_refreshed and next(calls) == moment:
             directory.close()
 
     threading.setprofile(collect)
@@ -389,13 +389,16 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 
 def test_a_name_stands_for_all_its_addresses(resolver: Resolver) -> None:
-    assert Directory("dns://feeders:5555").look() == ("tcp://10.0.0.1:5555", "tcp://10.0.0.2:5555")
+    assert Directory("dns://feeders:5555").refresh() == (
+        "tcp://10.0.0.1:5555",
+        "tcp://10.0.0.2:5555",
+    )
     assert resolver.asked == [("feeders", 5555)]
 
 
 def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> None:
     resolver.addresses = "fd00::1", "10.0.0.1"
-    endpoints = Directory("dns://feeders:5555").look()
+    endpoints = Directory("dns://feeders:5555").refresh()
     assert endpoints == ("tcp://10.0.0.1:5555", "tcp://[fd00::1]:5555")
     assert [check_endpoint(each) for each in endpoints] == [*endpoints]
 
@@ -410,9 +413,9 @@ def test_a_name_that_is_not_known_yet_is_waited_for(
     found, resolver.addresses = resolver.addresses[:1], ()
     directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
     assert directory.read() == ("tcp://z:1",), "name servers may take their time"
-    assert directory.look() == ("tcp://z:1",)
+    assert directory.refresh() == ("tcp://z:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
-    assert directory.complaints == ["dns://feeders:5555: No such file or directory"]
+    assert directory.problems == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
     resolver.addresses = found
     changes.wait_for("tcp://10.0.0.2:5555", "tcp://z:1")
@@ -423,7 +426,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for(
 @pytest.mark.usefixtures("_quick_watch")
 def test_a_name_is_looked_up_again(resolver: Resolver) -> None:
     directory, changes = Directory("dns://feeders:5555"), Changes()
-    directory.look()
+    directory.refresh()
     directory.watch(changes)
     resolver.addresses = ("10.0.0.9",)
     changes.wait_for("tcp://10.0.0.9:5555")
@@ -434,8 +437,8 @@ def test_a_name_that_is_unknown_later_leaves_what_it_stood_for(
     resolver: Resolver, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = Directory("dns://feeders:5555")
-    found = directory.look()
+    found = directory.refresh()
     resolver.addresses = ()
-    assert directory.look() == directory.look() == found
+    assert directory.refresh() == directory.refresh() == found
     (message,) = caplog.messages
     assert message.endswith("; what it listed stays")

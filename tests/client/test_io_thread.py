@@ -1,4 +1,4 @@
-"""The client's I/O thread, told what to do by a script in the session's place."""
+"""The client's I/O thread with a script in place of the session."""
 
 import socket
 import threading
@@ -22,7 +22,7 @@ from feeder.client.core.events import (
     SlotsNotShared,
 )
 from feeder.client.core.session import Job
-from feeder.client.io_thread import Pump
+from feeder.client.io_thread import IoLoop
 from feeder.errors import FeederError
 from feeder.wire.claim import CLAIM_BYTES, encode_answer
 from feeder.wire.slot_layout import SlotLayout
@@ -33,7 +33,7 @@ LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
 
 
 class Script:
-    """A session that answers events as ``answer`` says, and runs its pump in this thread."""
+    """A session whose instructions come from ``answer``; runs the loop in the test's thread."""
 
     has_news = False
     due_s = float("inf")
@@ -43,28 +43,28 @@ class Script:
         self.error: FeederError | None = None
         self.now_s = 0.0
         self._answer = answer
-        self._bell, ring = socket.socketpair()
-        ring.setblocking(False)
-        self.pump = Pump(
+        self._waker, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        self.loop = IoLoop(
             self,  # type: ignore[arg-type]
             threading.Condition(),
             buffers={},
             wrap_slot=lambda memory, number: memory.slot(number),
             keys=None,
-            ring=ring,
+            wakeup=wakeup,
         )
 
     def run(self, *endpoints: str) -> None:
         """Serve until ``stop``; raises the error that ended it instead."""
-        self.pump.listed = endpoints
-        self.pump.run()
-        self._bell.close()
+        self.loop.listed = endpoints
+        self.loop.run()
+        self._waker.close()
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
-        """End the pump after this turn."""
-        self.pump.closing = True
+        """End the loop after this turn."""
+        self.loop.closing = True
 
     def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
         self.now_s = now_s
@@ -73,23 +73,23 @@ class Script:
     def fail(self, error: FeederError) -> None:
         self.error = error
 
-    def farewell(self) -> Sequence[Instruction]:
+    def byes(self) -> Sequence[Instruction]:
         return ()
 
-    def let_go(self) -> None:
+    def release_slots(self) -> None:
         pass
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(tmp_path / "door"))
-        listener.listen()
-        listener.settimeout(DEADLINE_S)
-        yield listener
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
+        bound.bind(str(tmp_path / "slots"))
+        bound.listen()
+        bound.settimeout(DEADLINE_S)
+        yield bound
 
 
-def test_a_link_that_is_hung_up_as_soon_as_it_is_dialled(tmp_path: Path) -> None:
+def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
     def answer(event: Event) -> Sequence[Instruction] | None:
         if isinstance(event, AttemptFailed):
             script.stop()
@@ -100,36 +100,36 @@ def test_a_link_that_is_hung_up_as_soon_as_it_is_dialled(tmp_path: Path) -> None
     script.run("one")
 
 
-def test_a_process_that_was_stopped_reads_what_has_come_before_it_takes_it_for_silence(
+def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[tuple[type[Event], bool]] = []
+    seen: list[tuple[type[Event], bool]] = []
     now = time.monotonic
 
     def answer(event: Event) -> Sequence[Instruction] | None:
-        heard.append((type(event), script.now_s > now() + 10.0))
+        seen.append((type(event), script.now_s > now() + 10.0))
         if isinstance(event, EndpointsListed):
             return [Dial(0, f"ipc://{tmp_path}/node")]
         if isinstance(event, AttemptFailed):
             monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
-            if heard[-1][1]:
+            if seen[-1][1]:
                 script.stop()
         return None
 
     script = Script(answer)
     script.run("one")
-    assert next(kind for kind, is_later in heard if is_later) is AttemptFailed
-    assert (ClockAdvanced, False) in heard[heard.index((AttemptFailed, False)) :]
+    assert next(kind for kind, is_later in seen if is_later) is AttemptFailed
+    assert (ClockAdvanced, False) in seen[seen.index((AttemptFailed, False)) :]
 
 
-def test_a_claim_is_not_taken_for_one_before_that_had_its_descriptors_number(
-    tmp_path: Path, door: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
+    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links: list[Link] = []
     monkeypatch.setattr(
-        "feeder.client.io_thread.Link", lambda *a: links.append(Link(*a)) or links[0]
+        "feeder.client.io_thread.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
     )
-    claims = [ClaimSlots(0, number, door.getsockname(), LAYOUT) for number in (1, 2)]
+    claims = [ClaimSlots(0, number, listener.getsockname(), LAYOUT) for number in (1, 2)]
     turns: list[str] = []
     outcomes: list[Event] = []
 
@@ -138,16 +138,16 @@ def test_a_claim_is_not_taken_for_one_before_that_had_its_descriptors_number(
             case EndpointsListed():
                 return [Dial(0, f"ipc://{tmp_path}/nobody"), claims[0]]
             case ClockAdvanced() if not turns:
-                # Now the end of the first claim and word of the connection are found in one turn.
-                turns.append("both are there")
-                door.accept()[0].close()
+                # One turn finds the end of the first claim and an event of the connection.
+                turns.append("both are ready")
+                listener.accept()[0].close()
                 assert links[0].monitor.poll(int(DEADLINE_S * 1000))
             case AttemptFailed() if len(turns) == 1:
-                turns.append("claimed anew")
+                turns.append("claimed again")
                 return [DropClaim(0), claims[1]]
-            case ClockAdvanced() if turns[-1] == "claimed anew":
+            case ClockAdvanced() if turns[-1] == "claimed again":
                 turns.append("refused")
-                with door.accept()[0] as claim:
+                with listener.accept()[0] as claim:
                     claim.recv(CLAIM_BYTES)
                     claim.send(encode_answer("not now"))
             case SlotsNotShared():
@@ -159,5 +159,5 @@ def test_a_claim_is_not_taken_for_one_before_that_had_its_descriptors_number(
 
     script = Script(answer)
     script.run("one")
-    # Most often the numbers are the same; sometimes libzmq's thread, which dials, is quicker.
+    # The numbers are the same unless libzmq's thread, which dials, has taken the first one's.
     assert outcomes == [SlotsNotShared(0, 2, "not now")]

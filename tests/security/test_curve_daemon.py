@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import zmq
 
 from bench.daemon import free_port
-from feeder.client import blocking, stats
+from feeder.client import stats
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
@@ -233,12 +231,10 @@ def test_refusals_are_counted_by_reason_and_logged_without_the_key(keyed: KeyedD
 
 
 @pytest.mark.parametrize("problem", ["does not know the key of 'stranger'", "has no keys"])
-@pytest.mark.parametrize("module", [blocking, stats])
 def test_client_refused_before_its_first_message_gets_the_reason(
     keyed: KeyedDaemon,
     plain: Daemon,
     problem: str,
-    module: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a busy machine libzmq can have given up the connection before anything was sent."""
@@ -260,11 +256,10 @@ def test_client_refused_before_its_first_message_gets_the_reason(
         sent_s.append(time.monotonic())
         return encode(message)
 
-    monkeypatch.setattr(module, "dial", dial_it)
-    monkeypatch.setattr(module, "encode", encode_late)
-    ask = fetcher if module is blocking else partial(request_counters, timeout_s=DEADLINE_S)
+    monkeypatch.setattr(stats, "dial", dial_it)
+    monkeypatch.setattr(stats, "encode", encode_late)
     with pytest.raises(HandshakeProblem, match=problem):
-        ask(endpoint, keys=client.to(server))
+        request_counters(endpoint, DEADLINE_S, client.to(server))
     assert time.monotonic() - sent_s[0] < DEADLINE_S / 2
 
 

@@ -15,10 +15,10 @@ from feeder.client.core.events import (
     EndpointsListed,
     Event,
     HangUp,
-    Heard,
     Instruction,
+    Log,
+    MessageReceived,
     NodeIncompatible,
-    Say,
     Send,
     SlotsMapped,
     SlotsNotShared,
@@ -115,7 +115,7 @@ class Shell:
         self.prefetch = prefetch
         self.now_s = 0.0
         self.links: dict[int, str] = {}
-        self.said: list[Say] = []
+        self.said: list[Log] = []
         self._dialled: set[int] = set()
         self._claims: set[int] = set()  # links with one on its way
         self.do(EndpointsListed(endpoints))
@@ -156,7 +156,7 @@ class Shell:
 
     def hear(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
         """Have a message without frames come."""
-        return self.do(Heard(link, message))
+        return self.do(MessageReceived(link, message))
 
     def connect(self, link: int = 0) -> list[Instruction]:
         """Have a connection come up."""
@@ -170,7 +170,7 @@ class Shell:
         """Have an attempt to connect fail."""
         return self.do(AttemptFailed(link))
 
-    def find_unfit(self, error: Exception, link: int = 0) -> list[Instruction]:
+    def find_incompatibility(self, error: Exception, link: int = 0) -> list[Instruction]:
         """Have the shell find that a link cannot serve."""
         return self.do(NodeIncompatible(link, error))  # type: ignore[arg-type]
 
@@ -202,7 +202,7 @@ class Shell:
         batch = self.session.take()
         if batch is None:
             return None
-        self.session.give_back(batch.buffer)
+        self.session.return_buffer(batch.buffer)
         return batch.key
 
     def take_keys(self) -> Sequence[Key]:
@@ -232,7 +232,7 @@ class Shell:
                     assert link in self._claims
                 case Store(placement):
                     done += self._give(ChunkStored(placement))
-                case Say():
+                case Log():
                     self.said.append(instruction)
             if isinstance(instruction, ClaimSlots):
                 self._claims.add(instruction.link)

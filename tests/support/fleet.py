@@ -25,9 +25,9 @@ from feeder.client.core.events import (
     EndpointsListed,
     Event,
     HangUp,
-    Heard,
     Instruction,
-    Say,
+    Log,
+    MessageReceived,
     Send,
     SlotsMapped,
     SlotsNotShared,
@@ -119,7 +119,7 @@ class Fleet:
         self.prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=buffers)
         hello = Hello(dataset="d", recipe=RECIPE, seed=7, window=buffers, client="me")
         self.session = ClientSession(Job(name="fleet", hello=hello), self.prefetch)
-        self.said: list[Say] = []
+        self.said: list[Log] = []
         self.expected = iter(())
         self.taken = 0
         self.has_begun = self.is_paused = False
@@ -224,7 +224,7 @@ class Fleet:
                 rows = self._rows.setdefault(placement.buffer, {})
                 rows[placement.first] = placement.key
                 self.give(ChunkStored(placement))
-            case Say():
+            case Log():
                 self.said.append(instruction)
             case DropClaim():
                 pass
@@ -253,7 +253,7 @@ class Fleet:
         self._check(batch)
         if isinstance(batch.lent, Pages):
             assert batch.lent.holds == held, "nobody wrote there meanwhile"
-        self.session.give_back(batch.buffer)
+        self.session.return_buffer(batch.buffer)
 
     # --- The network --------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Fleet:
         if isinstance(message, Chunk):
             self.give(ChunkArrived(number, message, SIZES))
         else:
-            self.give(Heard(number, message))
+            self.give(MessageReceived(number, message))
 
     # --- The nodes ----------------------------------------------------------------------------
 

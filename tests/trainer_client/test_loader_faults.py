@@ -60,12 +60,12 @@ def test_an_endpoint_without_a_listener() -> None:
     with pytest.raises(PeerError) as caught:
         make_loader_at(endpoint)
     assert SHORT_S <= time.monotonic() - start_s < SHORT_S + WAIT_S / 3
-    assert f"no welcome from {endpoint} within 3 s: nobody answers there" in str(caught.value)
+    assert f"no welcome from {endpoint} within 3 s: nothing answers there" in str(caught.value)
     assert "start `feeder serve` or correct the endpoint" in str(caught.value)
 
 
 def test_an_ipc_path_without_a_listener(tmp_path: Path) -> None:
-    with pytest.raises(PeerError, match="nobody answers there"):
+    with pytest.raises(PeerError, match="nothing answers there"):
         make_loader_at(f"ipc://{tmp_path}/none")
 
 
@@ -88,7 +88,7 @@ def test_a_host_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_peer_that_accepts_and_sends_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(PeerError, match="nobody answers there"):
+        with pytest.raises(PeerError, match="nothing answers there"):
             make_loader_at(endpoint)
 
 
@@ -129,19 +129,19 @@ def test_another_protocol_version_names_both(node: FakeNode) -> None:
 @pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x01\xc1"])
 def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
     node.greeting = lambda hello: [garbage]
-    with pytest.raises(ProtocolError, match=f"{node.endpoint}: who is there does not speak"):
+    with pytest.raises(ProtocolError, match=f"{node.endpoint}: what answers there is not a feeder"):
         make_loader(node)
 
 
 def test_a_full_node_is_retried_until_the_deadline(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Patience(client_transport._Patience):
+    class Timeout(client_transport._Timeout):
         """Over after the first retry, whenever that is."""
 
-        left_s = property(lambda self: float(node.count(Hello) < 2), lambda self, value: None)
+        remaining_s = property(lambda self: float(node.count(Hello) < 2), lambda self, value: None)
 
-    monkeypatch.setattr("feeder.client.transport._Patience", Patience)
+    monkeypatch.setattr("feeder.client.transport._Timeout", Timeout)
     refuse_with(node, "clients", "all 64 sessions are taken")
     began_s = time.monotonic()
     with pytest.raises(PeerError, match="refuses for the moment: all 64 sessions are taken"):
@@ -202,9 +202,9 @@ def test_a_missing_batch_is_an_error_with_batch_peer_and_deadline(node: FakeNode
         assert [next(batches).index for _ in range(2)] == [0, 1]
         with pytest.raises(PeerError) as caught:
             next(batches)
-    expected = f"no batch 2 of epoch 3 from {node.endpoint} within 3 s: it spoke"
+    expected = f"no batch 2 of epoch 3 from {node.endpoint} within 3 s: its last message came"
     assert str(caught.value).startswith(expected)
-    assert str(caught.value).endswith("but 1 of 2 chunks are here")
+    assert str(caught.value).endswith("but 1 of 2 chunks have arrived")
 
 
 def test_reordered_and_repeated_chunks_change_nothing(node: FakeNode) -> None:
@@ -265,11 +265,11 @@ def test_late_chunks_of_a_dropped_epoch_are_discarded(node: FakeNode) -> None:
         (lambda m: [*m, b"more"], "has frames of"),
         (lambda m: [m[0], m[1][:-1], *m[2:]], "has frames of"),
         (lambda m: [m[0], m[2], m[1], m[3]], "has frames of"),
-        (lambda m: change_chunk(m, valid=3), "says that 3 rows are real, it must be 8"),
-        (lambda m: change_chunk(m, first=2), "4 rows from 2 on, which is no chunk of 4"),
-        (lambda m: change_chunk(m, first=-4), "does not speak as a feeder"),
-        (lambda m: change_chunk(m, images=2**40), "does not speak as a feeder"),
-        (lambda m: [m[0][4:], *m[1:]], "does not speak as a feeder"),
+        (lambda m: change_chunk(m, valid=3), "counts 3 real rows, it must be 8"),
+        (lambda m: change_chunk(m, first=2), "4 rows from row 2, which is no chunk of 4"),
+        (lambda m: change_chunk(m, first=-4), "what answers there is not a feeder"),
+        (lambda m: change_chunk(m, images=2**40), "what answers there is not a feeder"),
+        (lambda m: [m[0][4:], *m[1:]], "what answers there is not a feeder"),
     ],
 )
 def test_a_mangled_chunk_is_a_protocol_error(

@@ -1,8 +1,8 @@
-"""Whether what a node sends can answer what its client asked; both clients check it here.
+"""Whether a node's message can be an answer to its client's request; both clients check it here.
 
 ``messages`` bounds each message on its own; these checks know the recipe, the dataset and the
 request. What passes them can be stored as it is. Everything else raises ProtocolError, so that a
-node that breaks the protocol is named at once, and none of its rows lands where another belongs.
+node that breaks the protocol is named at once, and none of its rows lands in a wrong place.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from feeder.wire.messages import BatchKey, Chunk, Hello, Welcome
 
 
 def name_batch(key: BatchKey) -> str:
-    """Name a batch for people."""
+    """Name a batch in a message."""
     return f"batch {key[1]} of epoch {key[0]}"
 
 
@@ -28,12 +28,16 @@ def check_welcome(hello: Hello, welcome: Welcome) -> None:
     """Raise ProtocolError where a welcome does not answer ``hello``, or contradicts itself."""
     if welcome.dataset != hello.dataset:
         raise ProtocolError(
-            f"it welcomes to dataset {welcome.dataset!r}, {hello.dataset!r} was asked for"
+            f"it grants dataset {welcome.dataset!r}, {hello.dataset!r} was requested"
+        )
+    if welcome.window > hello.window:
+        raise ProtocolError(
+            f"it grants {welcome.window} batches at once, {hello.window} were requested"
         )
     ours, theirs = hello.recipe.fingerprint(), welcome.recipe_fingerprint
     if ours != theirs:
         raise ProtocolError(
-            f"feeder {welcome.feeder_version} there understands the recipe differently "
+            f"feeder {welcome.feeder_version} there reads the recipe differently "
             f"({theirs}, here {ours}); install the same version on both sides"
         )
     try:
@@ -61,12 +65,12 @@ def check_chunk(
     rows = min(chunk_images, batch_size - chunk.first)
     if chunk.first % chunk_images or rows <= 0 or chunk.images != rows:
         raise ProtocolError(
-            f"{_name_chunk(chunk)} has {chunk.images} rows from {chunk.first} on, which is no "
+            f"{_name_chunk(chunk)} has {chunk.images} rows from row {chunk.first}, which is no "
             f"chunk of {chunk_images} in a batch of {batch_size}"
         )
     if chunk.valid != valid:
         raise ProtocolError(
-            f"{_name_chunk(chunk)} says that {chunk.valid} rows are real, it must be {valid}"
+            f"{_name_chunk(chunk)} counts {chunk.valid} real rows, it must be {valid}"
         )
     image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
     expected = (rows * image_bytes, rows * 8, rows * 8)

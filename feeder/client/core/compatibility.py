@@ -1,4 +1,4 @@
-"""Whether a node gives the same bytes as those that serve this job already."""
+"""Whether a node makes the same bytes as those that already serve this job."""
 
 from feeder.client.core.answer_checks import check_welcome
 from feeder.errors import DatasetError, FeederError, ProtocolError
@@ -9,10 +9,10 @@ from feeder.wire.messages import Hello, Welcome
 def find_incompatibility(
     hello: Hello, first: Welcome | None, welcome: Welcome, *, is_back: bool
 ) -> FeederError | None:
-    """Return why a node that answers ``hello`` with ``welcome`` would give other bytes, or None.
+    """Return why a node that answers ``hello`` with ``welcome`` would make other bytes, or None.
 
-    ``first`` is the welcome that all must agree with; ``is_back`` says that the endpoint served
-    this job before.
+    ``first`` is the welcome that all must agree with; ``is_back``: the endpoint served this job
+    before.
     """
     try:
         check_welcome(hello, welcome)

@@ -1,8 +1,7 @@
 """What happens to a client's session, and what follows: events and instructions.
 
-Events go into ``ClientSession.handle``, instructions come out. All are frozen values
-without behaviour. A *link* is the connection to one endpoint, called by a number that is never used
-twice.
+Events go into ``ClientSession.handle``, instructions come out. All are frozen values without
+behaviour. A *link* is the connection to one endpoint, identified by a number that is never reused.
 """
 
 from collections.abc import Sequence
@@ -18,42 +17,42 @@ from feeder.wire.slot_layout import SlotLayout
 
 @dataclass(frozen=True, slots=True)
 class EndpointsListed:
-    """These are the endpoints from now on, besides those that their nodes tell of."""
+    """The endpoints from now on, besides those that their nodes report."""
 
     endpoints: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection is up: the peer speaks ZeroMQ and has let us in."""
+    """The connection is up: the ZeroMQ handshake has succeeded."""
 
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is lost, and with it what was on its way."""
+    """The connection is lost, and with it all messages in flight."""
 
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """An attempt to connect has failed; another one follows by itself."""
+    """An attempt to connect has failed; libzmq makes another one."""
 
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIncompatible:
-    """The link cannot serve this job, and waiting does not mend it: ``error`` says why."""
+    """The link cannot serve this job, and waiting does not mend it: ``error`` is the reason."""
 
     link: int
     error: FeederError
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class MessageReceived:
     """A message without frames came."""
 
     link: int
@@ -99,16 +98,16 @@ class ClockAdvanced:
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
 
-LinkEvent = Connected | Disconnected | AttemptFailed | NodeIncompatible | Heard
-Event = (
-    LinkEvent
-    | EndpointsListed
-    | ChunkArrived
-    | ChunkStored
+LinkEvent = (
+    Connected
+    | Disconnected
+    | AttemptFailed
+    | NodeIncompatible
+    | MessageReceived
     | SlotsMapped
     | SlotsNotShared
-    | ClockAdvanced
 )
+Event = LinkEvent | EndpointsListed | ChunkArrived | ChunkStored | ClockAdvanced
 
 # --- Instructions -----------------------------------------------------------------------------
 
@@ -123,7 +122,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close a link for good, once what was to be sent is sent; nothing of it counts any more."""
+    """Close a link for good, after its pending messages are sent; its events count no more."""
 
     link: int
 
@@ -138,34 +137,34 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSlots:
-    """Claim a session's slots at ``door``; answer SlotsMapped or SlotsNotShared."""
+    """Claim a session's slots at the socket ``path``; answer SlotsMapped or SlotsNotShared."""
 
     link: int
     session: int
-    door: str
+    path: str
     layout: SlotLayout
 
 
 @dataclass(frozen=True, slots=True)
 class DropClaim:
-    """Give up the claim that is on its way, if one is."""
+    """Cancel the pending claim, if there is one."""
 
     link: int
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Copy the frames of the chunk that has arrived to their place; answer ChunkStored."""
+    """Copy the frames of the chunk that has arrived to their rows; answer ChunkStored."""
 
     placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Tell people, by the log."""
+class Log:
+    """Write a line to the log."""
 
     text: str
     is_warning: bool = False
 
 
-Instruction = Dial | HangUp | Send | ClaimSlots | DropClaim | Store | Say
+Instruction = Dial | HangUp | Send | ClaimSlots | DropClaim | Store | Log

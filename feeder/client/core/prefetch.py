@@ -1,23 +1,23 @@
-"""Which batches are wanted, who was asked for them, and what has arrived: book-keeping, no I/O.
+"""Which batches are wanted, requested and complete: book-keeping, no I/O.
 
 Batches are wanted in one order, the *sequence*: this rank's indices of an epoch, then those of the
 next epoch, without end. Each batch of the sequence passes through these states:
 
-    open      has a buffer; links are asked for it, one, several or none yet; chunks arrive
-    settled   every row is there, or nobody can make it
-    taken     the consumer owns the buffer until it gives it back
+    open      has a buffer; requested on no link yet, on one or on several; chunks arrive
+    settled   every row is there, or no node can make it
+    taken     the consumer owns the buffer until it returns it
 
-A *link* is the client's connection to one endpoint, called by a number. Whoever answers first
-settles a batch; all answers have the same bytes, so it does not matter who it was. A batch that is
-lent in place settles at once. Its rows are in the node's slot instead of the buffer, so it is
-released later: when the consumer gives it back, or when its slot is needed for an earlier batch.
+A *link* is the client's connection to one endpoint, identified by a number. The first complete
+answer settles a batch; all answers have the same bytes. A batch that is lent in place settles at
+once. Its rows are in the node's slot instead of the buffer, so it is released later: when the
+consumer returns it, or when its slot is needed for an earlier batch.
 
 Invariants. Only the sequence's next batch is ever taken, so none is repeated, skipped or reordered,
-whatever nodes do. Buffers are assigned in ``extend`` and nowhere else: whoever writes chunks also
-calls ``extend``, in one thread, so no buffer is written for two batches at once. Each ask of a link
-is released to that link exactly once, when the batch is settled or given up, and one that was lent
-when the consumer has read it or never will; never in another session than it was asked in. A slot
-is read by nobody once it was released: a Lent counts only if it answers the link's latest ask.
+whatever nodes do. Buffers are assigned in ``extend`` and nowhere else; the thread that writes
+chunks also calls ``extend``, so no buffer is written for two batches at once. Each request on a
+link is released on that link exactly once, in the session it was made in: when the batch is settled
+or given up; a lent one when the consumer has read it or never will. No slot is read after its
+release: a Lent counts only if it answers the link's latest request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ HostBatch: TypeAlias = object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the rows of an arriving chunk belong."""
+    """The place of an arriving chunk's rows."""
 
     link: int
     key: Key
@@ -48,7 +48,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteBatch:
-    """A batch that the consumer may take; ``padding`` ones came from no node and are unwritten."""
+    """A batch that the consumer may take; ``padding`` ones came from no node, unwritten."""
 
     key: Key
     buffer: int
@@ -73,11 +73,11 @@ class BatchSequence:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ask:
-    """What one link was asked for and has not answered yet, or has lent."""
+class BatchRequest:
+    """A batch requested on one link, and not complete yet or lent."""
 
-    request: int  # the number of the message that asked
-    asked_s: float
+    number: int  # of the wire's Request
+    requested_s: float
     missing: set[int]  # first rows of the chunks still to come
     chunks: int
 
@@ -88,9 +88,9 @@ class Assembly:
 
     buffer: int
     valid: int
-    asks: dict[int, Ask] = field(default_factory=dict)  # by link
-    failures: dict[int, str] = field(default_factory=dict)  # what links said who cannot make it
-    was_asked: bool = False
+    requests: dict[int, BatchRequest] = field(default_factory=dict)  # by link
+    failures: dict[int, str] = field(default_factory=dict)  # by link whose node cannot make it
+    was_requested: bool = False
     settled: bool = False
     failure: str | None = None
     lent: HostBatch | None = None
@@ -99,7 +99,7 @@ class Assembly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loan:
-    """A lent batch that the consumer has taken and not yet given back."""
+    """A lent batch that the consumer has taken and not yet returned."""
 
     link: int
     key: Key
@@ -140,13 +140,13 @@ class Prefetch:
 
     @property
     def is_next_settled(self) -> bool:
-        """Whether the sequence's next batch is there, or known not to be had."""
+        """Whether the sequence's next batch is complete, or known to be unavailable."""
         return next((assembly.settled for assembly in self._held.values()), False)
 
     def take(self) -> CompleteBatch | None:
         """Return the sequence's next batch once it is settled; the caller then owns its buffer.
 
-        Raises DatasetError, once, for a batch that cannot be had.
+        Raises DatasetError, once, for a batch that no node can make.
         """
         key, assembly = next(iter(self._held.items()), (None, None))
         if key is None or assembly is None or not assembly.settled:
@@ -155,7 +155,7 @@ class Prefetch:
         if assembly.failure is not None:
             self._free.append(assembly.buffer)
             raise DatasetError(f"{name_batch(key)} cannot be had: {assembly.failure}")
-        for link in assembly.asks:  # of the lender, if it still has its session
+        for link in assembly.requests:  # of the lender, if it still has its session
             self._borrowed[assembly.buffer] = _Loan(link=link, key=key, rows=assembly.lent)
         return CompleteBatch(
             key=key,
@@ -165,33 +165,33 @@ class Prefetch:
             lent=assembly.lent,
         )
 
-    def give_back(self, buffer: int) -> None:
-        """Make a taken batch's buffer free, and if the batch was lent, release it."""
+    def return_buffer(self, buffer: int) -> None:
+        """Free a taken batch's buffer; release the batch if it was lent."""
         borrowed = self._borrowed.pop(buffer, None)
         if borrowed is not None:
             self._releases.setdefault(borrowed.link, []).append(borrowed.key)
         self._free.append(buffer)
 
     def drop_held(self) -> None:
-        """Forget all batches; nothing is taken any more after this."""
+        """Drop all batches; nothing can be taken after this."""
         self._held.clear()
 
     def progress(self) -> str:
-        """Say how much of the sequence's next batch is there."""
+        """Return, as a clause, how much of the sequence's next batch has arrived."""
         for assembly in self._held.values():
             if assembly.settled:
                 continue
             if assembly.failures:
                 return "; ".join(assembly.failures.values())
-            if assembly.asks:
+            if assembly.requests:
                 chunks, missing = min(
-                    ((ask.chunks, len(ask.missing)) for ask in assembly.asks.values()),
+                    ((each.chunks, len(each.missing)) for each in assembly.requests.values()),
                     key=lambda counts: counts[1],
                 )
-                return f"{chunks - missing} of {chunks} chunks are here"
-        return "it was not asked for yet"
+                return f"{chunks - missing} of {chunks} chunks have arrived"
+        return "the next batch was not requested yet"
 
-    # --- Asking -------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------
 
     def extend(self, samples: int) -> None:
         """Give free buffers to the next batches of the sequence."""
@@ -200,7 +200,7 @@ class Prefetch:
             if key[0] > MAX_EPOCH:
                 break
             valid = count_valid(self.recipe, samples, key[1])
-            # An index past the end is all padding, the same for everybody: nobody need send it.
+            # An index past the end is all padding, which no node need send.
             self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
             self._position += 1
 
@@ -209,134 +209,136 @@ class Prefetch:
         return ((key, held) for key, held in self._held.items() if not held.settled)
 
     def load(self, link: int) -> int:
-        """Return how many batches a link was asked for, or has lent, and not had back."""
-        asked = sum(link in assembly.asks for assembly in self._held.values())
-        return asked + sum(loan.link == link for loan in self._borrowed.values())
+        """Return how many batches are requested on a link, or lent there and not released."""
+        requested = sum(link in assembly.requests for assembly in self._held.values())
+        return requested + sum(loan.link == link for loan in self._borrowed.values())
 
-    def may_ask(self, link: int, key: Key) -> bool:
-        """Whether a link can be asked for an open batch: it was not, and has not failed to."""
+    def can_request(self, link: int, key: Key) -> bool:
+        """Whether an open batch can be requested on a link: it was not, and has not failed."""
         assembly = self._held[key]
-        if link in assembly.asks or link in assembly.failures:
+        if link in assembly.requests or link in assembly.failures:
             return False
-        # Of a sequence before, and still read: the node would take it for the same.
+        # A batch of a former sequence may still be read: the node would take it for the same.
         return all((loan.link, loan.key) != (link, key) for loan in self._borrowed.values())
 
-    def ask(self, link: int, key: Key, request: int, now_s: float, chunk_images: int) -> None:
-        """Note that a link is asked for an open batch; if it was already, that ask is released."""
+    def record_request(
+        self, link: int, key: Key, number: int, now_s: float, chunk_images: int
+    ) -> None:
+        """Record a request on a link for an open batch; an earlier one there is released."""
         assembly = self._held[key]
-        if link in assembly.asks:
+        if link in assembly.requests:
             self._releases.setdefault(link, []).append(key)
         firsts = range(0, self.recipe.batch_size, chunk_images)
-        assembly.asks[link] = Ask(
-            request=request, asked_s=now_s, missing=set(firsts), chunks=len(firsts)
+        assembly.requests[link] = BatchRequest(
+            number=number, requested_s=now_s, missing=set(firsts), chunks=len(firsts)
         )
-        assembly.was_asked = True
+        assembly.was_requested = True
 
     def take_releases(self, link: int) -> list[Key]:
         """Return the batches whose slots the node of a link may reuse, each once."""
         return self._releases.pop(link, [])
 
     def forget(self, link: int) -> None:
-        """Note that a link's session is lost: it is to be asked again, from the start."""
+        """Record that a link's session is lost: its batches must be requested again."""
         self._releases.pop(link, None)
-        # What was lent stays readable, but nobody waits for its release.
+        # Lent batches stay readable, but no node waits for their release.
         for buffer in [b for b, loan in self._borrowed.items() if loan.link == link]:
             del self._borrowed[buffer]
         for assembly in self._held.values():
-            assembly.asks.pop(link, None)
+            assembly.requests.pop(link, None)
             assembly.failures.pop(link, None)
 
     # --- Arrivals -----------------------------------------------------------------------------
 
-    def place(
+    def find_placement(
         self, link: int, chunk: Chunk, sizes: Sequence[int], chunk_images: int
     ) -> Placement | None:
-        """Return where a chunk with frames of ``sizes`` bytes belongs, None when nobody wants it.
+        """Return the place of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
         Raises ProtocolError when it is not what a chunk of its batch must look like.
         """
         key = (chunk.epoch, chunk.index)
         assembly = self._held.get(key)
-        ask = None if assembly is None else assembly.asks.get(link)
-        if assembly is None or ask is None:
+        request = None if assembly is None else assembly.requests.get(link)
+        if assembly is None or request is None:
             self.chunks_discarded += 1
             return None
         check_chunk(self.recipe, chunk, sizes, chunk_images=chunk_images, valid=assembly.valid)
-        if chunk.first not in ask.missing:
+        if chunk.first not in request.missing:
             self.chunks_discarded += 1
             return None
         return Placement(link=link, key=key, buffer=assembly.buffer, first=chunk.first)
 
-    def stored(self, placement: Placement) -> Ask | None:
-        """Note that the chunk's rows are in the buffer; return the ask that this has answered."""
+    def stored(self, placement: Placement) -> BatchRequest | None:
+        """Record that the chunk's rows are in the buffer; return the request that is complete."""
         assembly = self._held.get(placement.key)
-        ask = None if assembly is None else assembly.asks.get(placement.link)
-        if assembly is None or ask is None:  # the consumer began another sequence meanwhile
+        request = None if assembly is None else assembly.requests.get(placement.link)
+        if assembly is None or request is None:  # the consumer has begun another sequence
             return None
-        ask.missing.discard(placement.first)
-        if ask.missing:
+        request.missing.discard(placement.first)
+        if request.missing:
             return None
         assembly.settled = True
         self._release(placement.key, assembly)
-        return ask
+        return request
 
-    def lend(self, link: int, message: Lent, rows: HostBatch) -> Ask | None:
-        """Note that all rows of a batch are where a node has lent them; return the ask.
+    def lend(self, link: int, message: Lent, rows: HostBatch) -> BatchRequest | None:
+        """Record that a node has lent ``rows``, all of a batch; return the complete request.
 
         Raises ProtocolError when it cannot be that batch.
         """
         key = (message.epoch, message.index)
         assembly = self._held.get(key)
-        ask = None if assembly is None else assembly.asks.get(link)
-        if assembly is None or ask is None or ask.request != message.request:
-            return None  # given up meanwhile, or answered by another link, and released by that
+        request = None if assembly is None else assembly.requests.get(link)
+        if assembly is None or request is None or request.number != message.request:
+            return None  # given up, or settled on another link and released by that
         if assembly.settled:
-            return None  # said twice
+            return None  # a duplicate
         check_loan(key, message.valid, assembly.valid)
         if self._is_read(link, rows):
             raise ProtocolError(
                 f"slot {message.slot} was lent for {name_batch(key)} while the batch in it is not "
                 "yet released"
             )
-        del assembly.asks[link]
+        del assembly.requests[link]
         self._release(key, assembly)
-        assembly.asks[link] = ask  # until the consumer has read it
+        assembly.requests[link] = request  # until the consumer has read it
         assembly.settled, assembly.lent, assembly.lender = True, rows, link
-        ask.missing.clear()
+        request.missing.clear()
         self.lent += 1
-        return ask
+        return request
 
     def failed(self, link: int, key: Key, reason: str) -> None:
-        """Note that a link's node cannot make a batch; another one may."""
+        """Record that a link's node cannot make a batch; another one may."""
         assembly = self._held.get(key)
-        if assembly is not None and not assembly.settled and link in assembly.asks:
-            del assembly.asks[link]
+        if assembly is not None and not assembly.settled and link in assembly.requests:
+            del assembly.requests[link]
             assembly.failures[link] = reason
             self._releases.setdefault(link, []).append(key)
 
     def find_reclaimable(self, link: int, key: Key) -> Key | None:
-        """Return the last batch that a link has lent and that comes after an open one."""
+        """Return the last batch lent on a link that comes after the open batch ``key``."""
         for later, assembly in reversed(self._held.items()):
             if later == key:
                 break
-            if assembly.lent is not None and link in assembly.asks:
+            if assembly.lent is not None and link in assembly.requests:
                 return later
         return None
 
     def reclaim(self, key: Key) -> None:
-        """Release a lent batch that was not taken yet; it is open again."""
+        """Release a lent batch that was not taken yet, and reopen it."""
         self._release(key, self._held[key])
         self._reopen(self._held[key])
 
     def reopen_lost(self, link: int) -> None:
-        """Open again what a link has lent in a session that is over, where nobody can take it yet.
+        """Reopen the batches lent in a link's former session that cannot be taken yet.
 
-        As long as it is kept the node cannot have its memory back, which it may need for us.
+        While they are kept the node cannot reuse their memory, which it may need for this client.
         """
         is_waiting = False
         for assembly in self._held.values():
             is_waiting |= not assembly.settled
-            if is_waiting and assembly.lender == link and link not in assembly.asks:
+            if is_waiting and assembly.lender == link and link not in assembly.requests:
                 self._reopen(assembly)
 
     def _reopen(self, assembly: Assembly) -> None:
@@ -344,19 +346,19 @@ class Prefetch:
         self.lent -= 1
 
     def give_up(self, key: Key) -> None:
-        """Note that nobody can make a batch: the consumer hears of it in the batch's turn."""
+        """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
         assembly = self._held[key]
         assembly.settled = True
         assembly.failure = "; ".join(dict.fromkeys(assembly.failures.values()))
 
     def _is_read(self, link: int, rows: HostBatch) -> bool:
-        """Whether a slot that a link has lent is not yet released: it holds another batch."""
-        waiting = (held for held in self._held.values() if link in held.asks)
+        """Whether a slot lent on a link holds another batch, which is not yet released."""
+        waiting = (held for held in self._held.values() if link in held.requests)
         return any(held.lent is rows for held in waiting) or any(
             loan.rows is rows for loan in self._borrowed.values()
         )
 
     def _release(self, key: Key, assembly: Assembly) -> None:
-        for link in assembly.asks:
+        for link in assembly.requests:
             self._releases.setdefault(link, []).append(key)
-        assembly.asks.clear()
+        assembly.requests.clear()

@@ -1,4 +1,4 @@
-"""Who is asked for a batch first, second, …: rendezvous hashing over the nodes that are there.
+"""Which node is asked for a batch first, second, …: rendezvous hashing over the live nodes.
 
 Each lane has an order of all nodes in which it prefers them, by a hash of lane and node (Thaler and
 Ravishankar, "Using name-based mappings to increase hit rates", 1998). So all clients ask the same
@@ -17,19 +17,19 @@ Key = tuple[int, int]
 _PLANS_MAX = 2  # an epoch and the next one, which is fetched ahead
 
 
-def rank_nodes(names: Iterable[tuple[str, int]], place: str) -> list[int]:
-    """Return the links of (node's name, link) in the order in which ``place`` prefers them."""
+def rank_nodes(names: Iterable[tuple[str, int]], hash_key: str) -> list[int]:
+    """Return the links of (node's name, link), those that ``hash_key`` prefers first."""
     return [
-        link for _, _, link in sorted((_weigh(name, place), name, link) for name, link in names)
+        link for _, _, link in sorted((_weigh(name, hash_key), name, link) for name, link in names)
     ]
 
 
-def _weigh(name: str, place: str) -> bytes:
-    return hashlib.blake2b(f"{name}\0{place}".encode(), digest_size=8).digest()
+def _weigh(name: str, hash_key: str) -> bytes:
+    return hashlib.blake2b(f"{name}\0{hash_key}".encode(), digest_size=8).digest()
 
 
-class LanePlaces:
-    """Where batches belong: to the lane that their samples are in."""
+class LaneKeys:
+    """What is hashed for each batch: the lane of its samples."""
 
     def __init__(self, welcome: Welcome, hello: Hello) -> None:
         self._layout = ShardLayout(
@@ -39,8 +39,8 @@ class LanePlaces:
         self._seed = hello.seed
         self._plans: dict[int, EpochPlan] = {}
 
-    def place(self, key: Key) -> str:
-        """Return what is hashed for a batch; left-overs of all lanes stand for themselves."""
+    def hash_key(self, key: Key) -> str:
+        """Return the lane of a batch; a batch of several lanes' left-overs stands for itself."""
         epoch, index = key
         plan = self._plans.get(epoch)
         if plan is None:

@@ -8,7 +8,7 @@ from feeder.client.core.events import Dial, HangUp, Instruction
 from feeder.client.core.node_link import REDIAL_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.wire.messages import Bye, Pong, Refused
-from tests.client.core.test_links import NEXT, NODES, OWNER, PLACES, join, pass_time, serve
+from tests.client.core.test_links import ENDPOINTS, NEXT, NODES, OWNER, join, pass_time, serve
 from tests.support.client_shell import (
     Shell,
     asked,
@@ -20,7 +20,7 @@ from tests.support.client_shell import (
 
 MISFITS = [
     ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),
-    ({"recipe_fingerprint": "r2"}, ProtocolError, "there understands the recipe differently"),
+    ({"recipe_fingerprint": "r2"}, ProtocolError, "there reads the recipe differently"),
     (
         {"self_test": "6" * 32, "libraries": {"libjpeg": "9"}},
         ProtocolError,
@@ -33,11 +33,11 @@ MISFITS = [
 def test_a_node_that_would_send_others_is_an_error_before_the_first_batch(
     fields: dict[str, object], kind: type[FeederError], text: str
 ) -> None:
-    shell = Shell(*PLACES[:2])
+    shell = Shell(*ENDPOINTS[:2])
     join(shell, 0)
     out = join(shell, 1, **fields)
     assert asked(out, 1) == []
-    with pytest.raises(kind, match=f"{PLACES[1]}: .*{text}"):
+    with pytest.raises(kind, match=f"{ENDPOINTS[1]}: .*{text}"):
         shell.session.check()
 
 
@@ -48,10 +48,10 @@ def test_a_node_that_would_send_others_is_left_out_later(
     shell, _ = serve(1)
     shell.answer(0)
     assert shell.take_key() == (0, 0)
-    shell.change_list(*PLACES[:2])
+    shell.change_list(*ENDPOINTS[:2])
     out = join(shell, 1, **fields)
     (warning,) = shell.warnings
-    assert warning.startswith(f"left out: {PLACES[1]}: ")
+    assert warning.startswith(f"left out: {ENDPOINTS[1]}: ")
     assert re.search(text, warning)
     assert asked(out + pass_time(shell, 5.0, 0), 1) == []
     assert shell.session.feeders_left_out == 1
@@ -61,7 +61,7 @@ def test_a_node_that_would_send_others_is_left_out_later(
 
 
 def leave_out(shell: Shell, link: int) -> list[Instruction]:
-    return shell.find_unfit(ProtocolError(f"garbage of {NODES[link]}"), link)
+    return shell.find_incompatibility(ProtocolError(f"garbage of {NODES[link]}"), link)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_a_node_that_refuses_for_good_or_errs_is_left_out_later(
 
 
 def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
-    shell = Shell(*PLACES[:2])
-    shell.find_unfit(ConfigError("it cannot be dialled"), 1)
-    with pytest.raises(ConfigError, match=f"{PLACES[1]}: it cannot be dialled"):
+    shell = Shell(*ENDPOINTS[:2])
+    shell.find_incompatibility(ConfigError("it cannot be dialled"), 1)
+    with pytest.raises(ConfigError, match=f"{ENDPOINTS[1]}: it cannot be dialled"):
         shell.session.check()
 
 
@@ -114,7 +114,7 @@ def test_a_node_that_refused_the_connection_for_good_is_dialled_anew_after_a_whi
     after = shell.run_until(shell.now_s + 1.0)
     assert [each for each in after if isinstance(each, Dial | HangUp)] == [
         HangUp(NEXT),
-        Dial(2, PLACES[NEXT]),
+        Dial(2, ENDPOINTS[NEXT]),
     ]
     assert shell.session.feeders_left_out == 0
 
@@ -135,7 +135,7 @@ def test_when_all_nodes_are_left_out_the_job_ends() -> None:
     leave_out(shell, NEXT)
     assert shell.session.error is None
     leave_out(shell, OWNER)
-    with pytest.raises(ProtocolError, match=f"{PLACES[OWNER]}: garbage of {NODES[OWNER]}"):
+    with pytest.raises(ProtocolError, match=f"{ENDPOINTS[OWNER]}: garbage of {NODES[OWNER]}"):
         shell.session.take()
 
 

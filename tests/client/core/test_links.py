@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.client.core.events import Dial, Disconnected, HangUp, Heard, Instruction
+from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.prefetch import Key
-from feeder.client.core.rendezvous import LanePlaces, rank_nodes
-from feeder.client.core.requests import ASK_AGAIN_S, HEDGES_MAX, Lateness
+from feeder.client.core.rendezvous import LaneKeys, rank_nodes
+from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
 from feeder.errors import DatasetError, ProtocolError
 from feeder.wire.messages import Bye, Draining, Failed, Ping, Pong, Refused, Request
 from tests.support.client_shell import (
@@ -26,17 +26,17 @@ from tests.support.client_shell import (
 )
 
 NODES = ("a", "b", "c")
-PLACES = tuple(f"tcp://{node}:1" for node in NODES)
+ENDPOINTS = tuple(f"tcp://{node}:1" for node in NODES)
 OWNER, NEXT = rank_nodes(((NODES[link], link) for link in (0, 1)), "lane 0")
 """Of the one lane that all batches are in: the links to the first two nodes."""
 
-LATE_S = Lateness().delay_s
+LATE_S = HedgeDelay().delay_s
 
 
 def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[Instruction]:
     """Connect a link and have its node welcome us, with a session numbered by the link."""
     shell.connect(link)
-    fields = {"node": NODES[link], "window": 8} | fields
+    fields = {"node": NODES[link], "window": shell.session.job.hello.window} | fields
     return shell.hear(welcome(session or link + 1, **fields), link)  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ def serve(
     nodes: int = 2, *, buffers: int = 3, window: int = 8, **fields: object
 ) -> tuple[Shell, list[Instruction]]:
     """Return a client that is welcome everywhere, and what it did when epoch 0 began."""
-    shell = Shell(*PLACES[:nodes], buffers=buffers, window=window)
+    shell = Shell(*ENDPOINTS[:nodes], buffers=buffers, window=window)
     for link in range(nodes):
         join(shell, link, **fields)
     shell.session.begin(0)
@@ -66,7 +66,7 @@ def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]
     done = []
     while shell.now_s < until_s:
         done += shell.run_until(min(until_s, shell.now_s + 0.5))
-        done += shell.do(*(Heard(link, Pong(session=link + 1)) for link in speaking))
+        done += shell.do(*(MessageReceived(link, Pong(session=link + 1)) for link in speaking))
     return done
 
 
@@ -80,7 +80,7 @@ def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -
 
 
 def test_an_owner_with_a_full_window_is_asked_for_no_more() -> None:
-    shell = Shell(*PLACES[:2], window=8, buffers=6)
+    shell = Shell(*ENDPOINTS[:2], window=8, buffers=6)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
     shell.session.begin(0)
@@ -92,7 +92,7 @@ def test_an_owner_with_a_full_window_is_asked_for_no_more() -> None:
 
 
 def test_every_client_asks_the_same_node_whatever_the_order_of_its_list() -> None:
-    shell = Shell(*reversed(PLACES[:2]))
+    shell = Shell(*reversed(ENDPOINTS[:2]))
     for link, node in ((0, 1), (1, 0)):
         shell.connect(link)
         shell.hear(welcome(link + 1, node=NODES[node]), link)
@@ -103,18 +103,18 @@ def test_every_client_asks_the_same_node_whatever_the_order_of_its_list() -> Non
 def test_batches_go_to_their_lanes_owners_as_far_as_these_have_room() -> None:
     fields = {"lanes": 5, "shards": 5}
     _, out = serve(3, buffers=6, **fields)
-    places = LanePlaces(welcome(**fields), hello())
+    lane_keys = LaneKeys(welcome(**fields), hello())
     load = dict.fromkeys(range(3), 0)
     wants = {key: link for link in range(3) for key in asked(out, link)}
     assert sorted(wants) == keys(0, 1, 2, 3, 4, 5)
     for key in sorted(wants):
-        order = rank_nodes(zip(NODES, range(3), strict=True), places.place(key))
+        order = rank_nodes(zip(NODES, range(3), strict=True), lane_keys.hash_key(key))
         assert wants[key] == next(link for link in order if load[link] < 2)
         load[wants[key]] += 1
 
 
 def test_all_nodes_have_shown_themselves_when_each_serves_refuses_or_is_not_there() -> None:
-    shell = Shell(*PLACES)
+    shell = Shell(*ENDPOINTS)
     assert not shell.session.is_gathered
     join(shell, 0)
     shell.fail_attempt(1)
@@ -125,7 +125,7 @@ def test_all_nodes_have_shown_themselves_when_each_serves_refuses_or_is_not_ther
 
 
 def test_a_node_that_has_not_welcomed_us_is_not_asked() -> None:
-    shell = Shell(*PLACES[:2])
+    shell = Shell(*ENDPOINTS[:2])
     shell.connect(OWNER)
     join(shell, NEXT)
     shell.session.begin(0)
@@ -322,8 +322,8 @@ def test_a_quiet_node_is_asked_last() -> None:
 
 def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() -> None:
     shell, _ = serve(1)
-    assert asked(pass_time(shell, ASK_AGAIN_S - 0.1, 0)) == []
-    requests = [out for out in sends(pass_time(shell, ASK_AGAIN_S, 0)) if out != Ping(session=1)]
+    assert asked(pass_time(shell, RETRY_S - 0.1, 0)) == []
+    requests = [out for out in sends(pass_time(shell, RETRY_S, 0)) if out != Ping(session=1)]
     again = tuple(keys(0, 1, 2))
     assert requests == [Request(session=1, number=2, want=again, release=again)]
 
@@ -331,15 +331,15 @@ def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() 
 def test_a_draining_node_is_not_asked_again() -> None:
     shell, _ = serve(1)
     shell.hear(Draining(session=1))
-    assert sends(pass_time(shell, ASK_AGAIN_S + 1, 0)) == []
+    assert sends(pass_time(shell, RETRY_S + 1, 0)) == []
 
 
 # One node process by two endpoints
 
 
-def meet_twins() -> tuple[Shell, list[Instruction]]:
+def meet_duplicates() -> tuple[Shell, list[Instruction]]:
     """Return a client to whom two endpoints turned out to be one node, and what it did then."""
-    shell = Shell(*PLACES[:2])
+    shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
     shell.session.begin(0)
     shell.do()
@@ -347,7 +347,7 @@ def meet_twins() -> tuple[Shell, list[Instruction]]:
 
 
 def test_the_same_node_by_another_endpoint_is_declined() -> None:
-    shell, out = meet_twins()
+    shell, out = meet_duplicates()
     assert sends(out, 1) == [Bye(session=2)]
     assert shell.session.feeders == 1
     assert sends(pass_time(shell, 20.0, 0), 1) == []
@@ -355,28 +355,28 @@ def test_the_same_node_by_another_endpoint_is_declined() -> None:
 
 
 def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_lost() -> None:
-    shell, _ = meet_twins()
+    shell, _ = meet_duplicates()
     assert sends(shell.lose(0), 1) == [hello()]
     out = shell.hear(welcome(3, node=NODES[0], incarnation=5), 1)
     assert asked(out, 1) == keys(0, 1)
 
 
 def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_unlisted() -> None:
-    shell, _ = meet_twins()
-    out = shell.change_list(PLACES[1])
+    shell, _ = meet_duplicates()
+    out = shell.change_list(ENDPOINTS[1])
     assert sends(out, 0) == [Bye(session=1)]
     assert sends(out, 1) == [hello()]
 
 
 def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_left_out() -> None:
-    shell, _ = meet_twins()
+    shell, _ = meet_duplicates()
     shell.answer(0)
     shell.take_keys()
-    assert sends(shell.find_unfit(ProtocolError("garbage"), 0), 1) == [hello()]
+    assert sends(shell.find_incompatibility(ProtocolError("garbage"), 0), 1) == [hello()]
 
 
 def test_a_batch_that_a_node_cannot_make_is_not_expected_of_its_other_endpoint() -> None:
-    shell, _ = meet_twins()
+    shell, _ = meet_duplicates()
     fail(shell, 0, 0)
     with pytest.raises(DatasetError, match="disk of a"):
         shell.session.take()
@@ -384,7 +384,7 @@ def test_a_batch_that_a_node_cannot_make_is_not_expected_of_its_other_endpoint()
 
 def test_the_other_way_is_tried_when_a_node_is_silent_on_the_first() -> None:
     """A network can go silent without a word of it: then libzmq notices seconds later."""
-    shell, _ = meet_twins()
+    shell, _ = meet_duplicates()
     out = shell.run_until(shell.now_s + SILENCE_S)
     assert sends(out, 0)[-2:] == [Bye(session=1), hello()]
     assert sends(out, 1) == [hello()]
@@ -395,7 +395,7 @@ def test_the_other_way_is_tried_when_a_node_is_silent_on_the_first() -> None:
 
 
 def test_a_restarted_node_is_another_one() -> None:
-    shell = Shell(*PLACES[:2])
+    shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
     join(shell, 1, node=NODES[0], incarnation=6)
     assert shell.session.feeders == 2
@@ -416,8 +416,8 @@ def test_the_other_nodes_of_a_daemon_are_dialled() -> None:
 
 def test_an_endpoint_that_is_listed_in_mid_course_is_dialled_and_asked() -> None:
     shell, _ = serve(1)
-    out = shell.change_list(*PLACES[:2])
-    assert out == [Dial(1, PLACES[1])]
+    out = shell.change_list(*ENDPOINTS[:2])
+    assert out == [Dial(1, ENDPOINTS[1])]
     assert asked(join(shell, 1), 1) == []
     shell.answer(0)
     shell.answer(1)
@@ -429,36 +429,36 @@ def test_an_endpoint_that_is_listed_in_mid_course_is_dialled_and_asked() -> None
 
 def test_an_endpoint_that_is_no_longer_listed_is_hung_up_on_and_another_asked() -> None:
     shell, _ = serve()
-    out = shell.change_list(PLACES[NEXT])
+    out = shell.change_list(ENDPOINTS[NEXT])
     farewell = [each for each in out if getattr(each, "link", None) == OWNER]
     assert sends(farewell, OWNER) == [Bye(session=OWNER + 1)]
     assert farewell[-1] == HangUp(OWNER)
     assert asked(out, NEXT) == keys(0, 1)
-    assert shell.do(Disconnected(OWNER), Heard(OWNER, welcome(9))) == []
+    assert shell.do(Disconnected(OWNER), MessageReceived(OWNER, welcome(9))) == []
     assert shell.answer(0, OWNER, session=OWNER + 1) == []
     assert shell.prefetch.chunks_discarded == 1
 
 
 def test_an_endpoint_that_is_listed_again_is_another_link() -> None:
     shell, _ = serve()
-    shell.change_list(PLACES[NEXT])
-    assert shell.change_list(*PLACES[:2]) == [Dial(2, PLACES[OWNER])]
+    shell.change_list(ENDPOINTS[NEXT])
+    assert shell.change_list(*ENDPOINTS[:2]) == [Dial(2, ENDPOINTS[OWNER])]
 
 
 def test_the_nodes_that_an_unlisted_endpoint_told_of_are_hung_up_on_too() -> None:
-    shell = Shell("tcp://a:7000", PLACES[1])
+    shell = Shell("tcp://a:7000", ENDPOINTS[1])
     join(shell, 0, siblings=(("tcp://0.0.0.0:7000",), ("tcp://0.0.0.0:7001",)))
-    out = shell.change_list(PLACES[1])
+    out = shell.change_list(ENDPOINTS[1])
     assert [each for each in out if isinstance(each, HangUp)] == [HangUp(0), HangUp(2)]
 
 
 def test_every_endpoint_explains_itself() -> None:
-    shell = Shell(*PLACES[:2])
+    shell = Shell(*ENDPOINTS[:2])
     shell.fail_attempt(0)
     shell.connect(1)
     text = shell.session.explain(0.0)
-    assert f"{PLACES[0]}: nobody answers there (1 attempts to connect failed)" in text
-    assert f"; {PLACES[1]}: it took the connection but does not answer" in text
+    assert f"{ENDPOINTS[0]}: nothing answers there (1 attempts to connect failed)" in text
+    assert f"; {ENDPOINTS[1]}: it accepted the connection but does not answer" in text
 
 
 # Whatever happens
@@ -509,4 +509,4 @@ def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(see
                 pass
         if shell.session.feeders == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
             for _, assembly in shell.prefetch.open_batches():
-                assert assembly.asks or assembly.failures
+                assert assembly.requests or assembly.failures

@@ -37,7 +37,7 @@ def chunk(key: Key, first: int, **changes: int) -> tuple[Chunk, list[int]]:
 def arrive(
     prefetch: Prefetch, key: Key, first: int, link: int = A, **changes: int
 ) -> Placement | None:
-    placement = prefetch.place(link, *chunk(key, first, **changes), CHUNK)
+    placement = prefetch.find_placement(link, *chunk(key, first, **changes), CHUNK)
     if placement is not None:
         prefetch.stored(placement)
     return placement
@@ -49,7 +49,7 @@ def arrive_whole(prefetch: Prefetch, key: Key, link: int = A, **changes: int) ->
 
 
 def ask(prefetch: Prefetch, link: int, key: Key, request: int = 1) -> None:
-    prefetch.ask(link, key, request, 0.0, CHUNK)
+    prefetch.record_request(link, key, request, 0.0, CHUNK)
 
 
 def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 70) -> list[Key]:
@@ -57,7 +57,11 @@ def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 7
     prefetch.extend(samples)
     keys = []
     for key, assembly in prefetch.open_batches():
-        if not assembly.asks and prefetch.load(link) < window and prefetch.may_ask(link, key):
+        if (
+            not assembly.requests
+            and prefetch.load(link) < window
+            and prefetch.can_request(link, key)
+        ):
             ask(prefetch, link, key)
             keys.append(key)
     return keys
@@ -83,7 +87,7 @@ def take_keys(prefetch: Prefetch) -> list[Key]:
     keys = []
     while (batch := prefetch.take()) is not None:
         keys.append(batch.key)
-        prefetch.give_back(batch.buffer)
+        prefetch.return_buffer(batch.buffer)
     return keys
 
 
@@ -224,7 +228,7 @@ def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
     prefetch = make_prefetch(split="val")
     prefetch.begin(0, batches=3)
     want(prefetch, samples=16)
-    with pytest.raises(ProtocolError, match="says that 7 rows are real, it must be 2"):
+    with pytest.raises(ProtocolError, match="counts 7 real rows, it must be 2"):
         arrive(prefetch, (0, 2), 0)
     for index, valid in ((0, 7), (1, 7), (2, 2)):
         arrive_whole(prefetch, (0, index), valid=valid)
@@ -247,10 +251,10 @@ def test_indices_past_the_end_are_padding_that_nobody_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"first": 1}, "3 rows from 1 on, which is no chunk of 3 in a batch of 7"),
-        ({"first": 9, "images": 1}, "1 rows from 9 on"),
-        ({"first": 0, "images": 2}, "2 rows from 0 on"),
-        ({"first": 6, "images": 3}, "3 rows from 6 on"),
+        ({"first": 1}, "3 rows from row 1, which is no chunk of 3 in a batch of 7"),
+        ({"first": 9, "images": 1}, "1 rows from row 9"),
+        ({"first": 0, "images": 2}, "2 rows from row 0"),
+        ({"first": 6, "images": 3}, "3 rows from row 6"),
     ],
 )
 def test_chunks_that_do_not_fit_the_batch_are_refused(
@@ -261,7 +265,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.place(A, *chunk((0, 0), first, **changes), CHUNK)
+        prefetch.find_placement(A, *chunk((0, 0), first, **changes), CHUNK)
 
 
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
@@ -271,7 +275,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.place(A, message, sizes, CHUNK)
+        prefetch.find_placement(A, message, sizes, CHUNK)
 
 
 # Several links
@@ -305,7 +309,7 @@ def test_rows_of_one_link_do_not_count_as_another_ones() -> None:
     arrive(prefetch, (0, 0), 3, B)
     arrive(prefetch, (0, 0), 6, B)
     assert not prefetch.is_next_settled
-    assert prefetch.progress() == "2 of 3 chunks are here", "of the one that is farther"
+    assert prefetch.progress() == "2 of 3 chunks have arrived", "of the one that is farther"
 
 
 def test_chunks_of_a_link_that_was_not_asked_are_discarded() -> None:
@@ -343,9 +347,9 @@ def test_a_batch_that_one_link_cannot_make_may_be_had_of_another() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     assert prefetch.take_releases(A) == [(0, 0)]
-    assert not prefetch.may_ask(A, (0, 0))
-    assert not prefetch.may_ask(B, (0, 0)), "it was asked"
-    assert prefetch.may_ask(C, (0, 0))
+    assert not prefetch.can_request(A, (0, 0))
+    assert not prefetch.can_request(B, (0, 0)), "it was asked"
+    assert prefetch.can_request(C, (0, 0))
     arrive_whole(prefetch, (0, 0), B)
     assert take_keys(prefetch) == [(0, 0)]
 
@@ -366,7 +370,7 @@ def test_a_link_that_comes_back_may_be_asked_for_what_it_failed_to_make() -> Non
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     prefetch.forget(A)
-    assert prefetch.may_ask(A, (0, 0))
+    assert prefetch.can_request(A, (0, 0))
 
 
 def test_word_of_failure_after_the_batch_was_settled_is_nothing_to_us() -> None:
@@ -389,7 +393,7 @@ def test_a_lent_batch_counts_as_its_lenders_until_it_is_given_back() -> None:
     assert batch is not None
     assert batch.lent is rows
     assert prefetch.load(A) == 1
-    prefetch.give_back(batch.buffer)
+    prefetch.return_buffer(batch.buffer)
     assert prefetch.load(A) == 0
     assert prefetch.take_releases(A) == [(0, 0)]
 
@@ -416,10 +420,10 @@ def test_a_batch_that_is_still_read_is_asked_anew_only_of_others_than_its_lender
     assert batch is not None
     prefetch.begin(0, batches=10)
     prefetch.extend(70)
-    assert not prefetch.may_ask(A, (0, 0)), "it would take it for the same"
-    assert prefetch.may_ask(B, (0, 0))
-    prefetch.give_back(batch.buffer)
-    assert prefetch.may_ask(A, (0, 0))
+    assert not prefetch.can_request(A, (0, 0)), "it would take it for the same"
+    assert prefetch.can_request(B, (0, 0))
+    prefetch.return_buffer(batch.buffer)
+    assert prefetch.can_request(A, (0, 0))
 
 
 def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
@@ -428,7 +432,7 @@ def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
     batch = prefetch.take()
     assert batch is not None
     prefetch.forget(A)
-    prefetch.give_back(batch.buffer)
+    prefetch.return_buffer(batch.buffer)
     assert prefetch.take_releases(A) == []
 
 

@@ -46,17 +46,17 @@ class Nodes:
             able = [
                 link
                 for link in links
-                if prefetch.may_ask(link, key) and prefetch.load(link) < self.window
+                if prefetch.can_request(link, key) and prefetch.load(link) < self.window
             ]
             if self.chance.random() < 0.1:
                 lent = prefetch.find_reclaimable(self.chance.choice(links), key)
                 if lent is not None:
                     prefetch.reclaim(lent)
             link = None
-            if able and (not assembly.asks or self.chance.random() < 0.4):
+            if able and (not assembly.requests or self.chance.random() < 0.4):
                 link = self.chance.choice(able)
-            elif assembly.asks and self.chance.random() < 0.2:
-                link = self.chance.choice(list(assembly.asks))  # again
+            elif assembly.requests and self.chance.random() < 0.2:
+                link = self.chance.choice(list(assembly.requests))  # again
             elif len(assembly.failures) == len(links):
                 prefetch.give_up(key)
             if link is not None:
@@ -141,7 +141,7 @@ def test_any_mixture_of_events_gives_the_course_and_nothing_else(
                     owned.add(batch.buffer)
                     assert {rows[batch.buffer, first] for first in CHUNK_FIRSTS} == {key}
             case "give" if owned:
-                prefetch.give_back(owned.pop())
+                prefetch.return_buffer(owned.pop())
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(4)
                 prefetch.begin(epoch, batches)
@@ -226,7 +226,7 @@ def test_a_lent_slot_is_never_the_nodes_to_write_while_it_is_read(
             case "give" if owned:
                 buffer, (pages, held) = owned.popitem()
                 assert pages is None or pages.holds == held, "nobody wrote there meanwhile"
-                prefetch.give_back(buffer)
+                prefetch.return_buffer(buffer)
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(3)
                 prefetch.begin(epoch, batches)

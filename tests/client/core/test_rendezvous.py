@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.rendezvous import LanePlaces, rank_nodes
+from feeder.client.core.rendezvous import LaneKeys, rank_nodes
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import Hello
@@ -75,7 +75,7 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
     recipe = Recipe.for_split(split, batch_size=4, image_size=8)  # type: ignore[arg-type]
     answer = welcome(samples=131, shards=7, lanes=3)
     hello = Hello(dataset="birds", recipe=recipe, seed=7, window=2, client="me")
-    places = LanePlaces(answer, hello)
+    lane_keys = LaneKeys(answer, hello)
     layout = ShardLayout(samples=answer.samples, shards=answer.shards, lanes=answer.lanes)
     lanes = set()
     for epoch in (0, 3, 4, 0):
@@ -91,7 +91,7 @@ def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None
             lane = plan.lane(index)
             lanes.add(lane)
             expected = f"batch {epoch} {index}" if lane is None else f"lane {lane}"
-            assert places.place((epoch, index)) == expected
+            assert lane_keys.hash_key((epoch, index)) == expected
             shards, _ = layout.locate(plan.samples(index))
             assert lane is None or {int(shard) % answer.lanes for shard in shards} == {lane}
     assert lanes >= {0, 1, 2}

@@ -73,7 +73,7 @@ def make_roster(*listed: str) -> Roster:
 
 
 def hear(roster: Roster, endpoint: str, number: int = 0, siblings: object = SIBLINGS) -> None:
-    roster.hear(endpoint, welcome(number=number, siblings=siblings))
+    roster.record_siblings(endpoint, welcome(number=number, siblings=siblings))
 
 
 def test_listed_endpoints_come_first_and_each_is_there_once() -> None:

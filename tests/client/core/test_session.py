@@ -9,7 +9,7 @@ from feeder.client.core.events import (
     DropClaim,
     EndpointsListed,
     Instruction,
-    Say,
+    Log,
 )
 from feeder.client.core.node_link import (
     CLAIM_S,
@@ -231,7 +231,7 @@ def test_a_recipe_that_the_node_understands_differently_is_an_error() -> None:
     shell.connect()
     other = Recipe.for_split("train", batch_size=4, image_size=16).fingerprint()
     shell.hear(welcome(recipe_fingerprint=other))
-    with pytest.raises(ProtocolError, match=r"feeder 0.1 there understands the recipe differently"):
+    with pytest.raises(ProtocolError, match=r"feeder 0.1 there reads the recipe differently"):
         shell.session.check()
 
 
@@ -284,15 +284,15 @@ def test_every_wait_can_be_explained() -> None:
     shell = make_shell()
     explain = shell.session.explain
     shell.fail_attempt()
-    assert "nobody answers there (1 attempts to connect failed)" in explain(0.0)
+    assert "nothing answers there (1 attempts to connect failed)" in explain(0.0)
     shell.connect()
     assert "does not answer the greeting; is it a feeder?" in explain(1.0)
     shell.now_s = 2.0
     shell.hear(welcome())
-    assert "it was not asked for yet" in explain(2.0)
+    assert "the next batch was not requested yet" in explain(2.0)
     shell.session.begin(0)
     shell.do()
-    assert explain(3.5) == "it spoke 1.5 s ago, but 0 of 1 chunks are here"
+    assert explain(3.5) == "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
     shell.hear(Draining(session=1))
     assert "it is shutting down" in explain(3.5)
     shell.lose()
@@ -332,8 +332,8 @@ def test_a_clock_that_jumps_ahead_leads_to_one_greeting() -> None:
 
 
 def test_closing_says_goodbye() -> None:
-    assert sends(serve().session.farewell()) == [Bye(session=1)]
-    assert make_shell().session.farewell() == []
+    assert sends(serve().session.byes()) == [Bye(session=1)]
+    assert make_shell().session.byes() == []
 
 
 # Slots that are mapped
@@ -371,7 +371,7 @@ def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> 
     shell = Shell(IPC)
     shell.connect()
     (claim,) = claims(shell.hear(welcome()))
-    assert (claim.link, claim.session, claim.door) == (0, 1, "/run/node.slots")
+    assert (claim.link, claim.session, claim.path) == (0, 1, "/run/node.slots")
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
     shell.session.begin(0)
     assert shell.do() == []
@@ -387,9 +387,9 @@ def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> 
 def test_a_window_that_is_granted_smaller_is_told_with_what_limits_it() -> None:
     shell = Shell(PEER, window=6)
     shell.connect()
-    (said,) = [out for out in shell.hear(welcome(window=2)) if isinstance(out, Say)]
+    (said,) = [out for out in shell.hear(welcome(window=2)) if isinstance(out, Log)]
     assert said.text.endswith(
-        "; it grants 2 slots of the 6 asked for, by its limits (window_max, slots_bytes, "
+        "; it grants 2 slots of the 6 requested, by its limits (window_max, slots_bytes, "
         "client_slots_bytes) and memory"
     )
 
@@ -404,7 +404,7 @@ def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None
     assert batch is not None
     assert batch.lent is slots[1]
     assert shell.do() == [], "it is being read"
-    shell.session.give_back(batch.buffer)
+    shell.session.return_buffer(batch.buffer)
     assert sends(shell.do()) == [
         Request(session=1, number=2, want=((0, 2),), release=((0, 0),)),
     ]
@@ -429,7 +429,7 @@ def test_where_slots_are_not_to_be_mapped_nothing_is_claimed_and_nobody_is_warne
     shell = Shell(endpoint, share_memory=share_memory)
     shell.connect()
     out = shell.hear(welcome())
-    assert out == [Say(f"{endpoint}: batches are copied over the socket: {reason}")]
+    assert out == [Log(f"{endpoint}: batches are copied over the socket: {reason}")]
     assert shell.session.copied_because == reason
 
 
@@ -468,11 +468,11 @@ def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> Non
     first = shell.session.take()
     assert first is not None
     welcome_again(shell)
-    shell.session.give_back(first.buffer)
+    shell.session.return_buffer(first.buffer)
     second = shell.session.take()
     assert second is not None
     assert second.lent is slots[1]
-    shell.session.give_back(second.buffer)
+    shell.session.return_buffer(second.buffer)
     requests = sends(shell.do(), 0)
     assert requests == [], "the new session has no slots yet"
     shell.map_slots(session=2)
@@ -539,5 +539,5 @@ def test_a_slot_that_is_lent_while_a_batch_in_it_is_read_is_a_protocol_error(
 def test_letting_go_frees_all_slots() -> None:
     shell = share_slots()
     shell.hear(lent(0, 0))
-    shell.session.let_go()
+    shell.session.release_slots()
     assert shell.session.take() is None

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.client.core.requests import Lateness
+from feeder.client.core.requests import HedgeDelay
 
 
-def learn(*latencies_s: float) -> Lateness:
-    lateness = Lateness()
+def learn(*latencies_s: float) -> HedgeDelay:
+    delay = HedgeDelay()
     for latency_s in latencies_s:
-        lateness.answered(latency_s)
-    return lateness
+        delay.record(latency_s)
+    return delay
 
 
 def test_before_enough_answers_came_a_batch_has_two_seconds() -> None:
