@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     add.add_argument("before", type=Path, metavar="A.json", help="what --json wrote before")
     add.add_argument("after", type=Path, metavar="B.json", help="what --json wrote after")
     add.set_defaults(run=compare.run)
-    add = benches.add_parser("peers", help="us and other loaders, doing the same work")
+    add = benches.add_parser("peers", help="Feeder and other loaders, doing the same work")
     _add_dataset(add, images=4096, name="SRC", what="folder of classes with JPEGs")
     _add_number(add, "--rounds", 5, "rounds to take the median of")
     _add_number(add, "--batches", 8, f"batches of {rivals.BATCH_SIZE} images in a turn")

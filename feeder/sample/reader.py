@@ -219,11 +219,13 @@ class SampleReader:
                 *_, width, height = windows[row]
                 self._finish(cached, stride_bytes, width, height, *finishes[row])
         layouts = records[_LAYOUT_FIELDS][missing].tolist()
-        for row, place, layout, whole in zip(missing.tolist(), blobs, layouts, fills, strict=True):
+        for row, location, layout, whole in zip(
+            missing.tolist(), blobs, layouts, fills, strict=True
+        ):
             try:
-                self._make_one(place, layout, windows[row], scales[row], whole, finishes[row])
+                self._make_one(location, layout, windows[row], scales[row], whole, finishes[row])
             except ValueError as error:
-                name = self._dataset.describe(place.sample_id)
+                name = self._dataset.describe(location.sample_id)
                 raise DatasetError(
                     f"{name} does not decode ({error}): check the dataset with "
                     f"`feeder verify {self._dataset.path}` and pack it again"
@@ -231,7 +233,7 @@ class SampleReader:
 
     def _make_one(
         self,
-        place: BlobLocation,
+        location: BlobLocation,
         layout: _Layout,
         window: _Window,
         scale: int,
@@ -239,9 +241,11 @@ class SampleReader:
         finish: _Finish,
     ) -> None:
         started = perf_counter()
-        blob = self._dataset.read_blob(place, self._blob.take(place.blob_bytes))
+        blob = self._dataset.read_blob(location, self._blob.take(location.blob_bytes))
         self.seconds["read"] += perf_counter() - started
-        decoded = None if whole is None else self._fill_cache(place.sample_id, blob, layout, whole)
+        decoded = (
+            None if whole is None else self._fill_cache(location.sample_id, blob, layout, whole)
+        )
         picture, stride_bytes = decoded or self._decode(blob, layout, window, scale)
 
         *_, source_width, source_height = window

@@ -156,10 +156,10 @@ class PackedImages:
             for sample_id, (blob_bytes, expected) in zip(sample_ids.tolist(), extents, strict=True)
         ]
 
-    def read_blob(self, place: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
+    def read_blob(self, location: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
         """Copy a blob to the start of ``into``; return that part."""
-        blob = into.data[: place.blob_bytes]
-        blob[:] = self._blobs[place.sample_id]
+        blob = into.data[: location.blob_bytes]
+        blob[:] = self._blobs[location.sample_id]
         return blob
 
     def describe(self, sample_id: int) -> str:
