@@ -1,12 +1,12 @@
-"""Where feeders are: endpoints as given, in a file that is read again, or behind a DNS name.
+"""Where feeders are: endpoints as given, in a file that is watched, or behind a DNS name.
 
     tcp://HOST:PORT     one endpoint
     ipc:///PATH         one endpoint on this host
     file:///PATH        one endpoint in each line of a file; # begins a comment
     dns://NAME:PORT     tcp at every address that the name has now
 
-Files are looked at every second, names every ten. While one cannot be read, or lists nothing, what
-it last listed stays: an editor that saves, or a name server that restarts, ends no job.
+Files are read every second, names looked up every ten. While one cannot be read, or is empty, its
+last list stays valid: an editor that saves, or a name server that restarts, ends no job.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Something that lists endpoints."""
+    """A list of endpoints."""
 
     interval_s: float
-    """How often to look; infinite where nothing ever changes."""
+    """How often to read it; infinite if it never changes."""
 
     def read(self) -> tuple[str, ...]:
-        """Return what is listed now; OSError where it cannot be read, ConfigError if malformed."""
+        """Return the endpoints; OSError where they cannot be read, ConfigError if malformed."""
 
 
 class _Fixed:
@@ -80,7 +80,7 @@ class _Name:
         try:
             self._host.encode("idna")
         except UnicodeError as error:
-            raise _refuse(f"dns://{text}", f"no name: {error}") from None
+            raise _refuse(f"dns://{text}", f"it is no host name: {error}") from None
 
     def read(self) -> tuple[str, ...]:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -94,13 +94,13 @@ class _Name:
 def parse_list(content: bytes, where: str) -> tuple[str, ...]:
     """Return the endpoints in a file's content; ConfigError names ``where`` and the line."""
     if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{where}: over {FILE_BYTES_MAX} bytes: this is no list of endpoints")
+        raise ConfigError(f"{where}: over {FILE_BYTES_MAX} bytes: it is no list of endpoints")
     endpoints: list[str] = []
     for number, line in enumerate(content.split(b"\n"), 1):
         try:
             text = line.partition(b"#")[0].decode().strip()
             if text.startswith(("dns://", "file://")):
-                raise ConfigError(f"{text!r} leads to many: give it to the loader beside the file")
+                raise ConfigError(f"{text!r} is a list: give it to the loader beside the file")
             if text:
                 endpoints.append(check_endpoint(text))
         except UnicodeDecodeError:
@@ -139,12 +139,12 @@ def _split_port(text: str, whole: str) -> tuple[str, int]:
         except ValueError:
             raise _refuse(whole, f"{host} is no IPv6 address") from None
         if not (host.startswith("[") and host.endswith("]")):
-            raise _refuse(whole, "an IPv6 address stands in brackets")
+            raise _refuse(whole, "an IPv6 address needs brackets")
     return host, int(port)
 
 
 def open_source(text: str) -> Source:
-    """Return the source that ``text`` names; ConfigError when it names none."""
+    """Return the source that ``text`` describes; ConfigError if it is malformed."""
     scheme, _, rest = text.partition("://")
     match scheme:
         case "file":
@@ -156,16 +156,13 @@ def open_source(text: str) -> Source:
 
 
 class Directory:
-    """All endpoints of a job; watched by a thread of its own, as a disk or a name server may hang.
+    """All endpoints of a job, watched by a thread: a disk or a name server may hang.
 
     ``close()`` does not wait for a read that hangs.
     """
 
     def __init__(self, names: str | os.PathLike[str] | Sequence[str]) -> None:
-        """Check what is given; ConfigError where it can never be a list of endpoints.
-
-        A path is a file of endpoints.
-        """
+        """Check the names; ConfigError for a malformed one. A path is a file of endpoints."""
         texts = [names] if isinstance(names, str) else names
         if isinstance(texts, os.PathLike):
             texts = [f"file://{Path(texts).absolute()}"]
@@ -185,25 +182,25 @@ class Directory:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong now with files and names that cannot be read, each in one line."""
+        """The files and names that cannot be read now, one line with the reason for each."""
         return list(self._problems.values())
 
     def read(self) -> tuple[str, ...]:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
 
         Raises ConfigError for a file that is missing or malformed the first time; later, and for
-        a name that does not resolve, what was found before stays and the log says so.
+        a name that does not resolve, the last list stays valid and a warning is logged.
         """
         for text, source in self._sources.items():
-            if not isinstance(source, _Name):  # a name server may take longer than we may
+            if not isinstance(source, _Name):  # a name server may exceed the caller's deadline
                 self._read(text, source)
         return self._endpoints()
 
     def refresh(self, passed_s: float = 0.0) -> tuple[str, ...]:
-        """Read what is due after so long, names included; return all endpoints, each once.
+        """Read the sources that are due after ``passed_s``; return all endpoints, each once.
 
-        It may take as long as a name server or a disk does. Names that were not found yet are
-        looked up each time: a job may start first.
+        It may block as long as a name server or a disk does. Names that were not found yet are
+        looked up each time: a job may start before its feeders.
         """
         for text, source in self._sources.items():
             if passed_s % source.interval_s == 0 or text not in self._found:
@@ -211,7 +208,7 @@ class Directory:
         return self._endpoints()
 
     def watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
-        """Call ``changed`` from another thread whenever the endpoints are others, until closed."""
+        """Call ``changed`` from another thread whenever the endpoints change, until closed."""
         if any(source.interval_s < float("inf") for source in self._sources.values()):
             threading.Thread(
                 target=self._watch, args=(changed,), name="feeder endpoints", daemon=True
@@ -221,7 +218,7 @@ class Directory:
         """End the watch.
 
         The garbage collector may call this in any thread, the watch's too, at any point. A
-        SimpleQueue stands that; an Event has a lock, which that thread may hold.
+        SimpleQueue is reentrant; an Event has a lock, which that thread may hold.
         """
         self._is_closed = True
         self._wake.put(None)
@@ -244,7 +241,7 @@ class Directory:
                 raise ConfigError(f"{text}: lists no endpoint")
             if len(endpoints) > ENDPOINTS_MAX:
                 raise ConfigError(
-                    f"{text}: lists over {ENDPOINTS_MAX} endpoints: that is a mistake"
+                    f"{text}: lists over {ENDPOINTS_MAX} endpoints, which is the maximum"
                 )
         except (OSError, ConfigError) as error:
             is_new = text not in self._found
@@ -253,7 +250,7 @@ class Directory:
                 raise ConfigError(f"endpoint {reason}") from None
             if self._problems.get(text) != reason:
                 self._problems[text] = reason
-                _log.warning("%s; %s", reason, "waiting" if is_new else "what it listed stays")
+                _log.warning("%s; %s", reason, "waiting" if is_new else "its last list stays valid")
         else:
             self._found[text] = endpoints
             self._problems.pop(text, None)

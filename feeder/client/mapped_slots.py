@@ -1,9 +1,9 @@
-"""A session's slots as its client sees them: claimed from the node process, mapped to be read only.
+"""A session's slots on the client's side: claimed from the node process, mapped read-only.
 
 The mapping lives as long as anything views it, and the connection by which it was claimed as long
-as the mapping: so the node process hears that nobody reads the slots any more exactly when that is
-so. Neither side can pull the pages from under the other: the size is checked before mapping and
-sealed against change, and the pages cannot be written here.
+as the mapping: the node process sees it end exactly when the slots are no longer read. Neither side
+can truncate the pages under the other: the size is checked before mapping and sealed against
+change, and the pages cannot be written here.
 
 Needs numpy and the standard library only: training environments have this module.
 """
@@ -26,12 +26,11 @@ from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
-
 _connections: Final[weakref.WeakSet[socket.socket]] = weakref.WeakSet()
 
 
 def _close_in_fork() -> None:
-    """Leave the connections to the parent alone: a fork that outlives it would hide its death."""
+    """Close the child's copies: in a child that outlives its parent they would hide its death."""
     for connection in list(_connections):
         connection.close()
 
@@ -40,14 +39,17 @@ os.register_at_fork(after_in_child=_close_in_fork)
 
 
 class NotSharedError(Exception):
-    """Raised when the slots cannot be mapped here; the message says why, in one clause."""
+    """Raised when the slots cannot be mapped here; the message is the reason, as one clause."""
 
 
 class LentMemory:
-    """A mapping of all slots of a session; it goes when it and all its views are garbage."""
+    """A mapping of all slots of a session, unmapped when it and all its views are garbage."""
 
     def __init__(self, fd: int, layout: SlotLayout, connection: socket.socket) -> None:
-        """Map the file; takes the connection over, but not ``fd``. NotSharedError if unfit."""
+        """Map the file; takes over the connection, but not ``fd``.
+
+        Raises NotSharedError for a wrong file.
+        """
         _check_file(fd, layout.total_bytes)
         try:
             mapping = mmap.mmap(fd, layout.total_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
@@ -55,15 +57,15 @@ class LentMemory:
             raise NotSharedError(f"they cannot be mapped: {error.strerror}") from error
         self.layout = layout
         self.address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
-        self._ends: list[Callable[[], object]] = []
-        # Not at exit: the kernel does it then, after the session's own goodbye.
-        end = weakref.finalize(self, _let_go, os.getpid(), self._ends, mapping, connection)
+        self._callbacks: list[Callable[[], object]] = []
+        # Not at exit: the kernel unmaps then, after the session's Bye.
+        end = weakref.finalize(self, _unmap, os.getpid(), self._callbacks, mapping, connection)
         end.atexit = False
 
     @property
     def __array_interface__(self) -> dict[str, object]:
-        """Let numpy view the pages. They pass as writable, or torch warns of every tensor of them;
-        the page tables know better: to write here is a segmentation fault."""
+        """Let numpy view the pages. They are declared writable, or torch would warn of every tensor
+        of them, but the kernel maps them read-only: a write is a segmentation fault."""
         return {
             "version": 3,
             "shape": (self.layout.total_bytes,),
@@ -76,15 +78,15 @@ class LentMemory:
         return self.layout.chunk(np.asarray(self), number, 0, self.layout.batch_size)
 
     def before_unmapping(self, call: Callable[[], object]) -> None:
-        """Have ``call``, which must not refer to this object, made before the pages go."""
-        self._ends.append(call)
+        """Register a callback before unmapping; it must not refer to this object."""
+        self._callbacks.append(call)
 
 
 class SlotClaim:
-    """A claim on its way; ``close`` it unless ``take`` has returned the memory."""
+    """A pending claim; ``close`` it unless ``take`` has returned the memory."""
 
     def __init__(self, path: str, session: int) -> None:
-        """Claim the slots of a session at a door; NotSharedError when nobody is there."""
+        """Claim a session's slots at a socket; NotSharedError if nothing listens there."""
         self._connection = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
         )
@@ -101,19 +103,19 @@ class SlotClaim:
         return self._connection.fileno()
 
     def take(self, layout: SlotLayout) -> LentMemory | None:
-        """Return the slots, mapped, once the answer is there; None before.
+        """Return the mapped slots once the answer has come; None before.
 
-        Raises NotSharedError when they were refused or are not what they should be.
+        Raises NotSharedError when they were refused or the file is wrong.
         """
         try:
             packet, fds, _, _ = socket.recv_fds(self._connection, ANSWER_BYTES_MAX, 1)
         except BlockingIOError:
             return None
         except OSError as error:
-            raise NotSharedError(f"the feeder went away: {error.strerror}") from error
+            raise NotSharedError(f"the feeder closed the connection: {error.strerror}") from error
         try:
             if not packet:
-                raise NotSharedError("the feeder went away")
+                raise NotSharedError("the feeder closed the connection")
             try:
                 refusal = decode_answer(packet)
             except ProtocolError as error:
@@ -126,29 +128,29 @@ class SlotClaim:
                 os.close(fd)
 
     def close(self) -> None:
-        """Give the claim up."""
+        """Cancel the claim."""
         self._connection.close()
 
 
 def _check_file(fd: int, size_bytes: int) -> None:
-    """Raise NotSharedError unless a file has this size and can never have another one."""
+    """Raise NotSharedError unless a file has this size, sealed."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes:
-        raise NotSharedError(f"{status.st_size} bytes came where {size_bytes} were announced")
+        raise NotSharedError(f"the file has {status.st_size} bytes, it must have {size_bytes}")
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:
         raise NotSharedError(f"its size is not sealed: {error.strerror}") from error
     if seals & _SEALS != _SEALS:
-        raise NotSharedError("its size is not sealed: it could be cut short while it is read")
+        raise NotSharedError("its size is not sealed: it could be truncated while it is read")
 
 
-def _let_go(
-    owner: int, ends: list[Callable[[], object]], mapping: mmap.mmap, connection: socket.socket
+def _unmap(
+    owner: int, callbacks: list[Callable[[], object]], mapping: mmap.mmap, connection: socket.socket
 ) -> None:
-    if os.getpid() == owner:  # a fork must not speak for the process that may still read
-        for end in ends:
-            end()
+    if os.getpid() == owner:  # a fork must not end the claim of the process that may still read
+        for call in callbacks:
+            call()
         mapping.close()
         with contextlib.suppress(OSError):  # the node process may be gone
             connection.send(FAREWELL)

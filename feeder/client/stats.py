@@ -1,4 +1,4 @@
-"""Asks a node process for its counters, as a client without a session."""
+"""Requests a node process's counters, as a client without a session."""
 
 import time
 
@@ -17,8 +17,8 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     """Return the counters of the node process at ``endpoint``, by name.
 
     Raises PeerError when it does not answer in time or the keys do not fit, ProtocolError when what
-    answers is something else, ConfigError for an endpoint that means nothing, ResourceError where
-    no descriptors are left.
+    answers is not a feeder, ConfigError for what is no endpoint, ResourceError where descriptors or
+    threads have run out.
     """
     deadline_s = time.monotonic() + timeout_s
     address = resolve_endpoint(endpoint, timeout_s)

@@ -1,4 +1,4 @@
-"""The simplest client against a node that is played here, word by word."""
+"""The simplest client against a node whose every message is scripted here."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -62,17 +62,17 @@ def _chunk(epoch: int, index: int, first: int, images: int, session: int = 9) ->
     return [encode(header), pixels.tobytes(), rows.tobytes(), (rows + 100 * index).tobytes()]
 
 
-class PlayedNode:
-    """Answers every message with what ``answer`` returns, and keeps all that it heard."""
+class ScriptedNode:
+    """Answers every message with what ``answer`` returns, and keeps all that it received."""
 
     def __init__(self, endpoint: str, answer: Answer) -> None:
-        self.heard: list[object] = []
+        self.received: list[object] = []
         self._answer = answer
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 0
         self._router.bind(endpoint)
-        self.said_bye = threading.Event()
+        self.has_bye = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -83,9 +83,9 @@ class PlayedNode:
                 continue
             identity, frame = self._router.recv_multipart()
             message = decode_from_client(frame)
-            self.heard.append(message)
+            self.received.append(message)
             if isinstance(message, Bye):
-                self.said_bye.set()
+                self.has_bye.set()
             for frames in self._answer(message):
                 self._router.send_multipart([identity, *frames])
 
@@ -97,9 +97,9 @@ class PlayedNode:
 
 
 @contextmanager
-def _playing(tmp_path: Path, answer: Answer) -> Iterator[tuple[str, PlayedNode]]:
+def _scripted(tmp_path: Path, answer: Answer) -> Iterator[tuple[str, ScriptedNode]]:
     endpoint = f"ipc://{tmp_path}/node"
-    node = PlayedNode(endpoint, answer)
+    node = ScriptedNode(endpoint, answer)
     try:
         yield endpoint, node
     finally:
@@ -129,7 +129,7 @@ def _open(endpoint: str, timeout_s: float = 20.0) -> BatchFetcher:
 
 def test_batches_come_in_the_order_asked_and_within_the_window(tmp_path: Path) -> None:
     keys = [(0, 2), (0, 0), (1, 3), (0, 1)]
-    with _playing(tmp_path, _serve_well) as (endpoint, node):
+    with _scripted(tmp_path, _serve_well) as (endpoint, node):
         with _open(endpoint) as fetcher:
             seen = []
             for batch in fetcher.fetch(keys):
@@ -140,9 +140,9 @@ def test_batches_come_in_the_order_asked_and_within_the_window(tmp_path: Path) -
                 assert batch.sample_ids.tolist() == [100 * index + row for row in range(5)]
                 assert batch.valid == 5
             fetcher.close()
-        assert node.said_bye.wait(20)
+        assert node.has_bye.wait(20)
     assert seen == keys
-    requests = [message for message in node.heard if isinstance(message, Request)]
+    requests = [message for message in node.received if isinstance(message, Request)]
     assert requests[0].want == ((0, 2), (0, 0))
     assert [key for request in requests for key in request.release] == keys
     held: set[tuple[int, int]] = set()
@@ -153,11 +153,11 @@ def test_batches_come_in_the_order_asked_and_within_the_window(tmp_path: Path) -
 
 
 def test_a_fetch_that_was_not_used_up_does_not_spoil_the_next(tmp_path: Path) -> None:
-    with _playing(tmp_path, _serve_well) as (endpoint, node), _open(endpoint) as fetcher:
+    with _scripted(tmp_path, _serve_well) as (endpoint, node), _open(endpoint) as fetcher:
         next(fetcher.fetch([(0, 0), (0, 1), (0, 2)]))
         again = [batch.key for batch in fetcher.fetch([(0, 0), (0, 3)])]
         assert again == [(0, 0), (0, 3)]
-    requests = [message for message in node.heard if isinstance(message, Request)]
+    requests = [message for message in node.received if isinstance(message, Request)]
     assert requests[1].release == ((0, 0), (0, 1))
 
 
@@ -170,18 +170,18 @@ def test_a_fetch_that_was_not_used_up_does_not_spoil_the_next(tmp_path: Path) ->
         ("draining", PeerError),
     ],
 )
-def test_refusals_become_the_errors_that_they_are(
+def test_refusals_become_errors_of_their_kind(
     tmp_path: Path, code: str, error: type[FeederError]
 ) -> None:
     refused = encode(Refused(code=code, message="because"))  # type: ignore[arg-type]
     with (
-        _playing(tmp_path, lambda _: [[refused]]) as (endpoint, _),
+        _scripted(tmp_path, lambda _: [[refused]]) as (endpoint, _),
         pytest.raises(error, match=rf"node refuses \({code}\): because"),
     ):
         _open(endpoint)
 
 
-def test_a_batch_that_fails_names_itself(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_batch_names_it(tmp_path: Path) -> None:
     def answer(message: object) -> list[list[bytes]]:
         if isinstance(message, Hello):
             return [[_welcome()]]
@@ -189,7 +189,7 @@ def test_a_batch_that_fails_names_itself(tmp_path: Path) -> None:
         return [[encode(failed)]]
 
     with (
-        _playing(tmp_path, answer) as (endpoint, _),
+        _scripted(tmp_path, answer) as (endpoint, _),
         _open(endpoint) as fetcher,
         pytest.raises(DatasetError, match="batch 1 of epoch 0: shard is damaged"),
     ):
@@ -210,7 +210,7 @@ def test_chunks_that_do_not_fit_are_refused(tmp_path: Path, fault: str) -> None:
         return [chunk]
 
     with (
-        _playing(tmp_path, answer) as (endpoint, _),
+        _scripted(tmp_path, answer) as (endpoint, _),
         _open(endpoint) as fetcher,
         pytest.raises(ProtocolError, match="/node breaks the protocol: "),
     ):
@@ -223,7 +223,7 @@ def test_silence_ends_at_the_deadline_and_names_it(tmp_path: Path) -> None:
     ):
         _open(f"ipc://{tmp_path}/nobody", timeout_s=0.2)
     with (
-        _playing(tmp_path, lambda _: []) as (endpoint, _),
+        _scripted(tmp_path, lambda _: []) as (endpoint, _),
         pytest.raises(
             PeerError, match=r"within 0\.2 s: it accepted the connection but does not answer"
         ),
@@ -232,7 +232,7 @@ def test_silence_ends_at_the_deadline_and_names_it(tmp_path: Path) -> None:
 
 
 def test_closing_twice_and_after_the_node_has_gone_is_harmless(tmp_path: Path) -> None:
-    with _playing(tmp_path, _serve_well) as (endpoint, _):
+    with _scripted(tmp_path, _serve_well) as (endpoint, _):
         fetcher = _open(endpoint)
     fetcher.close()
     fetcher.close()

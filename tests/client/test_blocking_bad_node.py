@@ -27,7 +27,7 @@ from feeder.wire.messages import (
 )
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
-from tests.client.test_blocking import RECIPE, PlayedNode, _chunk
+from tests.client.test_blocking import RECIPE, ScriptedNode, _chunk
 from tests.support.fake_node import FakeNode, Message, change_chunk
 
 LONG_S = 600.0  # longer than any test may take: nothing here may wait for its deadline
@@ -113,8 +113,8 @@ def _welcome(**fields: object) -> bytes:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_breaks_the_protocol_is_an_error_at_once_that_names_the_node(what: str) -> None:
-    """The next batch is good: so a whole batch that is spoilt afterwards is found as well."""
+def test_a_protocol_violation_is_an_error_at_once_that_names_the_node(what: str) -> None:
+    """The next batch is good, so that messages after a whole batch are read as well."""
     with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node:
         node.script = lambda key, chunks: CHANGES[what](chunks) if key == FIRST else chunks
         with (
@@ -144,7 +144,9 @@ def test_chunks_in_any_order_are_no_error() -> None:
         ({"samples": 2**48}, "samples"),
     ],
 )
-def test_a_welcome_to_something_else_is_refused(fields: dict[str, object], reason: str) -> None:
+def test_a_welcome_that_does_not_fit_the_hello_is_refused(
+    fields: dict[str, object], reason: str
+) -> None:
     with FakeNode() as node:
         node.greeting = lambda _: [_welcome(**fields)]
         with pytest.raises(ProtocolError, match=rf"^{node.endpoint}\b.*{reason}"):
@@ -153,7 +155,7 @@ def test_a_welcome_to_something_else_is_refused(fields: dict[str, object], reaso
 
 @contextmanager
 def chattering(node: FakeNode) -> Iterator[None]:
-    """Have a node say again and again what is no row of a batch: pongs, word of other sessions."""
+    """Have a node keep sending messages without rows: Pongs, messages of other sessions."""
     elsewhere = Failed(session=8, epoch=0, index=0, code="dataset", message="elsewhere")
     chatter = itertools.cycle([encode(Pong(session=1)), _lent(session=8), encode(elsewhere)])
     stop = threading.Event()
@@ -172,7 +174,7 @@ def chattering(node: FakeNode) -> Iterator[None]:
         talker.join()
 
 
-def test_chatter_puts_no_deadline_off() -> None:
+def test_other_messages_do_not_postpone_a_deadline() -> None:
     with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node, chattering(node):
         node.script = lambda _, chunks: chunks[:1]
         with (
@@ -182,14 +184,14 @@ def test_chatter_puts_no_deadline_off() -> None:
             next(fetcher.fetch([FIRST]))
 
 
-def test_a_greeting_that_is_never_answered_ends_in_time_whatever_else_is_said() -> None:
+def test_a_greeting_without_an_answer_ends_in_time_despite_other_messages() -> None:
     with FakeNode() as node, chattering(node):
         node.greeting = lambda _: None
         with pytest.raises(PeerError, match=r"within 0\.5 s"):
             _open(node, timeout_s=0.5)
 
 
-def test_the_deadline_that_has_passed_is_the_one_that_is_named() -> None:
+def test_the_error_names_the_deadline_that_has_passed() -> None:
     with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node:
         node.script = lambda key, chunks: chunks if key == FIRST else []
         with (
@@ -224,7 +226,7 @@ def _stop_after(*keys: BatchKey) -> Iterator[BatchKey]:
         (_stop_after(FIRST, (0, 1), (0, 2)), ValueError),
     ],
 )
-def test_a_key_that_cannot_be_asked_for_leaves_the_session_its_window(
+def test_a_key_that_cannot_be_requested_leaves_the_window_as_it_was(
     keys: Iterable[BatchKey], error: type[Exception]
 ) -> None:
     with (
@@ -239,7 +241,7 @@ def test_a_key_that_cannot_be_asked_for_leaves_the_session_its_window(
         assert not node.problems
 
 
-def test_a_batch_may_be_asked_for_again_as_soon_as_it_is_released() -> None:
+def test_a_batch_may_be_requested_again_as_soon_as_it_is_released() -> None:
     with (
         FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node,
         _open(node, window=1) as fetcher,
@@ -250,7 +252,7 @@ def test_a_batch_may_be_asked_for_again_as_soon_as_it_is_released() -> None:
 
 @contextmanager
 def lending(tmp_path: Path, answer: Callable[[Request], list[Message]]) -> Iterator[str]:
-    """Play a node that grants two slots, and then answers the first request with ``answer``."""
+    """Run a node that grants two slots, and then answers the first request with ``answer``."""
     endpoint = f"ipc://{tmp_path}/node"
     memory = SlotMemory.create(SlotLayout.of_recipe(RECIPE, slots=2))
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -276,7 +278,7 @@ def lending(tmp_path: Path, answer: Callable[[Request], list[Message]]) -> Itera
 
     granting = threading.Thread(target=grant)
     granting.start()
-    node = PlayedNode(endpoint, speak)
+    node = ScriptedNode(endpoint, speak)
     try:
         yield endpoint
     finally:

@@ -1,4 +1,4 @@
-"""Where feeders are: lists, files that are read again, names."""
+"""Where feeders are: lists, files that are watched, names."""
 
 import itertools
 import logging
@@ -23,7 +23,7 @@ from feeder.client.endpoints import (
 from feeder.errors import ConfigError
 
 WAIT_S = 60.0
-TURN_S = 1 / 128  # of the watch, in these tests; adds up without rounding
+TURN_S = 1 / 128  # of the watch, in these tests; sums have no rounding error
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def _quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Changes:
-    """Hears of changes from the watch."""
+    """Collects the changes that the watch reports."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -60,7 +60,7 @@ class Changes:
 
 
 def write(path: Path, text: str) -> None:
-    """Put a whole file in place of another, as editors and `kubectl` do."""
+    """Replace a file by another, as editors and `kubectl` do."""
     new = path.with_suffix(".new")
     new.write_text(text, encoding="utf-8")
     new.rename(path)
@@ -79,7 +79,7 @@ def write(path: Path, text: str) -> None:
         "ipc:///run/feeder/n",
     ],
 )
-def test_an_endpoint_is_taken_as_it_is(text: str) -> None:
+def test_a_valid_endpoint_is_accepted_unchanged(text: str) -> None:
     assert check_endpoint(text) == text
     assert open_source(text).read() == (text,)
 
@@ -104,14 +104,14 @@ def test_an_endpoint_is_taken_as_it_is(text: str) -> None:
         ("tcp://h:-1", "'-1' is no port"),
         ("tcp://h:٣", "is no port"),
         ("tcp://h:" + "9" * 5000, "is no port"),
-        ("tcp://::1:5", "an IPv6 address stands in brackets"),
-        ("tcp://[::1:5", "no IPv6 address|stands in brackets"),
-        ("tcp://::1]:5", "no IPv6 address|stands in brackets"),
+        ("tcp://::1:5", "an IPv6 address needs brackets"),
+        ("tcp://[::1:5", "no IPv6 address|needs brackets"),
+        ("tcp://::1]:5", "no IPv6 address|needs brackets"),
         ("tcp://[::g]:5", "is no IPv6 address"),
         ("tcp://a:b:5", "is no IPv6 address"),
     ],
 )
-def test_what_is_no_endpoint_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_endpoint_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot be dialled .*({reason}).*: use tcp://HOST:PORT"):
         check_endpoint(text)
 
@@ -158,10 +158,10 @@ def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
         (b"dns://a:1\n", "f:1: 'dns://a:1' .* to the loader beside the file"),
         (b"file:///other", "f:1: 'file:///other' .* to the loader beside the file"),
         (b"tcp://a:1\ntcp://\xff:2", "f:2: not UTF-8: write one endpoint a line"),
-        (b"#" * (FILE_BYTES_MAX + 1), "f: over 1048576 bytes: this is no list of endpoints"),
+        (b"#" * (FILE_BYTES_MAX + 1), "f: over 1048576 bytes: it is no list of endpoints"),
     ],
 )
-def test_what_is_no_list_is_refused_with_its_line(content: bytes, message: str) -> None:
+def test_an_invalid_list_is_refused_with_its_line(content: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_list(content, "f")
 
@@ -214,14 +214,12 @@ def test_files_and_endpoints_can_be_mixed(tmp_path: Path) -> None:
         ("file://relative", "write file:// and an absolute path"),
         ("dns://name", "endpoint 'dns://name' cannot be dialled .it has no host and port"),
         ("dns://name:http", "'http' is no port"),
-        ("dns://" + "a" * 64 + ":1", "no name: .*label too long"),
-        ("dns://a..b:1", "no name: .*label empty"),
+        ("dns://" + "a" * 64 + ":1", "no host name: .*label too long"),
+        ("dns://a..b:1", "no host name: .*label empty"),
         ("file:///a\0b", "write file:// and an absolute path"),
     ],
 )
-def test_what_can_never_be_a_list_is_refused_at_once(
-    names: str | Sequence[str], message: str
-) -> None:
+def test_an_invalid_source_is_refused_at_once(names: str | Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Directory(names)
 
@@ -254,7 +252,7 @@ def test_only_ipc_and_files_may_lead_to_this_host(names: Sequence[str], may_be: 
         ("tcp://a:1\nnonsense\n", "endpoint .*/feeders:2: endpoint 'nonsense' cannot be dialled"),
     ],
 )
-def test_a_file_that_is_no_list_at_the_start_is_an_error(
+def test_a_file_that_is_invalid_at_the_start_is_an_error(
     tmp_path: Path, content: str | None, message: str
 ) -> None:
     if content is not None:
@@ -263,8 +261,8 @@ def test_a_file_that_is_no_list_at_the_start_is_an_error(
         Directory(tmp_path / "feeders").read()
 
 
-def test_what_would_be_waited_for_is_no_file(tmp_path: Path) -> None:
-    """A named pipe has no end before somebody writes to it."""
+def test_a_named_pipe_is_no_list(tmp_path: Path) -> None:
+    """Reading a named pipe blocks until another process writes to it."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match=r"endpoint .*/pipe: it is a named pipe"):
         Directory(tmp_path / "pipe").read()
@@ -275,7 +273,7 @@ def ruin(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, ruin, lambda path: write(path, "# nobody\n")])
-def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
+def test_a_file_that_becomes_invalid_keeps_its_last_list_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "feeders"
@@ -287,7 +285,7 @@ def test_a_file_that_is_no_list_later_leaves_what_it_listed_and_is_logged_once(
         for _ in range(3):
             assert directory.read() == ("tcp://a:1",)
         (record,) = caplog.records
-        assert record.getMessage().endswith("; what it listed stays")
+        assert record.getMessage().endswith("; its last list stays valid")
         assert str(path) in record.getMessage()
         assert len(directory.problems) == 1
         write(path, "tcp://b:1")
@@ -325,7 +323,7 @@ def test_fixed_endpoints_are_not_watched() -> None:
 
 
 @pytest.mark.usefixtures("_quick_watch")
-def test_closing_ends_the_watch_and_nothing_is_heard_after_it(tmp_path: Path) -> None:
+def test_closing_ends_the_watch_and_its_calls(tmp_path: Path) -> None:
     write(tmp_path / "feeders", "tcp://a:1")
     directory, before = Directory(tmp_path / "feeders"), set(threading.enumerate())
     directory.read()
@@ -404,12 +402,12 @@ def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> Non
 
 
 @pytest.mark.usefixtures("_quick_watch")
-def test_a_name_that_is_not_known_yet_is_waited_for(
+def test_a_name_that_does_not_resolve_yet_is_looked_up_until_it_does(
     resolver: Resolver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "feeder.client.endpoints._Name.interval_s", 3600.0
-    )  # what is not found is not put off
+    )  # a name that is not found is not delayed by it
     found, resolver.addresses = resolver.addresses[:1], ()
     directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
     assert directory.read() == ("tcp://z:1",), "name servers may take their time"
@@ -433,7 +431,7 @@ def test_a_name_is_looked_up_again(resolver: Resolver) -> None:
     directory.close()
 
 
-def test_a_name_that_is_unknown_later_leaves_what_it_stood_for(
+def test_a_name_that_no_longer_resolves_keeps_its_last_list(
     resolver: Resolver, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = Directory("dns://feeders:5555")
@@ -441,4 +439,4 @@ def test_a_name_that_is_unknown_later_leaves_what_it_stood_for(
     resolver.addresses = ()
     assert directory.refresh() == directory.refresh() == found
     (message,) = caplog.messages
-    assert message.endswith("; what it listed stays")
+    assert message.endswith("; its last list stays valid")

@@ -150,7 +150,7 @@ def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
     assert "are copied over the socket: it is no ipc endpoint" in caplog.text
 
 
-def test_a_client_that_cannot_reach_the_door_gets_copies_and_says_so(
+def test_a_client_that_cannot_claim_slots_gets_copies_and_logs_the_reason(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     door = claim_path(daemon.endpoints[0])
@@ -195,7 +195,7 @@ def test_other_packings_are_lent_too(daemon: Daemon, packing: str) -> None:
         assert lent.statistics().copied_because is None
 
 
-def test_breaking_out_and_starting_over_reads_the_right_slots(daemon: Daemon) -> None:
+def test_leaving_an_epoch_and_starting_again_reads_the_right_slots(daemon: Daemon) -> None:
     undisturbed = expected(daemon.endpoints[0], 5)
     with make_loader(daemon.endpoints[0]) as loader:
         for steps in (1, 2, 0, 4, 5):
@@ -223,7 +223,7 @@ def test_one_slot_is_enough(packed: Path, tmp_path: Path) -> None:
 
 
 class FakeCudart:
-    """Registers what it is told to, until it has had enough."""
+    """Registers pages until it has no room."""
 
     def __init__(self, room: int) -> None:
         self.room = room

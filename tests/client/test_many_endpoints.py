@@ -32,9 +32,9 @@ def serve(packed: Path, bind: str, **environ: str) -> Daemon:
 def daemons(
     packed: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Daemon, Daemon]]:
-    """Return two daemons, which each test leaves as whole as they were."""
+    """Return two daemons, which each test leaves running."""
     folder = tmp_path_factory.mktemp("daemons")
-    tcp = f"tcp://127.0.0.1:{free_port()}"  # which stays its own while it is away
+    tcp = f"tcp://127.0.0.1:{free_port()}"  # reserved while the daemon is down
     with serve(packed, f"ipc://{folder}/a") as a, serve(packed, tcp) as b:
         yield a, b
 
@@ -48,7 +48,7 @@ class Taker:
     """A loader whose batches are taken one epoch after the other, and hashed."""
 
     def __init__(self, endpoints: str | list[str], feeders: int = 1) -> None:
-        """Wait until so many feeders serve it."""
+        """Wait until ``feeders`` serve it."""
         self.taken: list[str] = []
         self.loader = make_loader(endpoints)
         self._stream = (batch for _ in iter(int, 1) for batch in self.loader)
@@ -61,11 +61,11 @@ class Taker:
         self.loader.close()
 
     def wait_for(self, feeders: int) -> None:
-        """Wait until it is served by so many."""
+        """Wait until ``feeders`` serve it."""
         wait_until(lambda: self.statistics().feeders == feeders, f"{feeders} feeders")
 
     def take(self, until: int) -> None:
-        """Take batches until there are so many."""
+        """Take batches until there are ``until``."""
         while len(self.taken) < until:
             self.taken.append(digest(next(self._stream)))
 
@@ -90,10 +90,10 @@ def test_two_daemons_share_the_work_and_the_bytes_are_the_same(
     assert 0 < statistics.batches_lent < BATCHES, "one lends, the other cannot"
     for daemon, so_far in zip(daemons, before, strict=True):
         assert daemon.counters()["batches"] > so_far + 4
-        wait_until(lambda d=daemon: d.counters()["sessions"] == 0, "it said Bye to both")  # type: ignore[misc]
+        wait_until(lambda d=daemon: d.counters()["sessions"] == 0, "it has sent Bye to both")  # type: ignore[misc]
 
 
-def test_killed_node_processes_go_unnoticed(
+def test_killed_node_processes_change_no_byte(
     daemons: tuple[Daemon, Daemon], undisturbed: list[str]
 ) -> None:
     with Taker(both(daemons), 2) as taker:
@@ -107,7 +107,7 @@ def test_killed_node_processes_go_unnoticed(
     assert taker.taken == undisturbed
 
 
-def test_a_stopped_node_process_is_worked_around(
+def test_batches_of_a_stopped_node_process_come_from_another(
     daemons: tuple[Daemon, Daemon], undisturbed: list[str]
 ) -> None:
     with Taker(both(daemons), 2) as taker:
@@ -122,7 +122,7 @@ def test_a_stopped_node_process_is_worked_around(
     assert taker.taken == undisturbed
 
 
-def test_a_list_that_changes_in_mid_epoch_changes_no_byte(
+def test_a_list_that_changes_during_an_epoch_changes_no_byte(
     daemons: tuple[Daemon, Daemon], undisturbed: list[str], tmp_path: Path
 ) -> None:
     a, b = both(daemons)
@@ -142,7 +142,7 @@ def test_a_list_that_changes_in_mid_epoch_changes_no_byte(
     assert taker.taken == undisturbed
 
 
-def test_a_daemon_drains_and_another_dies_while_a_third_takes_their_place(
+def test_a_third_daemon_replaces_one_that_drains_and_one_that_dies(
     packed: Path, tmp_path: Path, undisturbed: list[str]
 ) -> None:
     binds = [f"ipc://{tmp_path}/{name}" for name in "ab"]
@@ -210,7 +210,7 @@ if "feeder.worker" in sys.orig_argv or "feeder.node" in sys.orig_argv:
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader that waits for all of its feeders to show, on a busy machine too."""
+    """Have loaders wait for all of their feeders' answers, on a busy machine too."""
     monkeypatch.setattr("feeder.client.transport.GATHER_S", DEADLINE_S)
 
 

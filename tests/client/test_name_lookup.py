@@ -93,7 +93,7 @@ except PeerError as error:
     assert result.stdout.startswith("gave up: tcp://slow.silent:5555: no name server")
 
 
-def test_a_hang_up_is_looked_into_without_waiting_for_a_name_server(
+def test_probing_a_peer_does_not_wait_for_a_name_server(
     silent: dict[str, str],
 ) -> None:
     program = (
@@ -116,7 +116,7 @@ def test_a_hang_up_is_looked_into_without_waiting_for_a_name_server(
         "",
     ],
 )
-def test_what_has_no_name_stays_as_it_is(endpoint: str) -> None:
+def test_an_endpoint_without_a_name_stays_as_it_is(endpoint: str) -> None:
     before = threading.active_count()
     assert resolve_endpoint(endpoint, 0.0) == endpoint
     assert threading.active_count() == before
@@ -144,12 +144,12 @@ def test_a_name_without_an_address_is_an_error_at_once(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("host", ["a..b", "ü" * 100])
-def test_what_can_be_no_name_is_refused(host: str) -> None:
+def test_an_invalid_name_is_refused(host: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot be dialled .* is not a host name"):
         resolve_endpoint(f"tcp://{host}:1", 600.0)
 
 
-def test_a_silent_name_server_is_left_behind_at_the_deadline(
+def test_a_look_up_is_abandoned_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = threading.Event()

@@ -1,4 +1,4 @@
-"""A stand-in for all that surrounds the client's session, on a clock that the test turns."""
+"""A stand-in for the shell of the client's session, with a clock that the test sets."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ IDLE_TURNS_MAX = 3  # turns of the clock at one instant without an instruction: 
 
 
 def hello(window: int = 2) -> Hello:
-    """Return what the client greets with."""
+    """Return the client's greeting."""
     return Hello(dataset="birds", recipe=RECIPE, seed=7, window=window, client="me")
 
 
@@ -73,7 +73,7 @@ def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
 def lent(
     index: int, slot: int, *, session: int = 1, request: int = 1, epoch: int = 0, valid: int = 4
 ) -> Lent:
-    """Return word of a batch that is handed over in place."""
+    """Return the message that lends a batch."""
     return Lent(session=session, request=request, epoch=epoch, index=index, slot=slot, valid=valid)
 
 
@@ -83,22 +83,22 @@ def sends(instructions: Sequence[Instruction], link: int = 0) -> list[ClientMess
 
 
 def asked(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
-    """Return the batches that one link is asked for by instructions."""
+    """Return the batches that instructions request on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.want]
 
 
 def released(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
-    """Return the batches that are released to one link by instructions."""
+    """Return the batches that instructions release on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.release]
 
 
 class Shell:
-    """A client's session, and links to endpoints that a test plays.
+    """A client's session, and links whose events come from a test.
 
-    Checks that instructions are about links that are there, and that the session never asks for the
-    clock without doing something when it is given.
+    Checks that instructions are for links that exist, and that the clock is never due without
+    anything to do.
     """
 
     def __init__(
@@ -115,20 +115,20 @@ class Shell:
         self.prefetch = prefetch
         self.now_s = 0.0
         self.links: dict[int, str] = {}
-        self.said: list[Log] = []
+        self.logged: list[Log] = []
         self._dialled: set[int] = set()
-        self._claims: set[int] = set()  # links with one on its way
+        self._claims: set[int] = set()  # links with a pending one
         self.do(EndpointsListed(endpoints))
 
     @property
     def warnings(self) -> list[str]:
-        """What people were warned of."""
-        return [said.text for said in self.said if said.is_warning]
+        """The warnings that were logged."""
+        return [line.text for line in self.logged if line.is_warning]
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def do(self, *events: Event) -> list[Instruction]:
-        """Give events, then the clock until nothing is due; return what is to be done."""
+        """Pass events, then the clock until nothing is due; return the instructions."""
         done: list[Instruction] = []
         for event in (*events, ClockAdvanced()):
             done += self._give(event)
@@ -141,12 +141,12 @@ class Shell:
         return done
 
     def do_at(self, now_s: float, *events: Event) -> list[Instruction]:
-        """Do as ``do`` at a later time; what was due before is not made up for."""
+        """Do as ``do`` at a later time; what was due before is skipped."""
         self.now_s = now_s
         return self.do(*events)
 
     def run_until(self, until_s: float) -> list[Instruction]:
-        """Give the clock whenever it is due, up to a time; return what is to be done."""
+        """Pass the clock whenever it is due, up to a time; return the instructions."""
         done = []
         while self.session.due_s <= until_s:
             assert self.session.due_s > self.now_s
@@ -154,51 +154,51 @@ class Shell:
         self.now_s = until_s
         return done
 
-    def hear(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
-        """Have a message without frames come."""
+    def receive(self, message: NodeMessage, link: int = 0) -> list[Instruction]:
+        """Deliver a message without frames."""
         return self.do(MessageReceived(link, message))
 
     def connect(self, link: int = 0) -> list[Instruction]:
-        """Have a connection come up."""
+        """Establish a connection."""
         return self.do(Connected(link))
 
     def lose(self, link: int = 0) -> list[Instruction]:
-        """Have a connection go down."""
+        """Lose a connection."""
         return self.do(Disconnected(link))
 
     def fail_attempt(self, link: int = 0) -> list[Instruction]:
-        """Have an attempt to connect fail."""
+        """Fail an attempt to connect."""
         return self.do(AttemptFailed(link))
 
     def find_incompatibility(self, error: Exception, link: int = 0) -> list[Instruction]:
-        """Have the shell find that a link cannot serve."""
+        """Report that a link cannot serve."""
         return self.do(NodeIncompatible(link, error))  # type: ignore[arg-type]
 
     def change_list(self, *endpoints: str) -> list[Instruction]:
-        """Have the endpoints be others."""
+        """Replace the list of endpoints."""
         return self.do(EndpointsListed(endpoints))
 
     def answer(
         self, index: int, link: int = 0, *, session: int = 1, epoch: int = 0
     ) -> list[Instruction]:
-        """Have a whole batch come, as one chunk."""
+        """Deliver a whole batch, as one chunk."""
         chunk = Chunk(session=session, epoch=epoch, index=index, first=0, images=4, valid=4)
         return self.do(ChunkArrived(link, chunk, [4 * 8 * 8 * 3, 32, 32]))
 
     def map_slots(self, link: int = 0, session: int = 1, slots: int = 2) -> Sequence[object]:
-        """Have a session's slots be mapped; return them."""
+        """Map a session's slots; return them."""
         mapped = [object() for _ in range(slots)]
         self.do(SlotsMapped(link, session, mapped))
         return mapped
 
     def refuse_slots(self, reason: str, link: int = 0, session: int = 1) -> list[Instruction]:
-        """Have it turn out that a session's slots cannot be mapped."""
+        """Report that a session's slots cannot be mapped."""
         return self.do(SlotsNotShared(link, session, reason))
 
-    # --- what the consumer does ---------------------------------------------------------------
+    # --- consumer calls -----------------------------------------------------------------------
 
     def take_key(self) -> Key | None:
-        """Take a batch and give it back; return which it was."""
+        """Take a batch and return its buffer; return its key."""
         batch = self.session.take()
         if batch is None:
             return None
@@ -206,7 +206,7 @@ class Shell:
         return batch.key
 
     def take_keys(self) -> Sequence[Key]:
-        """Take all that is there."""
+        """Take all batches that are complete."""
         keys = []
         while (key := self.take_key()) is not None:
             keys.append(key)
@@ -233,7 +233,7 @@ class Shell:
                 case Store(placement):
                     done += self._give(ChunkStored(placement))
                 case Log():
-                    self.said.append(instruction)
+                    self.logged.append(instruction)
             if isinstance(instruction, ClaimSlots):
                 self._claims.add(instruction.link)
         return done

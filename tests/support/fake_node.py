@@ -1,8 +1,8 @@
 """A node for the client's tests: a ROUTER socket in a thread that speaks ``feeder.wire.messages``.
 
-It serves made-up samples in the real order, and breaks the rules on request: ``script`` may drop,
-repeat, reorder or mangle the chunks of a batch; sessions can be forgotten; replies can be
-anything. Every message that arrives is kept in ``heard``.
+It serves made-up samples in the real order, and breaks the protocol on request: ``script`` may
+drop, repeat, reorder or mangle the chunks of a batch; sessions can be forgotten; replies can be
+anything. Every message that arrives is kept in ``received``.
 """
 
 import itertools
@@ -45,7 +45,7 @@ _INCARNATIONS = itertools.count(1)
 
 
 def sample_pixels(sample_ids: NDArray[np.int64], epoch: int, side: int) -> NDArray[np.int8]:
-    """Return pixels (n, side, side, 3) that tell the sample and the epoch; padding is 0."""
+    """Return pixels (n, side, side, 3) that identify sample and epoch; padding is 0."""
     places = np.arange(side * side * 3, dtype=np.int64).reshape(side, side, 3)
     values = sample_ids[:, None, None, None] * 31 + places * 7 + epoch * 3
     pixels = (values % 256 - 128).astype(np.int8)
@@ -78,7 +78,7 @@ class FakeNode:
         fingerprint: str = "f" * 32,
         first_session: int = 1,
     ) -> None:
-        """Bind ``endpoint``, or a port that nobody else gets by chance, even after ``close``."""
+        """Bind ``endpoint``, or a port that no other process gets, even after ``close``."""
         endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
         self.layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
         self.classes = tuple(classes)
@@ -88,7 +88,7 @@ class FakeNode:
         self.script: Script = lambda key, messages: messages
         self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
         self.answers_pings = True
-        self.heard: list[ClientMessage] = []
+        self.received: list[ClientMessage] = []
         self.peers: list[bytes] = []  # identities, in the order of their first messages
         self.sessions: dict[int, Session] = {}
         self.largest_window = 0  # most batches that a client wanted without releasing
@@ -123,7 +123,7 @@ class FakeNode:
         self.close()
 
     def close(self) -> None:
-        """Disappear without a word. Idempotent."""
+        """Close without a message. Idempotent."""
         self._closing = True
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
@@ -131,11 +131,11 @@ class FakeNode:
     def wait_until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition on this node holds."""
         with self._changed:
-            assert self._changed.wait_for(condition, WAIT_S), f"{what}; heard {self.heard}"
+            assert self._changed.wait_for(condition, WAIT_S), f"{what}; received {self.received}"
 
     def count(self, kind: type[ClientMessage]) -> int:
-        """Return how many messages of a kind were heard."""
-        return sum(isinstance(message, kind) for message in self.heard)
+        """Return how many messages of a kind were received."""
+        return sum(isinstance(message, kind) for message in self.received)
 
     def send(self, message: Message, peer: bytes | None = None) -> None:
         """Send frames to the last peer that greeted."""
@@ -143,7 +143,7 @@ class FakeNode:
             peer = peer or next(reversed(self.sessions.values())).peer
             self._outbox.append((peer, message))
 
-    def tell(self, message: NodeMessage) -> None:
+    def send_message(self, message: NodeMessage) -> None:
         """Send a message without frames to the last peer that greeted."""
         self.send([encode(message)])
 
@@ -187,7 +187,7 @@ class FakeNode:
                 if self._router.poll(5):
                     peer, *frames = self._router.recv_multipart()
                     with self._changed:
-                        self._hear(peer, decode_from_client(frames[0]))
+                        self._handle(peer, decode_from_client(frames[0]))
                         self._changed.notify_all()
                 with self._changed:
                     outbox, self._outbox = self._outbox, []
@@ -196,8 +196,8 @@ class FakeNode:
         finally:
             self._context.destroy(linger=0)
 
-    def _hear(self, peer: bytes, message: ClientMessage) -> None:
-        self.heard.append(message)
+    def _handle(self, peer: bytes, message: ClientMessage) -> None:
+        self.received.append(message)
         if peer not in self.peers:
             self.peers.append(peer)
         match message:
@@ -265,7 +265,7 @@ class FakeNode:
 
 
 def failed(session: int, key: Key, message: str) -> Message:
-    """Return the message that says a batch cannot be made."""
+    """Return the message that a batch cannot be made."""
     epoch, index = key
     return [
         encode(Failed(session=session, epoch=epoch, index=index, code="dataset", message=message))

@@ -1,8 +1,16 @@
+<<<<<<< HEAD:tests/support/fake_rival.py
 """A contender for tests that speaks the real protocol with made-up batches, and misbehaves.
 
 Its variant chooses how: ``fine``, ``chatty`` (prints lines outside the protocol), ``black`` (black
 batches), ``crash`` (while it starts), ``crash-later`` (in its first turn), ``hang`` (never gets
 ready), ``wrong`` (batches of another shape), ``ahead`` (counts in a file while it runs).
+=======
+"""A rival for tests of the bench: the real protocol, made-up batches, and faults by its variant.
+
+Variants: ``fine``, ``chatty`` (prints lines outside the protocol), ``black`` (batches of zeros),
+``crash`` (at start), ``crash-later`` (in its first turn), ``hang`` (never gets ready), ``wrong``
+(batches of another shape), ``ahead`` (counts in a file while it runs).
+>>>>>>> 405e9fb (Client: endpoints, slots and the tests in plain English):tests/support/fake_peer.py
 """
 
 import sys
@@ -19,7 +27,7 @@ from protocol import SIZE_PX, Pixels, Work, serve
 
 
 def _batches(work: Work) -> Iterator[Pixels]:
-    # Like the synthetic images, which are what the tests compare it with.
+    # Like the synthetic images, with which the tests compare them.
     pixels = np.full((work.batch, SIZE_PX, SIZE_PX, 3), 128, np.uint8)
     if work.variant == "black":
         pixels[:] = 0

@@ -1,9 +1,9 @@
-"""Nodes, a network and a clock that are made up, around a real ``ClientSession``.
+"""Simulated nodes, network and clock around a real ``ClientSession``.
 
-Time is virtual: ``run`` goes from one thing that happens to the next. A node makes batches after a
-while, in chunks or in slots that it reuses as soon as it may; the network delays, repeats and loses
-what nodes say, and loses what is on its way when a connection is cut, as TCP does. Whatever the
-client stores or reads is checked against the batch that it should be.
+Time is virtual: ``run`` goes from one event to the next. A node makes batches after a while, in
+chunks or in slots that it reuses as soon as it may; the network delays, repeats and loses nodes'
+messages, and loses those in flight when a connection is cut, as TCP does. All rows that the client
+stores or reads are checked against the batch that they should be of.
 """
 
 import heapq
@@ -61,7 +61,7 @@ LATENCY_S = 0.002
 
 
 class Pages:
-    """Stands in for a lent slot; ``holds`` is what the node has in it now."""
+    """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
 
     def __init__(self) -> None:
         self.holds: tuple[Key, int] | None = None
@@ -79,7 +79,7 @@ class NodeSession:
 
 
 class Node:
-    """A node process: up or down, maybe stopped, and new after each restart."""
+    """A node process: up, down or stopped; another one after each restart."""
 
     def __init__(self, name: str, *, lends: bool, batch_s: float, window: int) -> None:
         self.name = name
@@ -91,7 +91,7 @@ class Node:
         self.stopped_until_s = 0.0
         self.incarnation = 0
         self.failing = 0.0  # how often its disk cannot be read
-        self.free_at_s = 0.0  # when its worker has made what it was asked for so far
+        self.free_at_s = 0.0  # when its worker has made all batches requested so far
         self.sessions: dict[int, NodeSession] = {}  # by link
 
 
@@ -103,11 +103,11 @@ class Line:
     is_connected: bool = False
     is_closed: bool = False
     connection: int = 0
-    sent_until_s: float = 0.0  # what the client says arrives in order
+    sent_until_s: float = 0.0  # the client's messages arrive in order
 
 
 class Fleet:
-    """All of it; ``taken`` are the batches that the consumer got."""
+    """The whole simulation; ``taken`` are the batches that the consumer got."""
 
     def __init__(self, chance: random.Random, nodes: list[Node], *, buffers: int = 4) -> None:
         self.chance = chance
@@ -125,12 +125,12 @@ class Fleet:
         self.has_begun = self.is_paused = False
         self._numbers = itertools.count(1)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._rows: dict[int, dict[int, Key]] = {}  # by buffer: whose rows are there
+        self._rows: dict[int, dict[int, Key]] = {}  # by buffer: the batch of its rows
         self._reading: list[tuple[CompleteBatch, object]] = []
         self.set_endpoints(tuple(self.nodes))
 
     def set_endpoints(self, endpoints: tuple[str, ...]) -> None:
-        """Give the client these endpoints."""
+        """Replace the client's list of endpoints."""
         self.give(EndpointsListed(endpoints))
 
     def begin(self, epoch: int) -> None:
@@ -141,7 +141,7 @@ class Fleet:
         self.expected = ((e, i) for e in itertools.count(epoch) for i in indices)
 
     def run(self, until_s: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         while True:
             self.give(ClockAdvanced())
             self._consume()
@@ -155,14 +155,14 @@ class Fleet:
                 heapq.heappop(self._agenda)[2]()
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Have something happen after a while."""
+        """Schedule a call after a delay."""
         self.at(self.now_s + delay_s, call)
 
     def at(self, at_s: float, call: Callable[[], None], turn: int | None = None) -> None:
-        """Have something happen at a time, after what has an earlier turn; by default the last."""
+        """Schedule a call at a time, after calls with an earlier turn; by default the last."""
         heapq.heappush(self._agenda, (at_s, next(self._numbers) if turn is None else turn, call))
 
-    # --- What befalls nodes and network -------------------------------------------------------
+    # --- Faults of nodes and network ----------------------------------------------------------
 
     def kill(self, node: Node, away_s: float) -> None:
         """End a node process; another one comes up in its place."""
@@ -179,7 +179,7 @@ class Fleet:
         node.free_at_s = self.now_s
 
     def stop(self, node: Node, for_s: float) -> None:
-        """SIGSTOP, and SIGCONT later: what comes meanwhile waits."""
+        """SIGSTOP, and SIGCONT later: messages wait meanwhile."""
         node.stopped_until_s = max(node.stopped_until_s, self.now_s + for_s)
 
     def drain(self, node: Node, for_s: float) -> None:
@@ -202,7 +202,7 @@ class Fleet:
     # --- The client's shell -------------------------------------------------------------------
 
     def give(self, event: Event) -> None:
-        """Tell the client of an event and carry out what follows."""
+        """Pass an event to the client and execute what follows."""
         for instruction in self.session.handle(event, self.now_s):
             self._carry_out(instruction)
 
@@ -290,7 +290,7 @@ class Fleet:
         self._serve(number, line.node, message)
 
     def _say(self, number: int, message: NodeMessage) -> None:
-        """Carry what a node says: late, twice or not at all, and in any order."""
+        """Carry a node's message: late, twice or not at all, and in any order."""
         if self.chance.random() < self.loss:
             return
         for _ in range(1 + (self.chance.random() < self.repetition)):

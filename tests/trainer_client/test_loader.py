@@ -524,7 +524,9 @@ def test_the_client_needs_none_of_the_daemons_libraries() -> None:
 
 
 def wanted_keys(node: FakeNode) -> list[tuple[int, int]]:
-    return [key for message in node.heard if isinstance(message, Request) for key in message.want]
+    return [
+        key for message in node.received if isinstance(message, Request) for key in message.want
+    ]
 
 
 def unanswered(node: FakeNode) -> bool:
@@ -535,7 +537,7 @@ def unanswered(node: FakeNode) -> bool:
 def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
     batch_bytes = SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes
     with make_loader(node, window=4, window_bytes=int(batches * batch_bytes)):
-        (hello,) = (message for message in node.heard if isinstance(message, Hello))
+        (hello,) = (message for message in node.received if isinstance(message, Hello))
     assert hello.window == window
 
 

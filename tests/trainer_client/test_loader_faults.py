@@ -188,7 +188,7 @@ def test_arguments_are_checked_before_connecting(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_loader(node, **options)
-    assert node.heard == []
+    assert node.received == []
 
 
 # Batches that come late, twice, out of order, broken or not at all
@@ -254,7 +254,7 @@ def test_late_chunks_of_a_dropped_epoch_are_discarded(node: FakeNode) -> None:
         loader.set_epoch(1)
         check_epoch(node, loader, 1)
         assert loader.statistics().chunks_discarded >= 2
-    released = [key for m in node.heard if isinstance(m, Request) for key in m.release]
+    released = [key for m in node.received if isinstance(m, Request) for key in m.release]
     assert {(0, 0), (0, 1), (0, 2), (0, 3)} <= set(released)
 
 

@@ -241,7 +241,7 @@ def test_the_number_of_ranks_may_change_again_and_again(node: FakeNode, split: s
 def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int) -> list[list[int]]:
     """Each step's sample ids over all ranks, from the plan of the first run."""
     steps = STEPS + (split == "val")
-    recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
+    recipe = next(message for message in node.received if isinstance(message, Hello)).recipe
     order = []
     for number in range(steps_taken):
         epoch, step = divmod(number, steps)
@@ -286,7 +286,7 @@ def test_another_order_replaces_the_session_and_leaks_no_thread(node: FakeNode) 
         node.wait_until(lambda: node.count(Bye) == 2, "the first session is not ended")
         wait_until(lambda: len(set(threading.enumerate()) - threads) == 1, "one thread remains")
         node.wait_until(lambda: node.count(Request), "loading does not start fetching")
-        requests = [message for message in node.heard if isinstance(message, Request)]
+        requests = [message for message in node.received if isinstance(message, Request)]
         assert all(message.session == 3 for message in requests)
     wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")
 
@@ -307,7 +307,7 @@ def test_the_state_is_small_and_sends_no_request(node: FakeNode) -> None:
         take(loader, 3)
         state = loader.state_dict()
         assert len(json.dumps(state)) < 1000
-        sent = len(node.heard)
+        sent = len(node.received)
         for _ in range(1000):
             assert loader.state_dict() == state
-        assert not any(isinstance(message, Hello | Request) for message in node.heard[sent:])
+        assert not any(isinstance(message, Hello | Request) for message in node.received[sent:])

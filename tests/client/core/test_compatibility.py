@@ -1,4 +1,4 @@
-"""Nodes that cannot serve a job: an error at its start, left out later, and welcome when mended."""
+"""Incompatible nodes: an error at the start, left out later, and used again when mended."""
 
 import re
 
@@ -30,7 +30,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_a_node_that_would_send_others_is_an_error_before_the_first_batch(
+def test_an_incompatible_node_is_an_error_before_the_first_batch(
     fields: dict[str, object], kind: type[FeederError], text: str
 ) -> None:
     shell = Shell(*ENDPOINTS[:2])
@@ -42,7 +42,7 @@ def test_a_node_that_would_send_others_is_an_error_before_the_first_batch(
 
 
 @pytest.mark.parametrize(("fields", "kind", "text"), MISFITS)
-def test_a_node_that_would_send_others_is_left_out_later(
+def test_an_incompatible_node_is_left_out_after_the_first_batch(
     fields: dict[str, object], kind: type[FeederError], text: str
 ) -> None:
     shell, _ = serve(1)
@@ -73,14 +73,14 @@ def leave_out(shell: Shell, link: int) -> list[Instruction]:
         lent(0, 3, session=OWNER + 1),
     ],
 )
-def test_a_node_that_refuses_for_good_or_errs_is_left_out_later(
+def test_a_node_that_refuses_for_good_or_breaks_the_protocol_is_left_out_later(
     word: Refused,
 ) -> None:
     shell, _ = serve()
     shell.answer(2, NEXT, session=NEXT + 1)
     shell.answer(0, OWNER, session=OWNER + 1)
     assert shell.take_key() == (0, 0)
-    out = shell.hear(word, OWNER)
+    out = shell.receive(word, OWNER)
     assert sends(out, OWNER) == [Bye(session=OWNER + 1)]
     assert (0, 1) in asked(out, NEXT)
     assert len(shell.warnings) == 1
@@ -94,7 +94,7 @@ def test_an_endpoint_that_cannot_be_dialled_is_an_error_at_the_start() -> None:
         shell.session.check()
 
 
-def test_a_node_that_is_left_out_is_warned_of_once() -> None:
+def test_one_warning_is_logged_for_a_node_that_is_left_out() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
@@ -103,7 +103,7 @@ def test_a_node_that_is_left_out_is_warned_of_once() -> None:
     assert len(shell.warnings) == 1
 
 
-def test_a_node_that_refused_the_connection_for_good_is_dialled_anew_after_a_while() -> None:
+def test_a_node_that_refused_the_connection_for_good_is_redialled_after_a_while() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
@@ -119,12 +119,12 @@ def test_a_node_that_refused_the_connection_for_good_is_dialled_anew_after_a_whi
     assert shell.session.feeders_left_out == 0
 
 
-def test_a_node_that_is_left_out_has_no_say_any_more() -> None:
+def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
     leave_out(shell, OWNER)
-    assert sends(shell.hear(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
+    assert sends(shell.receive(welcome(9, node=NODES[OWNER]), OWNER), OWNER) == []
     assert shell.session.feeders == 1
 
 
@@ -139,15 +139,15 @@ def test_when_all_nodes_are_left_out_the_job_ends() -> None:
         shell.session.take()
 
 
-def test_an_unfit_node_that_is_replaced_is_welcome_again() -> None:
+def test_an_incompatible_node_that_is_replaced_serves_again() -> None:
     shell, _ = serve()
     shell.answer(0, OWNER, session=OWNER + 1)
     shell.take_keys()
     leave_out(shell, OWNER)
-    assert sends(shell.hear(Pong(session=OWNER + 1), OWNER), OWNER) == []
+    assert sends(shell.receive(Pong(session=OWNER + 1), OWNER), OWNER) == []
     shell.lose(OWNER)
     assert shell.session.feeders_left_out == 1, "why it was is still to be known"
     assert sends(shell.connect(OWNER), OWNER)[0] == hello(8)
-    shell.hear(welcome(9, node=NODES[OWNER], window=8), OWNER)
+    shell.receive(welcome(9, node=NODES[OWNER], window=8), OWNER)
     assert shell.session.feeders == 2
     assert shell.session.feeders_left_out == 0

@@ -1,4 +1,4 @@
-"""The client's session among nodes that die, hang, lose and repeat: each batch once, in order."""
+"""The client's session with nodes that die, hang, lose and repeat: each batch once, in order."""
 
 import random
 
@@ -50,7 +50,7 @@ def test_all_nodes_have_work_and_each_batch_comes_once() -> None:
 
 
 @pytest.mark.parametrize("lends", ["yy", "", "y"])
-def test_a_node_that_dies_costs_no_more_than_a_moment(lends: str) -> None:
+def test_a_node_that_dies_delays_batches_only_briefly(lends: str) -> None:
     fleet = make_fleet(2, lends=lends)
     fleet.run(5.0)
     before = fleet.taken
@@ -62,7 +62,7 @@ def test_a_node_that_dies_costs_no_more_than_a_moment(lends: str) -> None:
     assert fleet.session.feeders == 2
 
 
-def test_a_node_that_hangs_is_helped_out_within_seconds() -> None:
+def test_batches_of_a_hanging_node_come_from_another_within_seconds() -> None:
     fleet = make_fleet(3, lends="yy")
     fleet.run(5.0)
     before = fleet.taken
@@ -72,7 +72,7 @@ def test_a_node_that_hangs_is_helped_out_within_seconds() -> None:
     assert fleet.session.batches_hedged > 0
 
 
-def test_the_only_node_is_waited_for() -> None:
+def test_the_client_waits_for_its_only_node() -> None:
     fleet = make_fleet(4, nodes=1)
     fleet.run(5.0)
     before = fleet.taken
@@ -83,7 +83,7 @@ def test_the_only_node_is_waited_for() -> None:
     assert fleet.taken > before + 50
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_at_last() -> None:
+def test_a_lost_answer_is_requested_again() -> None:
     fleet = make_fleet(5, nodes=1)
     fleet.run(2.0)
     fleet.loss = 0.3
@@ -96,12 +96,10 @@ def test_an_answer_that_is_lost_is_asked_for_again_at_last() -> None:
 
 @pytest.mark.parametrize("lends", ["yy", ""])
 @pytest.mark.parametrize("seed", range(10, 16))
-def test_a_batch_that_all_wait_for_finds_room_whoever_else_has_batches(
-    lends: str, seed: int
-) -> None:
-    fleet = make_fleet(seed, lends=lends)  # nodes with small windows, which soon are full
+def test_the_next_batch_finds_room_even_if_all_windows_are_full(lends: str, seed: int) -> None:
+    fleet = make_fleet(seed, lends=lends)  # small windows, which are soon full
     slow = next(iter(fleet.nodes.values()))
-    slow.failing, slow.batch_s = 1.0, 0.4  # the other one is done with later batches long before
+    slow.failing, slow.batch_s = 1.0, 0.4  # the other one has finished later batches long before
     fleet.run(15.0)
     assert fleet.taken > 50
 
@@ -113,7 +111,7 @@ def test_a_batch_that_all_wait_for_finds_room_whoever_else_has_batches(
     lends=st.text("yn", min_size=3, max_size=3),
     buffers=st.integers(1, 5),
 )
-def test_whatever_happens_the_course_is_delivered(
+def test_the_sequence_is_delivered_under_random_faults(
     seed: int, nodes: int, lends: str, buffers: int
 ) -> None:
     fleet = make_fleet(seed, nodes=nodes, lends=lends, buffers=buffers)
@@ -137,13 +135,13 @@ def test_whatever_happens_the_course_is_delivered(
                 fleet.loss, fleet.repetition = chance.choice(((0.1, 0.1), (0.5, 0.0), (0.0, 0.5)))
             case "heal":
                 fleet.loss = fleet.repetition = 0.0
-            case "jump":  # the host slept: nothing ran meanwhile
+            case "jump":  # the host was suspended
                 fleet.now_s += chance.uniform(0.0, 100.0)
             case "pause":
                 fleet.is_paused = not fleet.is_paused
             case "list":
                 listed = chance.sample(everybody, chance.randint(1, nodes))
-                if listed == [everybody[0]]:  # whose disk may be bad
+                if listed == [everybody[0]]:  # its disk may be bad
                     listed = [everybody[-1]]
                 fleet.set_endpoints(tuple(listed))
             case "begin" if chance.random() < 0.3:

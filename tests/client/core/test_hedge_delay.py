@@ -1,4 +1,4 @@
-"""When a batch is late, by what answers took so far."""
+"""When a batch is late, by the latencies so far."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,22 +13,22 @@ def learn(*latencies_s: float) -> HedgeDelay:
     return delay
 
 
-def test_before_enough_answers_came_a_batch_has_two_seconds() -> None:
+def test_the_delay_is_two_seconds_before_enough_latencies_are_known() -> None:
     assert learn().delay_s == 2.0
     assert learn(*[0.5] * 15).delay_s == 2.0
     assert learn(*[0.5] * 16).delay_s == 0.75
 
 
-def test_one_slow_answer_in_a_hundred_is_not_the_rule_and_two_are() -> None:
+def test_the_delay_follows_two_slow_answers_in_a_hundred_but_not_one() -> None:
     assert learn(9.0, *[0.2] * 127).delay_s < 0.31
     assert learn(9.0, 9.0, *[0.2] * 126).delay_s == 13.5
 
 
-def test_answers_that_come_at_once_still_leave_a_tenth_of_a_second() -> None:
+def test_the_delay_is_never_below_a_tenth_of_a_second() -> None:
     assert learn(*[0.0001] * 50).delay_s == 0.1
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_latencies_are_forgotten() -> None:
     assert learn(*[5.0] * 128, *[0.2] * 128).delay_s < 0.31
 
 

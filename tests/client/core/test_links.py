@@ -1,4 +1,4 @@
-"""The client's session with several nodes: whom it asks, and whom instead."""
+"""The client's session with several nodes: which one it asks, and which one instead."""
 
 import itertools
 import random
@@ -34,16 +34,16 @@ LATE_S = HedgeDelay().delay_s
 
 
 def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[Instruction]:
-    """Connect a link and have its node welcome us, with a session numbered by the link."""
+    """Connect a link and deliver its node's welcome, with a session numbered by the link."""
     shell.connect(link)
     fields = {"node": NODES[link], "window": shell.session.job.hello.window} | fields
-    return shell.hear(welcome(session or link + 1, **fields), link)  # type: ignore[arg-type]
+    return shell.receive(welcome(session or link + 1, **fields), link)  # type: ignore[arg-type]
 
 
 def serve(
     nodes: int = 2, *, buffers: int = 3, window: int = 8, **fields: object
 ) -> tuple[Shell, list[Instruction]]:
-    """Return a client that is welcome everywhere, and what it did when epoch 0 began."""
+    """Return a client with a session on each node, and its instructions when epoch 0 began."""
     shell = Shell(*ENDPOINTS[:nodes], buffers=buffers, window=window)
     for link in range(nodes):
         join(shell, link, **fields)
@@ -58,11 +58,11 @@ def keys(*indices: int) -> list[Key]:
 def fail(shell: Shell, index: int, link: int) -> list[Instruction]:
     reason = f"disk of {NODES[link]}"
     word = Failed(session=link + 1, epoch=0, index=index, code="dataset", message=reason)
-    return shell.hear(word, link)
+    return shell.receive(word, link)
 
 
 def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]:
-    """Let time pass, with a word of some nodes twice a second; return what was done."""
+    """Advance the time, with a Pong of some nodes twice a second; return the instructions."""
     done = []
     while shell.now_s < until_s:
         done += shell.run_until(min(until_s, shell.now_s + 0.5))
@@ -70,7 +70,7 @@ def pass_time(shell: Shell, until_s: float, *speaking: int) -> list[Instruction]
     return done
 
 
-# Whom a batch is asked of
+# Which node a batch is requested from
 
 
 def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -> None:
@@ -79,7 +79,7 @@ def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -
     assert asked(out, NEXT) == keys(2)
 
 
-def test_an_owner_with_a_full_window_is_asked_for_no_more() -> None:
+def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
     shell = Shell(*ENDPOINTS[:2], window=8, buffers=6)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
@@ -91,11 +91,11 @@ def test_an_owner_with_a_full_window_is_asked_for_no_more() -> None:
     assert asked(out, OWNER) == keys(4)
 
 
-def test_every_client_asks_the_same_node_whatever_the_order_of_its_list() -> None:
+def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> None:
     shell = Shell(*reversed(ENDPOINTS[:2]))
     for link, node in ((0, 1), (1, 0)):
         shell.connect(link)
-        shell.hear(welcome(link + 1, node=NODES[node]), link)
+        shell.receive(welcome(link + 1, node=NODES[node]), link)
     shell.session.begin(0)
     assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
 
@@ -113,18 +113,18 @@ def test_batches_go_to_their_lanes_owners_as_far_as_these_have_room() -> None:
         load[wants[key]] += 1
 
 
-def test_all_nodes_have_shown_themselves_when_each_serves_refuses_or_is_not_there() -> None:
+def test_the_status_of_all_nodes_is_known_when_each_serves_refuses_or_is_unreachable() -> None:
     shell = Shell(*ENDPOINTS)
     assert not shell.session.is_gathered
     join(shell, 0)
     shell.fail_attempt(1)
     shell.connect(2)
     assert not shell.session.is_gathered, "the last one has not answered"
-    shell.hear(Refused(code="clients", message="too many"), 2)
+    shell.receive(Refused(code="clients", message="too many"), 2)
     assert shell.session.is_gathered
 
 
-def test_a_node_that_has_not_welcomed_us_is_not_asked() -> None:
+def test_a_node_without_a_welcome_is_not_asked() -> None:
     shell = Shell(*ENDPOINTS[:2])
     shell.connect(OWNER)
     join(shell, NEXT)
@@ -137,7 +137,7 @@ def test_a_node_that_has_not_welcomed_us_is_not_asked() -> None:
 # Nodes that are lost, end or fail
 
 
-def test_what_a_lost_node_was_asked_for_is_asked_of_the_next() -> None:
+def test_batches_of_a_lost_node_are_requested_from_the_next() -> None:
     shell, _ = serve()
     out = shell.lose(OWNER)
     assert asked(out, NEXT) == keys(0, 1)
@@ -158,7 +158,7 @@ def test_a_node_that_comes_back_gets_its_lanes_again() -> None:
     assert shell.session.reconnects == 1
 
 
-def test_rows_that_a_lost_node_sent_do_not_count_as_the_next_ones() -> None:
+def test_rows_of_a_lost_node_do_not_count_for_the_next_one() -> None:
     shell, _ = serve(chunk_images=2)
     shell.lose(OWNER)
     shell.answer(0, OWNER, session=OWNER + 1)
@@ -166,9 +166,9 @@ def test_rows_that_a_lost_node_sent_do_not_count_as_the_next_ones() -> None:
     assert shell.prefetch.chunks_discarded == 1
 
 
-def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
+def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
     shell, _ = serve()
-    shell.hear(Draining(session=OWNER + 1), OWNER)
+    shell.receive(Draining(session=OWNER + 1), OWNER)
     assert shell.session.feeders == 1
     out = shell.answer(0, OWNER, session=OWNER + 1)
     assert released(out, OWNER) == keys(0)
@@ -180,7 +180,7 @@ def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
     assert shell.take_key() == (0, 1)
 
 
-def test_a_batch_that_one_node_cannot_make_is_asked_of_another() -> None:
+def test_a_batch_that_one_node_cannot_make_is_requested_from_another() -> None:
     shell, _ = serve()
     out = fail(shell, 0, OWNER)
     assert released(out, OWNER) == keys(0)
@@ -213,7 +213,7 @@ def test_a_batch_that_one_node_cannot_make_waits_for_another_that_is_away() -> N
 
 
 def share_slots(window: int) -> Shell:
-    """Return a client of two ipc nodes, asked for two batches each, that have lent none yet."""
+    """Return a client with two batches requested from each of two ipc nodes, and none lent."""
     shell = Shell(*(f"ipc:///{node}/n" for node in NODES[:2]), buffers=4, window=4)
     for link in range(2):
         join(shell, link, window=window)
@@ -223,27 +223,27 @@ def share_slots(window: int) -> Shell:
     return shell
 
 
-def lend_what_waits(shell: Shell) -> None:
-    """Have the next node lend its share: two batches that wait for those of the owner."""
+def lend_later_batches(shell: Shell) -> None:
+    """Have the second node lend its share: two batches after those of the owner."""
     for slot, index in enumerate((2, 3)):
-        shell.hear(lent(index, slot, session=NEXT + 1), NEXT)
+        shell.receive(lent(index, slot, session=NEXT + 1), NEXT)
 
 
-def test_a_batch_that_failed_is_asked_of_a_node_whose_share_waits_behind_it() -> None:
+def test_a_failed_batch_is_requested_from_a_node_whose_share_waits_behind_it() -> None:
     shell = share_slots(window=4)
-    lend_what_waits(shell)
+    lend_later_batches(shell)
     assert asked(fail(shell, 0, OWNER), NEXT) == keys(0)
 
 
-def test_a_late_batch_is_asked_of_a_node_whose_share_waits_behind_it() -> None:
+def test_a_late_batch_is_requested_from_a_node_whose_share_waits_behind_it() -> None:
     shell = share_slots(window=4)
-    lend_what_waits(shell)
+    lend_later_batches(shell)
     assert asked(pass_time(shell, LATE_S, OWNER, NEXT), NEXT) == keys(0, 1)
 
 
-def test_a_lost_batch_is_asked_of_a_node_whose_window_waits_behind_it() -> None:
+def test_a_lost_batch_is_requested_from_a_node_whose_window_waits_behind_it() -> None:
     shell = share_slots(window=2)
-    lend_what_waits(shell)
+    lend_later_batches(shell)
     out = shell.lose(OWNER)
     assert asked(out, NEXT)[:1] == keys(0)
     assert len(released(out, NEXT)) >= 1, "it has no more slots"
@@ -253,7 +253,7 @@ def test_a_lost_batch_is_asked_of_a_node_whose_window_waits_behind_it() -> None:
 
 
 def wait_for_the_owner() -> Shell:
-    """Return a client whose owner still owes the first three batches of six."""
+    """Return a client that waits for the owner's batches, the first three of six."""
     shell, out = serve(buffers=6)
     assert asked(out, OWNER) == keys(0, 1, 2)
     for index in (3, 4, 5):
@@ -271,7 +271,7 @@ def test_late_batches_are_hedged_but_never_many_at_once() -> None:
     assert released(out, OWNER) == []
 
 
-def test_the_losers_ask_is_released_and_what_it_sends_is_discarded() -> None:
+def test_the_slower_request_is_released_and_its_chunks_are_discarded() -> None:
     shell = wait_for_the_owner()
     pass_time(shell, LATE_S, OWNER, NEXT)
     out = shell.answer(0, NEXT, session=NEXT + 1)
@@ -285,7 +285,7 @@ def test_the_losers_ask_is_released_and_what_it_sends_is_discarded() -> None:
     assert shell.take_keys() == keys(0, 1, 2, 3, 4, 5)
 
 
-def test_a_late_batch_is_asked_of_one_other_node_only() -> None:
+def test_a_late_batch_is_hedged_on_one_other_node_only() -> None:
     shell, out = serve(3)
     (first,) = (link for link in range(3) if (0, 0) in asked(out, link))
     for link in {0, 1, 2} - {first}:
@@ -300,7 +300,7 @@ def test_with_one_node_nothing_is_hedged() -> None:
     assert shell.session.batches_hedged == 0
 
 
-def test_all_that_a_quiet_node_was_asked_for_is_asked_elsewhere() -> None:
+def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
     shell = wait_for_the_owner()
     out = pass_time(shell, QUIET_S - 0.1, NEXT)
     assert asked(out, NEXT) == keys(0, 1), "late ones"
@@ -320,7 +320,7 @@ def test_a_quiet_node_is_asked_last() -> None:
     assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)]
 
 
-def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() -> None:
+def test_an_active_node_that_does_not_answer_gets_one_more_request() -> None:
     shell, _ = serve(1)
     assert asked(pass_time(shell, RETRY_S - 0.1, 0)) == []
     requests = [out for out in sends(pass_time(shell, RETRY_S, 0)) if out != Ping(session=1)]
@@ -330,7 +330,7 @@ def test_a_node_that_speaks_but_does_not_answer_is_asked_again_in_one_message() 
 
 def test_a_draining_node_is_not_asked_again() -> None:
     shell, _ = serve(1)
-    shell.hear(Draining(session=1))
+    shell.receive(Draining(session=1))
     assert sends(pass_time(shell, RETRY_S + 1, 0)) == []
 
 
@@ -338,7 +338,7 @@ def test_a_draining_node_is_not_asked_again() -> None:
 
 
 def meet_duplicates() -> tuple[Shell, list[Instruction]]:
-    """Return a client to whom two endpoints turned out to be one node, and what it did then."""
+    """Return a client of which two endpoints are one node, and its last instructions."""
     shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
     shell.session.begin(0)
@@ -357,7 +357,7 @@ def test_the_same_node_by_another_endpoint_is_declined() -> None:
 def test_the_same_node_is_greeted_by_the_other_endpoint_when_the_first_is_lost() -> None:
     shell, _ = meet_duplicates()
     assert sends(shell.lose(0), 1) == [hello()]
-    out = shell.hear(welcome(3, node=NODES[0], incarnation=5), 1)
+    out = shell.receive(welcome(3, node=NODES[0], incarnation=5), 1)
     assert asked(out, 1) == keys(0, 1)
 
 
@@ -382,15 +382,15 @@ def test_a_batch_that_a_node_cannot_make_is_not_expected_of_its_other_endpoint()
         shell.session.take()
 
 
-def test_the_other_way_is_tried_when_a_node_is_silent_on_the_first() -> None:
-    """A network can go silent without a word of it: then libzmq notices seconds later."""
+def test_the_other_endpoint_is_tried_when_a_node_is_silent_on_the_first() -> None:
+    """A network can fail silently: then libzmq notices it seconds later."""
     shell, _ = meet_duplicates()
     out = shell.run_until(shell.now_s + SILENCE_S)
     assert sends(out, 0)[-2:] == [Bye(session=1), hello()]
     assert sends(out, 1) == [hello()]
-    out = shell.hear(welcome(3, node=NODES[0], incarnation=5), 1)
+    out = shell.receive(welcome(3, node=NODES[0], incarnation=5), 1)
     assert asked(out, 1) == keys(0, 1)
-    out = shell.hear(welcome(4, node=NODES[0], incarnation=5), 0)
+    out = shell.receive(welcome(4, node=NODES[0], incarnation=5), 0)
     assert sends(out, 0) == [Bye(session=4)], "it speaks again: the other way serves by now"
 
 
@@ -401,7 +401,7 @@ def test_a_restarted_node_is_another_one() -> None:
     assert shell.session.feeders == 2
 
 
-# Endpoints that come and go
+# Endpoints that are listed and unlisted
 
 
 def test_the_other_nodes_of_a_daemon_are_dialled() -> None:
@@ -414,7 +414,7 @@ def test_the_other_nodes_of_a_daemon_are_dialled() -> None:
     assert shell.session.feeders == 2
 
 
-def test_an_endpoint_that_is_listed_in_mid_course_is_dialled_and_asked() -> None:
+def test_an_endpoint_that_is_listed_later_is_dialled_and_asked() -> None:
     shell, _ = serve(1)
     out = shell.change_list(*ENDPOINTS[:2])
     assert out == [Dial(1, ENDPOINTS[1])]
@@ -427,7 +427,7 @@ def test_an_endpoint_that_is_listed_in_mid_course_is_dialled_and_asked() -> None
     assert asked(out, 1)
 
 
-def test_an_endpoint_that_is_no_longer_listed_is_hung_up_on_and_another_asked() -> None:
+def test_the_link_of_an_unlisted_endpoint_is_closed_and_another_is_asked() -> None:
     shell, _ = serve()
     out = shell.change_list(ENDPOINTS[NEXT])
     farewell = [each for each in out if getattr(each, "link", None) == OWNER]
@@ -445,14 +445,14 @@ def test_an_endpoint_that_is_listed_again_is_another_link() -> None:
     assert shell.change_list(*ENDPOINTS[:2]) == [Dial(2, ENDPOINTS[OWNER])]
 
 
-def test_the_nodes_that_an_unlisted_endpoint_told_of_are_hung_up_on_too() -> None:
+def test_siblings_of_an_unlisted_endpoint_are_closed_too() -> None:
     shell = Shell("tcp://a:7000", ENDPOINTS[1])
     join(shell, 0, siblings=(("tcp://0.0.0.0:7000",), ("tcp://0.0.0.0:7001",)))
     out = shell.change_list(ENDPOINTS[1])
     assert [each for each in out if isinstance(each, HangUp)] == [HangUp(0), HangUp(2)]
 
 
-def test_every_endpoint_explains_itself() -> None:
+def test_the_state_of_every_endpoint_is_explained() -> None:
     shell = Shell(*ENDPOINTS[:2])
     shell.fail_attempt(0)
     shell.connect(1)
@@ -461,13 +461,13 @@ def test_every_endpoint_explains_itself() -> None:
     assert f"; {ENDPOINTS[1]}: it accepted the connection but does not answer" in text
 
 
-# Whatever happens
+# Random events
 
 
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(seed: int) -> None:
-    """The shell fails when the clock is due at once without anything to do then."""
+def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int) -> None:
+    """The shell fails when the clock is due without anything to do."""
     chance = random.Random(seed)
     shell, _ = serve(3, buffers=6)
     numbers = itertools.count(10)
@@ -479,7 +479,7 @@ def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(see
             case "wait":
                 shell.run_until(shell.now_s + chance.choice([0.3, 1.0, 3.0, 50.0]))
             case "speak":
-                shell.hear(Pong(session=sessions[link]), link)
+                shell.receive(Pong(session=sessions[link]), link)
             case "answer":
                 open_keys = [key for key, _ in shell.prefetch.open_batches()]
                 for epoch, index in chance.sample(open_keys, min(2, len(open_keys))):
@@ -489,7 +489,7 @@ def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(see
                     word = Failed(
                         session=sessions[link], epoch=epoch, index=index, code="x", message="y"
                     )
-                    shell.hear(word, link)
+                    shell.receive(word, link)
             case "lose" if link in connected:
                 connected.remove(link)
                 shell.lose(link)
@@ -498,7 +498,7 @@ def test_the_clock_is_never_asked_for_in_vain_and_no_open_batch_is_forgotten(see
                 sessions[link] = next(numbers)
                 join(shell, link, sessions[link])
             case "drain":
-                shell.hear(Draining(session=sessions[link]), link)
+                shell.receive(Draining(session=sessions[link]), link)
             case "take":
                 try:
                     shell.take_keys()

@@ -53,7 +53,7 @@ def ask(prefetch: Prefetch, link: int, key: Key, request: int = 1) -> None:
 
 
 def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 70) -> list[Key]:
-    """Ask a link for what nobody was asked for, as far as its window goes; return that."""
+    """Request on a link all batches that are on none, up to its window; return them."""
     prefetch.extend(samples)
     keys = []
     for key, assembly in prefetch.open_batches():
@@ -72,7 +72,7 @@ def lent(key: Key, slot: int = 0, request: int = 1, valid: int = BATCH) -> Lent:
 
 
 def lend(prefetch: Prefetch, link: int, message: Lent, rows: object = None) -> bool:
-    """Hand a batch over in place; return whether that answered an ask."""
+    """Lend a batch; return whether that answered a request."""
     return prefetch.lend(link, message, rows or Pages()) is not None  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ def take_keys(prefetch: Prefetch) -> list[Key]:
     return keys
 
 
-def test_a_course_begins_at_any_step_and_goes_on_with_whole_epochs() -> None:
+def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None:
     prefetch = make_prefetch(rank=1, world_size=2, buffers=6)
     prefetch.begin(3, batches=6, step=2)
     assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
@@ -104,7 +104,7 @@ def test_nothing_is_wanted_before_an_epoch_begins() -> None:
     assert want(make_prefetch()) == []
 
 
-def test_wants_fill_the_window_in_order_and_go_on_as_batches_complete() -> None:
+def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() -> None:
     prefetch = make_prefetch()
     prefetch.begin(3, batches=10)
     assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
@@ -129,13 +129,13 @@ def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
     assert taken == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
-def test_the_course_runs_on_into_the_next_epoch() -> None:
+def test_the_sequence_continues_with_the_next_epoch() -> None:
     prefetch = make_prefetch(buffers=6)
     prefetch.begin(4, batches=3)
     assert want(prefetch, window=6) == [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]
 
 
-def test_beginning_the_epoch_that_was_fetched_ahead_keeps_what_is_there() -> None:
+def test_beginning_the_prefetched_epoch_keeps_its_batches() -> None:
     prefetch = make_prefetch(buffers=6)
     prefetch.begin(4, batches=3)
     for key in want(prefetch, window=6):
@@ -147,7 +147,7 @@ def test_beginning_the_epoch_that_was_fetched_ahead_keeps_what_is_there() -> Non
     assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
 
 
-def test_beginning_another_epoch_releases_what_was_asked_for() -> None:
+def test_beginning_another_epoch_releases_all_requests() -> None:
     prefetch = make_prefetch()
     prefetch.begin(4, batches=10)
     want(prefetch)
@@ -160,7 +160,7 @@ def test_beginning_another_epoch_releases_what_was_asked_for() -> None:
     assert prefetch.chunks_discarded == 1
 
 
-def test_restarting_an_epoch_asks_again_from_its_start() -> None:
+def test_restarting_an_epoch_requests_it_again_from_its_start() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     for key in want(prefetch):
@@ -183,7 +183,7 @@ def test_a_chunk_that_arrives_twice_is_discarded() -> None:
     assert take_keys(prefetch) == [(0, 0)]
 
 
-def test_a_lost_session_is_asked_for_everything_that_is_not_complete_from_the_start() -> None:
+def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     want(prefetch)
@@ -199,7 +199,7 @@ def test_a_lost_session_is_asked_for_everything_that_is_not_complete_from_the_st
     assert take_keys(prefetch) == [(0, 0), (0, 1)]
 
 
-def test_a_new_session_with_a_smaller_window_is_not_asked_for_more() -> None:
+def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     want(prefetch)
@@ -209,7 +209,7 @@ def test_a_new_session_with_a_smaller_window_is_not_asked_for_more() -> None:
     assert want(prefetch, window=2) == [(0, 2)]
 
 
-def test_a_batch_that_cannot_be_had_is_reported_in_its_turn_and_once() -> None:
+def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
     prefetch = make_prefetch()
     prefetch.begin(0, batches=10)
     want(prefetch)
@@ -236,7 +236,7 @@ def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
     assert [batch.valid for batch in batches if batch is not None] == [7, 7, 2]
 
 
-def test_indices_past_the_end_are_padding_that_nobody_is_asked_for() -> None:
+def test_indices_past_the_end_are_padding_and_not_requested() -> None:
     prefetch = make_prefetch(split="val", rank=2, world_size=3)  # 4 batches: rank 2 has 2 and 5
     prefetch.begin(0, batches=4)
     assert want(prefetch, samples=25)[:2] == [(0, 2), (1, 2)]
@@ -282,7 +282,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
 
 
 def share(buffers: int = 5) -> Prefetch:
-    """Return one whose first batch was asked of A and B."""
+    """Return one whose first batch is requested on A and B."""
     prefetch = make_prefetch(buffers=buffers)
     prefetch.begin(0, batches=10)
     prefetch.extend(70)
@@ -291,7 +291,7 @@ def share(buffers: int = 5) -> Prefetch:
     return prefetch
 
 
-def test_whoever_answers_first_settles_a_batch_and_all_are_released() -> None:
+def test_the_first_answer_settles_a_batch_and_releases_all_requests() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
     arrive_whole(prefetch, (0, 0), B)
@@ -303,7 +303,7 @@ def test_whoever_answers_first_settles_a_batch_and_all_are_released() -> None:
     assert (prefetch.take_releases(A), prefetch.take_releases(B)) == ([], [])
 
 
-def test_rows_of_one_link_do_not_count_as_another_ones() -> None:
+def test_rows_of_one_link_do_not_count_for_another() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
     arrive(prefetch, (0, 0), 3, B)
@@ -319,7 +319,7 @@ def test_chunks_of_a_link_that_was_not_asked_are_discarded() -> None:
     assert prefetch.chunks_discarded == 2
 
 
-def test_a_lost_link_leaves_what_others_were_asked_for() -> None:
+def test_a_lost_link_leaves_the_requests_on_others() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, B)
     prefetch.forget(A)
@@ -332,7 +332,7 @@ def test_a_lost_link_leaves_what_others_were_asked_for() -> None:
     assert prefetch.take_releases(B) == [(0, 0)]
 
 
-def test_asking_the_same_link_again_releases_the_former_ask() -> None:
+def test_a_repeated_request_on_a_link_releases_the_former_one() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, A)
     ask(prefetch, A, (0, 0), request=2)
@@ -343,7 +343,7 @@ def test_asking_the_same_link_again_releases_the_former_ask() -> None:
     assert not prefetch.is_next_settled, "it starts over"
 
 
-def test_a_batch_that_one_link_cannot_make_may_be_had_of_another() -> None:
+def test_a_batch_that_one_link_cannot_make_may_come_from_another() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     assert prefetch.take_releases(A) == [(0, 0)]
@@ -354,7 +354,7 @@ def test_a_batch_that_one_link_cannot_make_may_be_had_of_another() -> None:
     assert take_keys(prefetch) == [(0, 0)]
 
 
-def test_a_batch_that_nobody_can_make_says_why_each_cannot() -> None:
+def test_the_error_of_a_batch_that_no_node_can_make_has_all_reasons() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     prefetch.failed(B, (0, 0), "disk of b")
@@ -366,14 +366,14 @@ def test_a_batch_that_nobody_can_make_says_why_each_cannot() -> None:
     assert [key for key, _ in prefetch.open_batches()][-1] == (0, 5), "its buffer is free again"
 
 
-def test_a_link_that_comes_back_may_be_asked_for_what_it_failed_to_make() -> None:
+def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
     prefetch = share()
     prefetch.failed(A, (0, 0), "disk of a")
     prefetch.forget(A)
     assert prefetch.can_request(A, (0, 0))
 
 
-def test_word_of_failure_after_the_batch_was_settled_is_nothing_to_us() -> None:
+def test_a_failure_after_the_batch_was_settled_is_ignored() -> None:
     prefetch = share()
     arrive_whole(prefetch, (0, 0), B)
     prefetch.take_releases(A)
@@ -382,7 +382,7 @@ def test_word_of_failure_after_the_batch_was_settled_is_nothing_to_us() -> None:
     assert take_keys(prefetch) == [(0, 0)]
 
 
-def test_a_lent_batch_counts_as_its_lenders_until_it_is_given_back() -> None:
+def test_a_lent_batch_counts_for_its_lender_until_it_is_returned() -> None:
     prefetch = share()
     rows = Pages()
     assert lend(prefetch, A, lent((0, 0)), rows)
@@ -398,7 +398,7 @@ def test_a_lent_batch_counts_as_its_lenders_until_it_is_given_back() -> None:
     assert prefetch.take_releases(A) == [(0, 0)]
 
 
-def test_what_the_loser_has_lent_is_not_read() -> None:
+def test_the_slower_loan_is_not_read() -> None:
     prefetch = share()
     assert lend(prefetch, B, lent((0, 0)))
     assert not lend(prefetch, A, lent((0, 0)))
@@ -406,14 +406,14 @@ def test_what_the_loser_has_lent_is_not_read() -> None:
     assert prefetch.lent == 1
 
 
-def test_word_of_a_slot_counts_only_if_it_answers_the_latest_ask() -> None:
+def test_a_loan_counts_only_if_it_answers_the_latest_request() -> None:
     prefetch = share()
     ask(prefetch, A, (0, 0), request=2)
     assert not lend(prefetch, A, lent((0, 0), request=1)), "the node has that slot back"
     assert lend(prefetch, A, lent((0, 0), request=2))
 
 
-def test_a_batch_that_is_still_read_is_asked_anew_only_of_others_than_its_lender() -> None:
+def test_a_batch_that_is_still_read_is_not_requested_from_its_lender_again() -> None:
     prefetch = share()
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
@@ -426,7 +426,7 @@ def test_a_batch_that_is_still_read_is_asked_anew_only_of_others_than_its_lender
     assert prefetch.can_request(A, (0, 0))
 
 
-def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
+def test_a_loan_of_a_lost_link_is_released_in_no_other_session() -> None:
     prefetch = share()
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
@@ -436,7 +436,7 @@ def test_what_a_lost_link_has_lent_is_released_in_no_other_session() -> None:
     assert prefetch.take_releases(A) == []
 
 
-def test_what_was_lent_can_be_reclaimed_for_what_comes_before_it() -> None:
+def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:
     prefetch = share()
     for index in (1, 2):
         ask(prefetch, B, (0, index))

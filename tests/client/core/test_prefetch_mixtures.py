@@ -1,4 +1,4 @@
-"""The client's book-keeping among nodes that do anything: what holds in any mixture of events."""
+"""The client's book-keeping under any mixture of nodes' events."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ from tests.client.core.test_prefetch import (
 
 
 class Nodes:
-    """Nodes behind links, by their own accounts of what is wanted; a turn asks at random."""
+    """Nodes behind links, each with its record of requests; a turn requests at random."""
 
     def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
         self.prefetch = prefetch
@@ -37,7 +37,7 @@ class Nodes:
         self.wanted: list[dict[Key, int]] = [{} for _ in range(links)]  # the request's number
 
     def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
-        """Ask as the asker does: what nobody has, late ones elsewhere, lost ones once more."""
+        """Request as the scheduler does: new batches, late ones elsewhere, lost ones again."""
         prefetch, links = self.prefetch, range(len(self.wanted))
         prefetch.extend(samples)
         self.request += 1
@@ -65,7 +65,7 @@ class Nodes:
         for link in links:
             for key in prefetch.take_releases(link):
                 self.released(link, key)
-                del self.wanted[link][key]  # each once
+                del self.wanted[link][key]  # only once
         for link, key in wants:
             assert key not in self.wanted[link]
             self.wanted[link][key] = self.request
@@ -74,7 +74,7 @@ class Nodes:
             assert len(wanted) <= self.window
 
     def released(self, link: int, key: Key) -> None:
-        """Hear of a release."""
+        """Record a release."""
 
     def lose(self, link: int) -> None:
         self.prefetch.forget(link)
@@ -112,16 +112,16 @@ ACTIONS = ["arrive"] * 4 + ["take"] * 2 + ["turn"] * 3 + ["give", "begin", "lose
     world_size=st.integers(1, 3),
     batches=st.integers(1, 5),
 )
-def test_any_mixture_of_events_gives_the_course_and_nothing_else(
+def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
     seed: int, links: int, buffers: int, window: int, world_size: int, batches: int
 ) -> None:
-    """Nodes that answer late, twice and out of order, lose sessions, and a fickle consumer."""
+    """Nodes answer late, twice and out of order, and lose sessions; the consumer starts over."""
     chance = random.Random(seed)
     prefetch = make_prefetch(split="val", world_size=world_size, buffers=buffers)
     indices = rank_indices(batches, 0, world_size, prefetch.recipe.last_batch)
     nodes = Nodes(prefetch, chance, links, window)
     in_flight: list[tuple[int, Key, int]] = []
-    rows: dict[tuple[int, int], Key] = {}  # what is in the buffers
+    rows: dict[tuple[int, int], Key] = {}  # of which batch the buffers' rows are
     owned: set[int] = set()  # buffers that the consumer holds
     expected: Iterator[Key] = iter(())
     for _ in range(200):
@@ -159,7 +159,7 @@ def test_any_mixture_of_events_gives_the_course_and_nothing_else(
 
 
 class Lenders(Nodes):
-    """Nodes that reuse slots as soon as they may; their word comes in order, but late."""
+    """Nodes that reuse slots as soon as they may; their messages come late, but in order."""
 
     def __init__(self, prefetch: Prefetch, chance: random.Random, links: int, window: int) -> None:
         super().__init__(prefetch, chance, links, window)
@@ -193,10 +193,10 @@ class Lenders(Nodes):
     window=st.integers(1, 6),
     batches=st.integers(1, 5),
 )
-def test_a_lent_slot_is_never_the_nodes_to_write_while_it_is_read(
+def test_a_node_never_may_write_a_lent_slot_that_is_read(
     seed: int, links: int, buffers: int, window: int, batches: int
 ) -> None:
-    """Nodes that reuse slots as soon as they may, word of them that comes late, a fickle consumer.
+    """Nodes reuse slots as soon as they may, messages come late, and the consumer starts over.
 
     What the client reads is what the node has in the slot, from taking to giving back. The last of
     three nodes copies.

@@ -1,4 +1,4 @@
-"""Who is asked for a lane first: rendezvous hashing."""
+"""Which node is asked for a lane first: rendezvous hashing."""
 
 import random
 from collections import Counter
@@ -60,14 +60,14 @@ def test_every_node_owns_about_as_many_lanes() -> None:
     assert all(0.75 * mean < count < 1.25 * mean for count in owned.values()), owned
 
 
-def test_the_lanes_of_a_node_that_is_gone_are_spread_over_all_others() -> None:
+def test_the_lanes_of_a_lost_node_are_spread_over_all_others() -> None:
     before, after = count_owned(NODES), count_owned(NODES[1:])
     gained = [after[link] - before[link] for _, link in NODES[1:]]
     assert sum(gained) == before[0]
     assert min(gained) > before[0] / 8
 
 
-# Places
+# Lanes
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -24,11 +24,11 @@ def test_siblings_are_reached_in_the_folder_that_was_dialled() -> None:
 @pytest.mark.parametrize(
     "dialled", ["tcp://balancer:80", "tcp://feeder-3:15555", "ipc:///run/other", "ipc:///run/5555"]
 )
-def test_where_another_name_or_port_was_dialled_no_siblings_are_known(dialled: str) -> None:
+def test_no_siblings_are_known_if_another_name_or_port_was_dialled(dialled: str) -> None:
     assert find(dialled, 0, ("tcp://0.0.0.0:5555",), ("tcp://0.0.0.0:5556",)) == ()
 
 
-def test_of_several_binds_siblings_are_reached_by_the_one_that_was_dialled() -> None:
+def test_siblings_are_reached_by_the_bind_that_was_dialled() -> None:
     bound = (
         ("ipc:///run/n", "tcp://10.0.0.1:5555", "tcp://10.1.0.1:6000"),
         ("ipc:///run/n.1", "tcp://10.0.0.1:5556", "tcp://10.1.0.1:6001"),
@@ -72,35 +72,35 @@ def make_roster(*listed: str) -> Roster:
     return roster
 
 
-def hear(roster: Roster, endpoint: str, number: int = 0, siblings: object = SIBLINGS) -> None:
+def report(roster: Roster, endpoint: str, number: int = 0, siblings: object = SIBLINGS) -> None:
     roster.record_siblings(endpoint, welcome(number=number, siblings=siblings))
 
 
 def test_listed_endpoints_come_first_and_each_is_there_once() -> None:
     roster = make_roster("tcp://b:1", "tcp://a:2")
     assert roster.endpoints == ("tcp://b:1", "tcp://a:2")
-    hear(roster, "tcp://a:2", 1)
+    report(roster, "tcp://a:2", 1)
     assert roster.endpoints == ("tcp://b:1", "tcp://a:2", "tcp://a:1", "tcp://a:3")
     roster.set_listed(["tcp://a:3", "tcp://a:2"])
     assert roster.endpoints == ("tcp://a:3", "tcp://a:2", "tcp://a:1")
 
 
-def test_what_an_endpoint_tells_counts_as_long_as_it_is_listed() -> None:
+def test_siblings_count_as_long_as_the_reporting_endpoint_is_listed() -> None:
     roster = make_roster("tcp://a:1")
-    hear(roster, "tcp://a:1")
+    report(roster, "tcp://a:1")
     roster.set_listed(["tcp://b:1"])
     assert roster.endpoints == ("tcp://b:1",)
 
 
-def test_what_siblings_tell_leads_nowhere_else() -> None:
+def test_siblings_that_siblings_report_are_ignored() -> None:
     roster = make_roster("tcp://a:1")
-    hear(roster, "tcp://a:1")
-    hear(roster, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
+    report(roster, "tcp://a:1")
+    report(roster, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
     assert roster.endpoints == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
 
 
-def test_what_an_endpoint_tells_later_replaces_what_it_told() -> None:
+def test_a_later_report_replaces_the_former_one() -> None:
     roster = make_roster("tcp://a:1")
-    hear(roster, "tcp://a:1")
-    hear(roster, "tcp://a:1", 0, SIBLINGS[:2])
+    report(roster, "tcp://a:1")
+    report(roster, "tcp://a:1", 0, SIBLINGS[:2])
     assert roster.endpoints == ("tcp://a:1", "tcp://a:2")

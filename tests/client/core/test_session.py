@@ -1,4 +1,4 @@
-"""The client's session with one node, on a clock that the test turns."""
+"""The client's session with one node, with a clock that the test sets."""
 
 import pytest
 
@@ -43,21 +43,21 @@ def make_shell() -> Shell:
 
 
 def serve(now_s: float = 0.0) -> Shell:
-    """Return a client that is welcome and fetches epoch 0."""
+    """Return a client that has a session and fetches epoch 0."""
     shell = make_shell()
     shell.now_s = now_s
     assert sends(shell.connect()) == [HELLO]
-    assert sends(shell.hear(welcome())) == []
+    assert sends(shell.receive(welcome())) == []
     shell.session.begin(0)
     assert sends(shell.do()) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
     return shell
 
 
 def refuse(shell: Shell, code: RefusedCode, number: int | None = None) -> list[Instruction]:
-    return shell.hear(Refused(code=code, message="because of it", session=number))
+    return shell.receive(Refused(code=code, message="because of it", session=number))
 
 
-def test_nothing_is_said_before_the_connection_is_up() -> None:
+def test_nothing_is_sent_before_the_connection_is_up() -> None:
     shell = make_shell()
     assert shell.links == {0: PEER}
     assert shell.do_at(100.0) == []
@@ -92,14 +92,14 @@ def test_a_batch_comes_to_the_consumer_in_its_buffer() -> None:
     assert shell.take_keys() == [(0, 0), (0, 1)]
 
 
-def test_pings_go_out_every_second_while_there_is_nothing_else_to_say() -> None:
+def test_pings_are_sent_every_second_without_other_messages() -> None:
     shell = serve()
     for _ in range(20):
         spoke_at_s = shell.now_s
         assert shell.session.due_s == spoke_at_s + PING_INTERVAL_S
         assert sends(shell.do_at(spoke_at_s + PING_INTERVAL_S)) == [Ping(session=1)]
         shell.now_s += 0.25
-        shell.hear(Pong(session=1))
+        shell.receive(Pong(session=1))
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
@@ -107,7 +107,7 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     sent = sends(shell.run_until(SILENCE_S))
     assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
     shell.now_s = 6.0
-    assert asked(shell.hear(welcome(2))) == [(0, 0), (0, 1)]
+    assert asked(shell.receive(welcome(2))) == [(0, 0), (0, 1)]
     assert shell.session.reconnects == 1
     assert shell.session.batches_asked_again == 2
     shell.answer(0, session=1)
@@ -122,25 +122,25 @@ def test_a_greeting_without_an_answer_is_repeated() -> None:
     assert sends(shell.connect() + shell.run_until(2 * SILENCE_S)) == [HELLO] * 3
 
 
-def test_a_lost_connection_is_followed_by_a_greeting_and_what_is_missing() -> None:
+def test_after_a_lost_connection_missing_batches_are_requested_again() -> None:
     shell = serve()
     shell.answer(1)
     assert shell.lose() == []
     assert shell.run_until(4.0) == []
     assert sends(shell.connect()) == [HELLO]
     # A restarted node may well use the same number again.
-    assert asked(shell.hear(welcome(1, incarnation=2))) == [(0, 0), (0, 2)]
+    assert asked(shell.receive(welcome(1, incarnation=2))) == [(0, 0), (0, 2)]
     assert shell.session.reconnects == 1
 
 
-def test_a_session_that_the_node_forgot_is_greeted_anew_at_once() -> None:
+def test_a_session_that_the_node_has_lost_is_greeted_again_at_once() -> None:
     shell = serve()
     assert sends(refuse(shell, "unknown-session", 1)) == [HELLO], "and no Bye"
     assert refuse(shell, "unknown-session", 1) == [], "that was about the former session"
 
 
 @pytest.mark.parametrize("code", ["memory", "clients", "draining"])
-def test_a_refusal_that_may_pass_is_followed_by_another_greeting(code: RefusedCode) -> None:
+def test_a_temporary_refusal_is_followed_by_another_greeting(code: RefusedCode) -> None:
     shell = make_shell()
     shell.now_s = 1.0
     shell.connect()
@@ -148,11 +148,11 @@ def test_a_refusal_that_may_pass_is_followed_by_another_greeting(code: RefusedCo
     assert shell.session.due_s == 1.0 + RETRY_INTERVAL_S
     assert shell.session.explain(2.0) == "it refuses for the moment: because of it"
     assert sends(shell.run_until(1.0 + RETRY_INTERVAL_S)) == [HELLO]
-    shell.hear(welcome())
+    shell.receive(welcome())
     assert shell.session.check().samples == 40
 
 
-def test_a_full_node_is_named_as_such_while_it_is_asked_again() -> None:
+def test_the_refusal_of_a_full_node_explains_the_wait_during_retries() -> None:
     shell = make_shell()
     shell.connect()
     refuse(shell, "clients")
@@ -187,15 +187,15 @@ def test_other_refusals_end_the_session_for_good(
     assert shell.session.due_s == float("inf")
 
 
-def test_a_refusal_about_a_former_session_is_nothing_to_us() -> None:
+def test_a_refusal_of_a_former_session_is_ignored() -> None:
     shell = serve()
     assert refuse(shell, "window", 99) == []
     assert shell.session.error is None
 
 
-def test_a_second_welcome_takes_the_place_of_the_first() -> None:
+def test_a_second_welcome_replaces_the_first() -> None:
     shell = serve()
-    assert sends(shell.hear(welcome(2))) == [
+    assert sends(shell.receive(welcome(2))) == [
         Bye(session=1),
         Request(session=2, number=2, want=((0, 0), (0, 1))),
     ]
@@ -203,15 +203,15 @@ def test_a_second_welcome_takes_the_place_of_the_first() -> None:
 
 def test_the_same_welcome_twice_changes_nothing() -> None:
     shell = serve()
-    assert shell.hear(welcome()) == []
+    assert shell.receive(welcome()) == []
     assert shell.session.reconnects == 0
 
 
-def test_a_welcome_that_comes_after_the_connection_was_lost_is_not_believed() -> None:
+def test_a_welcome_after_the_connection_was_lost_is_ignored() -> None:
     shell = make_shell()
     shell.connect()
     shell.lose()
-    shell.hear(welcome())
+    shell.receive(welcome())
     assert shell.session.feeders == 0
 
 
@@ -219,41 +219,41 @@ def test_another_dataset_after_a_restart_is_an_error() -> None:
     shell = serve()
     shell.lose()
     shell.connect()
-    shell.hear(welcome(2, fingerprint="f2"))
+    shell.receive(welcome(2, fingerprint="f2"))
     with pytest.raises(
         DatasetError, match=f"{PEER}: dataset 'birds' changed while the daemon restarted: its fing"
     ):
         shell.session.take()
 
 
-def test_a_recipe_that_the_node_understands_differently_is_an_error() -> None:
+def test_a_recipe_that_the_node_reads_differently_is_an_error() -> None:
     shell = make_shell()
     shell.connect()
     other = Recipe.for_split("train", batch_size=4, image_size=16).fingerprint()
-    shell.hear(welcome(recipe_fingerprint=other))
+    shell.receive(welcome(recipe_fingerprint=other))
     with pytest.raises(ProtocolError, match=r"feeder 0.1 there reads the recipe differently"):
         shell.session.check()
 
 
-def test_a_draining_node_is_asked_for_nothing_more_but_heard_out() -> None:
+def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
     crossed = Refused(code="draining", message="no more", session=1)
     for word in (Draining(session=1), crossed):
         shell = serve()
         shell.now_s = 1.0
-        shell.hear(word)
+        shell.receive(word)
         assert shell.session.feeders == 0
         assert sends(shell.answer(0)) == [Request(session=1, number=1, release=((0, 0),))]
         assert shell.session.is_next_complete()
         shell.lose()
         shell.now_s = 2.0
         shell.connect()
-        assert asked(shell.hear(welcome(2))) == [(0, 1), (0, 2)]
+        assert asked(shell.receive(welcome(2))) == [(0, 1), (0, 2)]
 
 
 def test_a_failed_batch_raises_with_the_nodes_reason_and_the_job() -> None:
     shell = serve()
     failure = Failed(session=1, epoch=0, index=0, code="dataset", message="sample 3 is broken")
-    assert released(shell.hear(failure)) == [(0, 0)]
+    assert released(shell.receive(failure)) == [(0, 0)]
     with pytest.raises(
         DatasetError,
         match=rf"{NAME}: batch 0 of epoch 0 cannot be had: sample 3 is broken \(data",
@@ -263,16 +263,16 @@ def test_a_failed_batch_raises_with_the_nodes_reason_and_the_job() -> None:
     assert shell.take_key() == (0, 1), "it goes on after that"
 
 
-def test_word_of_another_session_is_not_believed() -> None:
+def test_messages_of_another_session_are_ignored() -> None:
     shell = serve()
-    shell.hear(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
-    shell.hear(Draining(session=9))
+    shell.receive(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
+    shell.receive(Draining(session=9))
     shell.answer(0, session=9)
     assert not shell.session.is_next_complete()
     assert shell.session.feeders == 1
 
 
-def test_chunks_that_break_the_rules_name_the_peer() -> None:
+def test_the_error_of_an_invalid_chunk_names_the_peer() -> None:
     shell = serve()
     chunk = Chunk(session=1, epoch=0, index=0, first=0, images=4, valid=4)
     assert sends(shell.do(ChunkArrived(0, chunk, [1, 2, 3]))) == [Bye(session=1)]
@@ -280,7 +280,7 @@ def test_chunks_that_break_the_rules_name_the_peer() -> None:
         shell.session.take()
 
 
-def test_every_wait_can_be_explained() -> None:
+def test_every_wait_has_an_explanation() -> None:
     shell = make_shell()
     explain = shell.session.explain
     shell.fail_attempt()
@@ -288,12 +288,12 @@ def test_every_wait_can_be_explained() -> None:
     shell.connect()
     assert "does not answer the greeting; is it a feeder?" in explain(1.0)
     shell.now_s = 2.0
-    shell.hear(welcome())
+    shell.receive(welcome())
     assert "the next batch was not requested yet" in explain(2.0)
     shell.session.begin(0)
     shell.do()
     assert explain(3.5) == "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
-    shell.hear(Draining(session=1))
+    shell.receive(Draining(session=1))
     assert "it is shutting down" in explain(3.5)
     shell.lose()
     shell.fail_attempt()
@@ -305,7 +305,7 @@ def test_a_session_without_a_welcome_cannot_begin() -> None:
         make_shell().session.begin(0)
 
 
-def test_a_client_without_endpoints_says_so() -> None:
+def test_a_client_without_endpoints_explains_that() -> None:
     assert Shell().session.explain(0.0) == "no endpoint is known yet"
 
 
@@ -331,7 +331,7 @@ def test_a_clock_that_jumps_ahead_leads_to_one_greeting() -> None:
     assert sends(shell.do_at(1e6)) == [Bye(session=1), HELLO]
 
 
-def test_closing_says_goodbye() -> None:
+def test_closing_sends_bye() -> None:
     assert sends(serve().session.byes()) == [Bye(session=1)]
     assert make_shell().session.byes() == []
 
@@ -340,37 +340,37 @@ def test_closing_says_goodbye() -> None:
 
 
 def share() -> Shell:
-    """Return a client over ipc that was welcomed and waits for its slots."""
+    """Return a client over ipc that has a session and waits for its slots."""
     shell = Shell(IPC)
     shell.connect()
-    shell.hear(welcome())
+    shell.receive(welcome())
     shell.session.begin(0)
     assert asked(shell.do()) == []
     return shell
 
 
 def share_slots() -> Shell:
-    """Return a client that has mapped its slots and asked for two batches in request 1."""
+    """Return a client with mapped slots that has requested two batches in request 1."""
     shell = share()
     shell.map_slots()
     return shell
 
 
 def welcome_again(shell: Shell, session: int = 2) -> list[Instruction]:
-    """Lose the connection and be welcomed again."""
+    """Lose the connection and get another session."""
     shell.lose()
     shell.connect()
-    return shell.hear(welcome(session))
+    return shell.receive(welcome(session))
 
 
 def claims(instructions: list[Instruction]) -> list[ClaimSlots]:
     return [out for out in instructions if isinstance(out, ClaimSlots)]
 
 
-def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> None:
+def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> None:
     shell = Shell(IPC)
     shell.connect()
-    (claim,) = claims(shell.hear(welcome()))
+    (claim,) = claims(shell.receive(welcome()))
     assert (claim.link, claim.session, claim.path) == (0, 1, "/run/node.slots")
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
     shell.session.begin(0)
@@ -380,25 +380,26 @@ def test_slots_are_claimed_once_and_nothing_is_asked_for_before_the_answer() -> 
     assert len(slots) == 2
     assert shell.prefetch.load(0) == 2
     assert shell.session.copied_because is None
-    assert [said.text for said in shell.said] == [f"{IPC}: batches are read in place, in its slots"]
+    texts = [line.text for line in shell.logged]
+    assert texts == [f"{IPC}: batches are read in place, in its slots"]
     assert shell.warnings == []
 
 
-def test_a_window_that_is_granted_smaller_is_told_with_what_limits_it() -> None:
+def test_a_reduced_window_is_logged_with_the_limits() -> None:
     shell = Shell(PEER, window=6)
     shell.connect()
-    (said,) = [out for out in shell.hear(welcome(window=2)) if isinstance(out, Log)]
-    assert said.text.endswith(
+    (line,) = [out for out in shell.receive(welcome(window=2)) if isinstance(out, Log)]
+    assert line.text.endswith(
         "; it grants 2 slots of the 6 requested, by its limits (window_max, slots_bytes, "
         "client_slots_bytes) and memory"
     )
 
 
-def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None:
+def test_a_lent_batch_is_released_when_it_is_returned_and_not_before() -> None:
     shell = share()
     slots = shell.map_slots()
     shell.now_s = 0.1
-    assert sends(shell.hear(lent(0, 1))) == []
+    assert sends(shell.receive(lent(0, 1))) == []
     assert shell.session.first_batch_s == pytest.approx(0.1)
     batch = shell.session.take()
     assert batch is not None
@@ -410,7 +411,7 @@ def test_a_lent_batch_is_released_when_it_is_given_back_and_not_before() -> None
     ]
 
 
-def test_where_slots_cannot_be_mapped_batches_are_copied_and_the_reason_is_known() -> None:
+def test_batches_are_copied_with_a_reason_if_slots_cannot_be_mapped() -> None:
     shell = share()
     reason = "/run/node.slots: No such file or directory"
     assert asked(shell.refuse_slots(reason)) == [(0, 0), (0, 1)]
@@ -423,12 +424,12 @@ def test_where_slots_cannot_be_mapped_batches_are_copied_and_the_reason_is_known
     ("endpoint", "share_memory", "reason"),
     [(PEER, True, "it is no ipc endpoint"), (IPC, False, "share_memory is off")],
 )
-def test_where_slots_are_not_to_be_mapped_nothing_is_claimed_and_nobody_is_warned(
+def test_nothing_is_claimed_and_no_warning_logged_if_slots_are_not_wanted(
     endpoint: str, share_memory: bool, reason: str
 ) -> None:
     shell = Shell(endpoint, share_memory=share_memory)
     shell.connect()
-    out = shell.hear(welcome())
+    out = shell.receive(welcome())
     assert out == [Log(f"{endpoint}: batches are copied over the socket: {reason}")]
     assert shell.session.copied_because == reason
 
@@ -453,18 +454,18 @@ def test_a_claim_is_dropped_with_its_session() -> None:
     shell = share()
     assert shell.lose() == [DropClaim(0)]
     shell.connect()
-    shell.hear(welcome(2))
+    shell.receive(welcome(2))
     shell.map_slots(session=1)
     assert shell.session.feeders == 0, "those are the slots of the session before"
     shell.map_slots(session=2)
     assert shell.session.feeders == 1
 
 
-def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> None:
+def test_a_loan_outlives_its_session_and_is_released_in_no_other() -> None:
     shell = share()
     slots = shell.map_slots()
-    shell.hear(lent(0, 0))
-    shell.hear(lent(1, 1))
+    shell.receive(lent(0, 0))
+    shell.receive(lent(1, 1))
     first = shell.session.take()
     assert first is not None
     welcome_again(shell)
@@ -477,25 +478,25 @@ def test_what_was_lent_outlives_its_session_and_is_released_in_no_other() -> Non
     assert requests == [], "the new session has no slots yet"
     shell.map_slots(session=2)
     assert shell.prefetch.load(0) == 2
-    out = shell.hear(lent(2, 0, session=2, request=2))
+    out = shell.receive(lent(2, 0, session=2, request=2))
     assert shell.take_keys() == [(0, 2)]
     assert released(out + shell.do()) == [(0, 2)]
 
 
-def test_a_node_without_memory_for_a_session_gets_back_what_nobody_can_take_yet() -> None:
+def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> None:
     shell = share_slots()
-    shell.hear(lent(1, 1))  # batch 0 is still to come: nobody can take this one
+    shell.receive(lent(1, 1))  # batch 0 is still to come: this one cannot be taken
     shell.lose()
     shell.connect()
-    shell.hear(Refused(code="memory", message="what you hold is too much"))
+    shell.receive(Refused(code="memory", message="what you hold is too much"))
     assert shell.prefetch.lent == 0, "its slot, and with it the old session's memory, was let go"
     shell.run_until(shell.now_s + RETRY_INTERVAL_S)
-    shell.hear(welcome(2))
+    shell.receive(welcome(2))
     shell.map_slots(session=2)
     assert shell.prefetch.load(0) == 2, "both batches are asked for"
 
 
-def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed() -> None:
+def test_a_loan_of_an_earlier_request_is_ignored() -> None:
     shell = share_slots()
     shell.session.begin(1)
     shell.do()
@@ -503,9 +504,9 @@ def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed()
     assert sends(shell.do()) == [
         Request(session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1)))
     ]
-    shell.hear(lent(0, 0, request=1))
+    shell.receive(lent(0, 0, request=1))
     assert shell.session.take() is None, "the node has that slot back and may write to it"
-    shell.hear(lent(0, 1, request=3))
+    shell.receive(lent(0, 1, request=3))
     assert shell.session.take() is not None
 
 
@@ -516,9 +517,9 @@ def test_word_of_a_batch_that_was_given_up_and_asked_for_again_is_not_believed()
         (lent(0, 0, valid=3), "was lent with 3 real rows, it must have 4"),
     ],
 )
-def test_what_cannot_be_lent_is_a_protocol_error(message: Lent, error: str) -> None:
+def test_an_invalid_loan_is_a_protocol_error(message: Lent, error: str) -> None:
     shell = share_slots()
-    shell.hear(message)
+    shell.receive(message)
     with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
         shell.session.take()
 
@@ -528,16 +529,16 @@ def test_a_slot_that_is_lent_while_a_batch_in_it_is_read_is_a_protocol_error(
     is_taken: bool,
 ) -> None:
     shell = share_slots()
-    shell.hear(lent(0, 0))
+    shell.receive(lent(0, 0))
     if is_taken:
         assert shell.session.take() is not None
-    shell.hear(lent(1, 0))
+    shell.receive(lent(1, 0))
     with pytest.raises(ProtocolError, match=r"slot 0 was lent for batch 1 .* not yet released"):
         shell.session.take()
 
 
-def test_letting_go_frees_all_slots() -> None:
+def test_releasing_frees_all_slots() -> None:
     shell = share_slots()
-    shell.hear(lent(0, 0))
+    shell.receive(lent(0, 0))
     shell.session.release_slots()
     assert shell.session.take() is None

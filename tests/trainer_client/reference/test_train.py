@@ -122,7 +122,7 @@ def test_the_same_seed_gives_the_same_losses(node: FakeNode) -> None:
 
 def test_evaluation_does_not_disturb_the_training_order(node: FakeNode) -> None:
     train(make_options(node, val_dataset="val"), report=lambda line: None)
-    requests = [message for message in node.heard if isinstance(message, Request)]
+    requests = [message for message in node.received if isinstance(message, Request)]
     training = min(request.session for request in requests)
     wanted = [key for request in requests if request.session == training for key in request.want]
     assert wanted[:12] == [(epoch, index) for epoch in range(2) for index in range(6)]
@@ -155,7 +155,7 @@ def test_the_command_passes_on_fields_of_the_recipe(
     more = [f"--recipe={text}" for text in fields]
     more += ["--val-dataset", "val", "--val-recipe", "interpolation=bicubic"]
     assert main(command_line(node, *more)) == 0
-    recipes = [message.recipe for message in node.heard if isinstance(message, Hello)]
+    recipes = [message.recipe for message in node.received if isinstance(message, Hello)]
     assert [recipe.split for recipe in recipes] == ["train", "val"]
     assert recipes[0].auto_augment == "trivial-augment-wide"
     assert recipes[0].erasing_probability == 0.1
@@ -286,9 +286,9 @@ def test_two_ranks_share_an_epoch_and_count_the_evaluation_once(
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["epochs"][0]["val_images"] == SAMPLES
     assert result["epochs"][0]["images"] == 96
-    wanted = [key for m in node.heard if isinstance(m, Request) for key in m.want if key[0] == 0]
+    wanted = [key for m in node.received if isinstance(m, Request) for key in m.want if key[0] == 0]
     assert len([key for key in wanted if key[1] < 6]) == 6 + 6, "training and evaluation, once each"
 
 
 def any_wanted(node: FakeNode, key: tuple[int, int]) -> bool:
-    return any(isinstance(m, Request) and key in m.want for m in node.heard)
+    return any(isinstance(m, Request) and key in m.want for m in node.received)

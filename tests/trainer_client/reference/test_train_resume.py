@@ -123,7 +123,7 @@ class Record:
 
 def check_steps(node: FakeNode, steps: list[tuple[Step, list[int]]], first: Step) -> None:
     """Compare with the order of the job's first run, from ``first`` on without a gap."""
-    recipe = next(message for message in node.heard if isinstance(message, Hello)).recipe
+    recipe = next(message for message in node.received if isinstance(message, Hello)).recipe
     start = first[0] * STEPS + first[1]
     assert steps
     for number, (at, ids) in enumerate(steps, start):
