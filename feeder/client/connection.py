@@ -1,7 +1,7 @@
 """One endpoint's sockets: a DEALER, its monitor, and the claim of the session's slots.
 
 ZeroMQ queues nothing for a peer that is not connected (IMMEDIATE), and the monitor reports when the
-connection comes and goes: so there is one greeting for each connection, and an error can say
+connection comes and goes: so there is one greeting for each connection, and an error can state
 whether anything has accepted it. Arriving data is bounded by the window, in bytes; the high-water
 mark lies above that and never takes effect.
 

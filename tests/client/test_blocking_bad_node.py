@@ -255,12 +255,12 @@ def lending(tmp_path: Path, answer: Callable[[Request], list[Message]]) -> Itera
     """Run a node that grants two slots, and then answers the first request with ``answer``."""
     endpoint = f"ipc://{tmp_path}/node"
     memory = SlotMemory.create(SlotLayout.of_recipe(RECIPE, slots=2))
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door.bind(f"{tmp_path}/node.slots")
-    door.listen()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{tmp_path}/node.slots")
+    listener.listen()
 
     def grant() -> None:
-        connection, _ = door.accept()
+        connection, _ = listener.accept()
         with connection:
             connection.recv(CLAIM_BYTES)
             fd = memory.open_read_only()
@@ -283,9 +283,9 @@ def lending(tmp_path: Path, answer: Callable[[Request], list[Message]]) -> Itera
         yield endpoint
     finally:
         node.close()
-        door.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
         granting.join()
-        door.close()
+        listener.close()
         memory.close()
 
 
@@ -293,7 +293,7 @@ LOANS: dict[str, list[Message]] = {
     "a slot is lent twice at once": [[_lent(index=1, slot=1)], [_lent(index=0, slot=1)]],
     "a batch is lent twice": [[_lent(index=0, slot=0)], [_lent(index=0, slot=1)]],
     "a slot is lent that there is not": [[_lent(slot=2)]],
-    "a batch is lent that nobody wants": [[_lent(index=3)]],
+    "a batch is lent that was not requested": [[_lent(index=3)]],
     "too many rows are real": [[_lent(valid=6)]],
     "it answers another request": [[_lent(request=7)]],
     "a chunk comes where batches are lent": [_chunk(0, 0, 0, 3, session=1)],
@@ -304,9 +304,9 @@ LOANS: dict[str, list[Message]] = {
 
 @pytest.mark.parametrize("what", LOANS)
 def test_a_loan_that_breaks_the_protocol_is_an_error_at_once(tmp_path: Path, what: str) -> None:
-    said = LOANS[what]
+    loans = LOANS[what]
     with (
-        lending(tmp_path, lambda _: said) as endpoint,
+        lending(tmp_path, lambda _: loans) as endpoint,
         BatchFetcher(endpoint, dataset="set", recipe=RECIPE, timeout_s=LONG_S, window=2) as fetcher,
         pytest.raises(ProtocolError, match=f"^{endpoint}"),
     ):

@@ -55,9 +55,9 @@ def fetcher(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
 
 def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     """Map the slots of a raw client's session."""
-    door = claim_path(daemon.endpoints[0])
-    assert door is not None
-    answer = SlotClaim(door, client.session)
+    path = claim_path(daemon.endpoints[0])
+    assert path is not None
+    answer = SlotClaim(path, client.session)
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
     taken: list[LentMemory] = []
 
@@ -153,18 +153,18 @@ def test_the_loader_gives_the_same_lent_copied_and_over_tcp(
 def test_a_client_that_cannot_claim_slots_gets_copies_and_logs_the_reason(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    door = claim_path(daemon.endpoints[0])
-    assert door is not None
+    path = claim_path(daemon.endpoints[0])
+    assert path is not None
     before = daemon.counters()["batches_lent"]
-    os.rename(door, door + ".away")  # as where only the one socket is mounted into a container
+    os.rename(path, path + ".away")  # as where only the one socket is mounted into a container
     try:
         with make_loader(daemon.endpoints[0]) as loader:
             batches = [digest(batch) for batch in loader]
             after = loader.statistics()
     finally:
-        os.rename(door + ".away", door)
+        os.rename(path + ".away", path)
     assert batches == expected(daemon.endpoints[0], 5)
-    assert after.copied_because == f"{door}: No such file or directory"
+    assert after.copied_because == f"{path}: No such file or directory"
     assert after.batches_lent == 0
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warnings == [

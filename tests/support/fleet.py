@@ -119,7 +119,7 @@ class Fleet:
         self.prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=buffers)
         hello = Hello(dataset="d", recipe=RECIPE, seed=7, window=buffers, client="me")
         self.session = ClientSession(Job(name="fleet", hello=hello), self.prefetch)
-        self.said: list[Log] = []
+        self.logged: list[Log] = []
         self.expected = iter(())
         self.taken = 0
         self.has_begun = self.is_paused = False
@@ -225,7 +225,7 @@ class Fleet:
                 rows[placement.first] = placement.key
                 self.give(ChunkStored(placement))
             case Log():
-                self.said.append(instruction)
+                self.logged.append(instruction)
             case DropClaim():
                 pass
 
@@ -252,7 +252,7 @@ class Fleet:
         batch, held = self._reading.pop(0)
         self._check(batch)
         if isinstance(batch.lent, Pages):
-            assert batch.lent.holds == held, "nobody wrote there meanwhile"
+            assert batch.lent.holds == held, "no node has written there meanwhile"
         self.session.return_buffer(batch.buffer)
 
     # --- The network --------------------------------------------------------------------------

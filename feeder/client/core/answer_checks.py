@@ -59,7 +59,7 @@ def check_chunk(
 ) -> None:
     """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch.
 
-    ``chunk_images`` is what the welcome said, ``valid`` how many rows of the batch are real.
+    ``chunk_images`` is the welcome's, ``valid`` how many rows of the batch are real.
     """
     batch_size = recipe.batch_size
     rows = min(chunk_images, batch_size - chunk.first)

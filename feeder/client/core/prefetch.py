@@ -89,7 +89,7 @@ class Assembly:
     buffer: int
     valid: int
     requests: dict[int, BatchRequest] = field(default_factory=dict)  # by link
-    failures: dict[int, str] = field(default_factory=dict)  # by link whose node cannot make it
+    failures: dict[int, str] = field(default_factory=dict)  # by link
     was_requested: bool = False
     settled: bool = False
     failure: str | None = None

@@ -116,7 +116,7 @@ def test_the_sequence_is_delivered_under_random_faults(
 ) -> None:
     fleet = make_fleet(seed, nodes=nodes, lends=lends, buffers=buffers)
     chance = fleet.chance
-    everybody = tuple(fleet.nodes)
+    all_nodes = tuple(fleet.nodes)
     for _ in range(25):
         node = chance.choice(list(fleet.nodes.values()))
         match chance.choice(_MISHAPS):
@@ -127,7 +127,7 @@ def test_the_sequence_is_delivered_under_random_faults(
             case "drain" if node.is_up and not node.is_draining:
                 fleet.drain(node, for_s=chance.uniform(0.0, 4.0))
             case "fail":
-                first = fleet.nodes[everybody[0]]
+                first = fleet.nodes[all_nodes[0]]
                 first.failing = chance.choice((0.0, 0.5, 1.0)) if nodes > 1 else 0.0
             case "cut":
                 fleet.cut(chance.choice(list(fleet.lines)))
@@ -140,9 +140,9 @@ def test_the_sequence_is_delivered_under_random_faults(
             case "pause":
                 fleet.is_paused = not fleet.is_paused
             case "list":
-                listed = chance.sample(everybody, chance.randint(1, nodes))
-                if listed == [everybody[0]]:  # its disk may be bad
-                    listed = [everybody[-1]]
+                listed = chance.sample(all_nodes, chance.randint(1, nodes))
+                if listed == [all_nodes[0]]:  # its disk may be bad
+                    listed = [all_nodes[-1]]
                 fleet.set_endpoints(tuple(listed))
             case "begin" if chance.random() < 0.3:
                 fleet.begin(chance.randrange(3))
@@ -151,8 +151,8 @@ def test_the_sequence_is_delivered_under_random_faults(
         fleet.run(fleet.now_s + chance.uniform(0.05, 2.0))
     fleet.loss = fleet.repetition = 0.0
     fleet.is_paused = False
-    fleet.nodes[everybody[0]].failing = 0.0
-    fleet.set_endpoints(everybody)
+    fleet.nodes[all_nodes[0]].failing = 0.0
+    fleet.set_endpoints(all_nodes)
     fleet.run(fleet.now_s + 60.0)
     before = fleet.taken
     fleet.run(fleet.now_s + 20.0)

@@ -402,7 +402,7 @@ def test_the_slower_loan_is_not_read() -> None:
     prefetch = share()
     assert lend(prefetch, B, lent((0, 0)))
     assert not lend(prefetch, A, lent((0, 0)))
-    assert not lend(prefetch, B, lent((0, 0))), "it said so before"
+    assert not lend(prefetch, B, lent((0, 0))), "it is a duplicate"
     assert prefetch.lent == 1
 
 

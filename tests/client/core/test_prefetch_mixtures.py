@@ -225,7 +225,7 @@ def test_a_node_never_may_write_a_lent_slot_that_is_read(
                     owned[batch.buffer] = pages, held
             case "give" if owned:
                 buffer, (pages, held) = owned.popitem()
-                assert pages is None or pages.holds == held, "nobody wrote there meanwhile"
+                assert pages is None or pages.holds == held, "no node has written there meanwhile"
                 prefetch.return_buffer(buffer)
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(3)
