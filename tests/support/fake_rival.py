@@ -1,16 +1,8 @@
-<<<<<<< HEAD:tests/support/fake_rival.py
-"""A contender for tests that speaks the real protocol with made-up batches, and misbehaves.
-
-Its variant chooses how: ``fine``, ``chatty`` (prints lines outside the protocol), ``black`` (black
-batches), ``crash`` (while it starts), ``crash-later`` (in its first turn), ``hang`` (never gets
-ready), ``wrong`` (batches of another shape), ``ahead`` (counts in a file while it runs).
-=======
 """A rival for tests of the bench: the real protocol, made-up batches, and faults by its variant.
 
 Variants: ``fine``, ``chatty`` (prints lines outside the protocol), ``black`` (batches of zeros),
 ``crash`` (at start), ``crash-later`` (in its first turn), ``hang`` (never gets ready), ``wrong``
 (batches of another shape), ``ahead`` (counts in a file while it runs).
->>>>>>> 405e9fb (Client: endpoints, slots and the tests in plain English):tests/support/fake_peer.py
 """
 
 import sys
