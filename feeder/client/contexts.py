@@ -9,6 +9,7 @@ descriptors or threads run out, so both are acquired and released as a check fir
 import contextlib
 import os
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 import zmq
@@ -29,9 +30,13 @@ _THREAD_DESCRIPTORS: Final = 2
 class LinkContext:
     """One context for a client's links, to be used by one thread."""
 
-    def __init__(self, name: str, linger_ms: int) -> None:
-        """``name`` begins the ResourceError; ``linger_ms`` is that of the sockets."""
-        self.context = open_context(name, NAME_THREADS)
+    def __init__(self, name: str, linger_ms: int, endpoints: Iterable[str]) -> None:
+        """``name`` begins the ResourceError; ``linger_ms`` is that of the sockets.
+
+        If no host name is among the first ``endpoints``, later ones share one I/O thread.
+        """
+        self._name_threads = NAME_THREADS if any(map(host_name_in, endpoints)) else 1
+        self.context = open_context(name, self._name_threads)
         self._linger_s = linger_ms / 1000
         self._threads: dict[str, int] = {}  # by host name
         self._has_closed = threading.Event()
@@ -49,7 +54,7 @@ class LinkContext:
             except RuntimeError as error:
                 raise ResourceError(f"{error}: allow this process more threads") from None
             self._ender = ender
-        return 2 << self._threads.setdefault(host, len(self._threads) % NAME_THREADS)
+        return 2 << self._threads.setdefault(host, len(self._threads) % self._name_threads)
 
     def close(self) -> None:
         """Send the last messages, all sockets being closed, without waiting for a name server."""

@@ -81,7 +81,7 @@ class IoLoop:
         """Serve the connections until ``closing``; the consumer's next call raises an error."""
         name = self._session.job.name
         try:
-            self._context = LinkContext(name, LINGER_MS)
+            self._context = LinkContext(name, LINGER_MS, self.listed or ())
             try:
                 self._serve()
             finally:
