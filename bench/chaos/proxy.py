@@ -107,8 +107,10 @@ class TcpProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError:  # of one connection that was reset early, or closed
+                if self._is_closed:
+                    return
+                continue
             with self._changed:
                 is_refused = self._is_cut or self._is_closed
             server = None if is_refused else self._connect()
