@@ -368,7 +368,7 @@ def test_files_that_could_shrink_are_not_mapped(tmp_path: Path) -> None:
     fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, LAYOUT.total_bytes)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    check_refused(fd, "not sealed: it could be cut short")
+    check_refused(fd, "not sealed: it could be truncated")
     plain = tmp_path / "file"
     plain.write_bytes(bytes(LAYOUT.total_bytes))
     check_refused(os.open(plain, os.O_RDONLY), "its size is not sealed")
@@ -377,9 +377,9 @@ def test_files_that_could_shrink_are_not_mapped(tmp_path: Path) -> None:
 def test_file_of_another_size_or_kind_is_not_mapped(memory: SlotMemory) -> None:
     larger = SlotLayout(slots=3, batch_size=5, image_size=7)
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(NotSharedError, match="8192 bytes came where 12288 were"):
+    with ours, theirs, pytest.raises(NotSharedError, match="has 8192 bytes, it must have 12288"):
         LentMemory(memory.fileno(), larger, ours)
-    check_refused(os.open("/dev/zero", os.O_RDONLY), "0 bytes came")
+    check_refused(os.open("/dev/zero", os.O_RDONLY), "the file has 0 bytes")
 
 
 def test_claim_without_a_listener_is_an_error(tmp_path: Path) -> None:
