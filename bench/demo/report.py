@@ -94,7 +94,7 @@ class DemoReport:
             ("daemon", f"ready {self.serve_start_s:.1f} s after its start"),
             (
                 "first batch",
-                f"{self.first_batch_s:.2f} s after it was asked for ({self.batch_size} images of "
+                f"{self.first_batch_s:.2f} s after its request ({self.batch_size} images of "
                 f"{self.image_size} x {self.image_size})",
             ),
             (
@@ -111,11 +111,11 @@ class DemoReport:
             ("loss", f"{curve}  {self.first_loss:.2f} at first, {self.last_loss:.2f} at last"),
             (
                 "accuracy",
-                f"{self.val_correct:,} of {self.val_images:,} held-out images right "
+                f"{self.val_correct:,} of {self.val_images:,} held-out images correct "
                 f"({self.accuracy:.0%}; by chance {1 / self.classes:.0%})",
             ),
             (
-                "all in all",
+                "in total",
                 f"{self.total_s:.0f} s: drawing {self.draw_s:.0f}, packing {self.pack_s:.0f}, "
                 f"starting {self.serve_start_s:.0f}, training {self.train_s:.0f}, "
                 f"evaluating {self.eval_s:.0f}",

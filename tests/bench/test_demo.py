@@ -59,12 +59,12 @@ def test_the_summary_has_all_figures() -> None:
         "1,200 synthetic images of 10 classes, 129 MB, drawn in 12 s",
         "200 images/s, 134 MB (1.04 of the original), lossless",
         "ready 1.5 s after its start",
-        "0.12 s after it was asked for (32 images of 96 x 96)",
+        "0.12 s after its request (32 images of 96 x 96)",
         "12,000 images in 30 s: 400 images/s end to end",
         "92% of the training computing, 8% waiting for data",
         "a worker's image takes 1,200 us: decode 75%, resize 25%",
         "3.00 at first, 1.00 at last",
-        "158 of 200 held-out images right (79%; by chance 10%)",
+        "158 of 200 held-out images correct (79%; by chance 10%)",
     ):
         assert part in text
     assert all(len(line) <= 100 for line in text.splitlines())
@@ -157,7 +157,7 @@ def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
         output, error = process.communicate(timeout=170)
         assert process.returncode == 0, output + error
     assert "images/s end to end" in output
-    assert "held-out images right" in output
+    assert "held-out images correct" in output
     figures = json.loads((short_path / "out" / "summary.json").read_text())
     assert figures["trained_images"] == 4 * 72
     assert figures["last_loss"] < figures["first_loss"]
