@@ -111,11 +111,11 @@ class _ShardCheck:
     def _check_header(self, reader: ShardReader) -> None:
         entry, header = self._task.entry, reader.header
         if header.shard != self._task.number:
-            self._problem(f"its header says that it is shard {header.shard}")
+            self._problem(f"its header has shard number {header.shard}")
         if header.samples != entry.samples:
-            self._problem(f"it holds {header.samples} samples, the manifest says {entry.samples}")
+            self._problem(f"it holds {header.samples} samples, the manifest has {entry.samples}")
         if not reader.file_bytes == header.file_bytes == entry.bytes:
-            self._problem(f"it has {reader.file_bytes} bytes, the manifest says {entry.bytes}")
+            self._problem(f"it has {reader.file_bytes} bytes, the manifest has {entry.bytes}")
         if f"{header.index_checksum:016x}" != entry.index_xxh3:
             self._problem("its index is not the one in the manifest")
 
@@ -198,7 +198,7 @@ class _ShardCheck:
             return f"it does not decode ({error})"
         height, width = pixels.shape[:2]
         if (width, height) != size:
-            return f"it decodes to {width} x {height} pixels, its record says {size[0]} x {size[1]}"
+            return f"it decodes to {width} x {height} pixels, its record has {size[0]} x {size[1]}"
         return None
 
 

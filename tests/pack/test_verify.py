@@ -164,7 +164,7 @@ def test_shards_of_another_size_or_number_are_found(damaged: Path, how: str) -> 
     message = {
         "truncated": "is truncated",
         "longer": "it has ",
-        "swapped": "says that it is shard 1",
+        "swapped": "its header has shard number 1",
     }[how]
     assert message in _problems(damaged)[0]
 
