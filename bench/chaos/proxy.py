@@ -31,8 +31,7 @@ class TcpProxy:
         self._delay_s = 0.0
         self.refused = 0
         """Connections that were reset at once, because of ``cut`` or as nothing listened there."""
-        self.pieces_held = 0
-        """Pieces that a stall holds now: at most one for each direction of a connection."""
+        self._pieces_waiting = 0
         self._links: set[_Link] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
@@ -48,6 +47,12 @@ class TcpProxy:
         """The number of open connections."""
         with self._changed:
             return len(self._links)
+
+    @property
+    def pieces_held(self) -> int:
+        """Pieces that a stall holds now: at most one for each direction of a connection."""
+        with self._changed:
+            return self._pieces_waiting if self._is_stalled else 0
 
     def cut(self) -> None:
         """Reset all connections, and new ones until ``mend``."""
@@ -146,11 +151,11 @@ class TcpProxy:
                 with self._changed:
                     if self._delay_s:
                         self._changed.wait_for(lambda: self._is_closed, self._delay_s)
-                    self.pieces_held += 1
+                    self._pieces_waiting += 1
                     self._changed.wait_for(
                         lambda: not self._is_stalled or self._is_closed or link.is_reset
                     )
-                    self.pieces_held -= 1
+                    self._pieces_waiting -= 1
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)
         with self._changed:

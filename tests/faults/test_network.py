@@ -117,6 +117,18 @@ def test_client_waits_for_a_stalled_network(proxy: TcpProxy, undisturbed: list[s
         assert loader.statistics().reconnects == 0
 
 
+def test_proxy_holds_pieces_only_while_stalled(proxy: TcpProxy) -> None:
+    port = int(proxy.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.settimeout(DEADLINE_S)
+        assert client.recv(1), "the daemon's greeting has come through"
+        proxy.stall()
+        client.sendall(b"x")
+        wait_until(lambda: proxy.pieces_held, "a piece is held")
+        proxy.mend()
+        assert proxy.pieces_held == 0, "counted until its thread woke up"
+
+
 def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
     """Cut after some pieces of a chunk have arrived."""
     with make_loader(daemon.endpoint, **LARGE) as loader:
