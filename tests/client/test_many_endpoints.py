@@ -117,7 +117,8 @@ def test_batches_of_a_stopped_node_process_come_from_another(
             taker.take(BATCHES)
         finally:
             daemons[0].node.resume()
-        assert taker.statistics().batches_hedged > 0
+        statistics = taker.statistics()  # asked again if the other seemed quiet too, being slow
+        assert statistics.batches_hedged + statistics.batches_asked_again > 0
         taker.wait_for(2)
     assert taker.taken == undisturbed
 

@@ -97,6 +97,7 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
 def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
     bind = f"ipc://{tmp_path}/s"
     with serve(packed, bind=bind) as daemon:
+        daemon.node.suspend()  # else it may see the channel end before it is killed, and clean up
         daemon.process.kill()
         daemon.wait_gone()
     assert (tmp_path / "s").exists()

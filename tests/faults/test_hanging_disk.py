@@ -83,7 +83,8 @@ def test_stalled_dataset_delays_no_other_and_recovers(
                 healthy.want((epoch, 0))
                 check_batch(dataset, recipe, (epoch, 0), healthy.take((epoch, 0)))
                 healthy.want(release=((epoch, 0),))
-                assert not stalled.socket.poll(0), "the stalled batch is still pending"
+                if epoch == 0:  # a busy machine may take longer for all eight than a chunk may take
+                    assert not stalled.socket.poll(0), "the stalled batch is still pending"
             counters = daemon.counters()
             assert counters["datasets_stalled"] == 1
             assert counters["workers_held"] >= 1, "a worker that cannot be killed was replaced"
