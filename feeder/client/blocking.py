@@ -109,7 +109,16 @@ class BatchFetcher:
         with ExitStack() as stack:
             context = open_context(endpoint)
             stack.callback(context.term)
-            self._link = Link(0, endpoint, hello, keys, context, _map_slot, address=address)
+            self._link = Link(
+                0,
+                endpoint,
+                hello,
+                keys,
+                context,
+                _map_slot,
+                address=address,
+                heartbeats=False,  # each batch has a deadline, and a lost session is not replaced
+            )
             stack.callback(self._link.close)
             self.welcome = self._greet(hello, until_s)
             self._link.stop_monitor()
@@ -194,7 +203,7 @@ class BatchFetcher:
                 match received[0]:
                     case Refused() as refused:
                         self._refuse(refused)
-                    case Welcome() as welcome if state.welcome is None:
+                    case Welcome() as welcome if state.is_connected and state.session is None:
                         try:
                             check_welcome(hello, welcome)
                         except ProtocolError as error:
@@ -279,8 +288,8 @@ class BatchFetcher:
             wanted = zmq.POLLIN | zmq.POLLOUT * link.has_unsent
             if not link.dealer.poll(_remaining_ms(until_s), wanted):
                 raise self._silence(until_s)
-            self._state.on_message(time.monotonic())
             link.flush()
+        self._state.on_message(time.monotonic())
         return received
 
     def _read(self) -> tuple[NodeMessage, Sequence[zmq.Frame]] | None:
@@ -304,7 +313,9 @@ class BatchFetcher:
         limit = f"{self._timeout_s:g} s"
         if until_s >= self._end_s:
             limit = f"{self._total_s:g} s in all"
-        reason = self._state.explain(time.monotonic(), "the next batch is not complete")
+        # The connection is no longer watched: it may be lost.
+        progress = "the next batch is not complete; is `feeder serve` still running there?"
+        reason = self._state.explain(time.monotonic(), progress)
         return PeerError(f"no answer from {self._endpoint} within {limit}: {reason}")
 
 

@@ -1,9 +1,9 @@
 """One endpoint's sockets: a DEALER, its monitor, and the claim of the session's slots.
 
 ZeroMQ queues nothing for a peer that is not connected (IMMEDIATE), and the monitor reports when the
-connection comes and goes: so there is one greeting for each connection, and an error can state
-whether anything has accepted it. Arriving data is bounded by the window, in bytes; the high-water
-mark lies above that and never takes effect.
+connection comes and goes: so greetings do not pile up while the node is away, and an error can
+state whether anything has accepted the connection. Arriving data is bounded by the window, in
+bytes; the high-water mark lies above that and never takes effect.
 
 Invariant: one thread uses this object. Chunks are left to the caller, which knows where their rows
 go.
@@ -63,11 +63,14 @@ class Link:
         *,
         address: str | None = None,
         threads: int = 0,
+        heartbeats: bool = True,
     ) -> None:
         """Dial; ConfigError for what is no endpoint, ResourceError without a socket.
 
         ``address`` is the endpoint with its host name looked up, if the caller has done that.
         ``threads`` is the ZMQ_AFFINITY: the I/O threads of ``context`` to use, 0 for any.
+        ``heartbeats`` end the connection to a peer that is silent for 10 s, so that it is dialled
+        again; without them a frozen node process may take as long as the caller waits.
         """
         self.number = number
         self.endpoint = endpoint
@@ -86,6 +89,9 @@ class Link:
                 "the limit on open files (ulimit -n)"
             ) from None
         self._set_options(hello)
+        if heartbeats:
+            dealer.heartbeat_ivl = HEARTBEAT_MS
+            dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         dealer.set(zmq.AFFINITY, threads)
         self._unsent: deque[ClientMessage] = deque()
         self._claim: SlotClaim | None = None
@@ -223,5 +229,3 @@ class Link:
         dealer.reconnect_ivl = RECONNECT_MS
         dealer.reconnect_ivl_max = RECONNECT_MAX_MS
         dealer.handshake_ivl = HANDSHAKE_MS
-        dealer.heartbeat_ivl = HEARTBEAT_MS
-        dealer.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS

@@ -1,7 +1,9 @@
 """The simplest client against a node whose every message is scripted here."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import zmq
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.recipe import Recipe
+from feeder.wire.claim import claim_path
 from feeder.wire.messages import (
     Bye,
     Chunk,
@@ -90,6 +93,7 @@ class ScriptedNode:
                 self._router.send_multipart([identity, *frames])
 
     def close(self) -> None:
+        """Idempotent."""
         self._stop.set()
         self._thread.join()
         self._router.close()
@@ -229,6 +233,34 @@ def test_silence_ends_at_the_deadline_and_names_it(tmp_path: Path) -> None:
         ),
     ):
         _open(endpoint, timeout_s=0.2)
+
+
+def test_a_node_that_restarts_while_slots_are_claimed_is_greeted_again(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        path = claim_path(f"ipc://{tmp_path}/node")
+        assert path is not None
+        listener.bind(path)
+        listener.listen()
+        with ThreadPoolExecutor() as pool, _scripted(tmp_path, _serve_well) as (endpoint, first):
+            opening = pool.submit(_open, endpoint)
+            claimed, _ = listener.accept()  # never answered
+            first.close()
+            Path(path).unlink()
+            with (
+                claimed,
+                _scripted(tmp_path, _serve_well) as (_, second),
+                opening.result() as fetcher,
+            ):
+                assert [batch.key for batch in fetcher.fetch([(0, 0)])] == [(0, 0)]
+                assert isinstance(second.received[0], Hello)
+
+
+def test_a_node_that_ends_during_a_fetch_leaves_a_remedy(tmp_path: Path) -> None:
+    answer: Answer = lambda message: _serve_well(message) if isinstance(message, Hello) else []  # noqa: E731
+    with _scripted(tmp_path, answer) as (endpoint, node), _open(endpoint, 1.0) as fetcher:
+        node.close()
+        with pytest.raises(PeerError, match=r"within 1 s: .*is `feeder serve` still running"):
+            next(fetcher.fetch([(0, 0)]))
 
 
 def test_closing_twice_and_after_the_node_has_gone_is_harmless(tmp_path: Path) -> None:

@@ -53,6 +53,21 @@ def fetcher(endpoint: str, *, share_memory: bool = True) -> BatchFetcher:
     )
 
 
+def test_a_frozen_node_process_is_waited_for(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetcher has a deadline for each batch: it must not end its one connection before that."""
+    monkeypatch.setattr("feeder.client.connection.HEARTBEAT_MS", 20)
+    monkeypatch.setattr("feeder.client.connection.HEARTBEAT_TIMEOUT_MS", 60)
+    with fetcher(daemon.endpoints[1]) as opened:
+        daemon.node.suspend()
+        try:
+            assert not opened.wait(1.0)
+        finally:
+            daemon.node.resume()
+        assert [batch.key for batch in opened.fetch(KEYS)] == KEYS
+
+
 def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     """Map the slots of a raw client's session."""
     path = claim_path(daemon.endpoints[0])
