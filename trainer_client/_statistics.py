@@ -11,7 +11,7 @@ class LoaderStatistics:
     images: int  # in these batches, without padding
     feeders: int  # node processes that serve this loader now
     feeders_left_out: int  # endpoints that reply but cannot serve this job; the log has the reason
-    batches_asked_again: int  # retried at another node: theirs was lost, or failed to make them
+    batches_asked_again: int  # requested again: their node was lost, or failed to make them
     batches_hedged: int  # requested from a second node, as they were late or their node silent
     batches_lent: int  # read from the feeder's own memory, without a copy
     copied_because: str | None  # why batches are copied over the socket; None when they are lent

@@ -241,7 +241,7 @@ class Directory:
                 raise ConfigError(f"{text}: lists no endpoint")
             if len(endpoints) > ENDPOINTS_MAX:
                 raise ConfigError(
-                    f"{text}: lists over {ENDPOINTS_MAX} endpoints, which is the maximum"
+                    f"{text}: lists more than the maximum of {ENDPOINTS_MAX} endpoints"
                 )
         except (OSError, ConfigError) as error:
             is_new = text not in self._found

@@ -78,7 +78,7 @@ class IoLoop:
         self._poller.register(self._wakeup_fd, zmq.POLLIN)
 
     def run(self) -> None:
-        """Serve the connections until ``closing``; the consumer's next call raises an error."""
+        """Serve the connections until ``closing``; the consumer's next call raises any failure."""
         name = self._session.job.name
         try:
             self._context = LinkContext(name, LINGER_MS, self.listed or ())

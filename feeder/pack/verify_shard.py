@@ -117,7 +117,7 @@ class _ShardCheck:
         if not reader.file_bytes == header.file_bytes == entry.bytes:
             self._problem(f"it has {reader.file_bytes} bytes, the manifest has {entry.bytes}")
         if f"{header.index_checksum:016x}" != entry.index_xxh3:
-            self._problem("its index is not the one in the manifest")
+            self._problem("its index checksum differs from the manifest's")
 
     def _check_samples(self, reader: ShardReader) -> None:
         records, names, intact = reader.read_index()

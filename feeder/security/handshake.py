@@ -13,7 +13,7 @@ NO_DETAIL also comes from a port forwarder without a feeder behind it and from a
 So after the third in a row a probe reads the peer's ZMTP greeting over a connection of its own,
 which shows whether a feeder is there and whether it has keys.
 
-Both clients use this module: the engine and ``feeder.client.blocking``.
+``Link``, the connection of both clients, and ``feeder.client.stats`` use this module.
 """
 
 import contextlib
@@ -24,7 +24,6 @@ import time
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import PeerError
 from feeder.process.name_lookup import LookupTimeout, look_up
@@ -163,38 +162,6 @@ class HandshakeWatch:
             f"{self._endpoint} has another key than server_key: get that feeder's public key from "
             "its operator; if server_key is right, another machine answers at this address"
         )
-
-
-def send_first(dealer: "zmq.Socket[bytes]", frame: bytes) -> None:
-    """Send a client's first message, unless libzmq has already given up the connection.
-
-    That can happen on a busy machine. ``await_message``, called next, then reports the reason.
-    """
-    with contextlib.suppress(zmq.Again):
-        dealer.send(frame, zmq.DONTWAIT)
-
-
-def await_message(
-    dealer: "zmq.Socket[bytes]",
-    monitor: "zmq.Socket[bytes]",
-    watch: HandshakeWatch,
-    timeout_s: float,
-) -> bool:
-    """Return whether a message arrives in time. Raises HandshakeProblem if keys do not match."""
-    poller = zmq.Poller()
-    poller.register(dealer, zmq.POLLIN)
-    poller.register(monitor, zmq.POLLIN)
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        ready = dict(poller.poll(max(0, int((deadline_s - time.monotonic()) * 1000))))
-        if dealer in ready:
-            return True
-        if monitor not in ready:
-            return False
-        event = recv_monitor_message(monitor)
-        problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
-        if problem is not None:
-            raise problem
 
 
 def probe_mechanism(peer: Address) -> str | None:

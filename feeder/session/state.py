@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
 from feeder.session.chunk_state import PendingBatch
-from feeder.wire.messages import Hello
+from feeder.wire.messages import BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
-
-BatchKey = tuple[int, int]
-"""Epoch and index."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -71,6 +71,7 @@ Siblings = Annotated[
     Meta(max_length=MAX_NODES),
 ]
 BatchKey = tuple[Epoch, Index]
+"""Which batch: epoch and index."""
 BatchKeys = Annotated[tuple[BatchKey, ...], Meta(max_length=MAX_INDICES)]
 Counter = int | float | Text
 RefusedCode = Literal[

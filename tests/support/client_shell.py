@@ -24,10 +24,11 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
-from feeder.client.core.prefetch import Key, Prefetch
+from feeder.client.core.prefetch import Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
+    BatchKey,
     Chunk,
     ClientMessage,
     Hello,
@@ -82,13 +83,13 @@ def sends(instructions: Sequence[Instruction], link: int = 0) -> list[ClientMess
     return [out.message for out in instructions if isinstance(out, Send) and out.link == link]
 
 
-def asked(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
+def asked(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
     """Return the batches that instructions request on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.want]
 
 
-def released(instructions: Sequence[Instruction], link: int = 0) -> list[Key]:
+def released(instructions: Sequence[Instruction], link: int = 0) -> list[BatchKey]:
     """Return the batches that instructions release on a link."""
     requests = [out for out in sends(instructions, link) if isinstance(out, Request)]
     return [key for request in requests for key in request.release]
@@ -197,7 +198,7 @@ class Shell:
 
     # --- consumer calls -----------------------------------------------------------------------
 
-    def take_key(self) -> Key | None:
+    def take_key(self) -> BatchKey | None:
         """Take a batch and return its buffer; return its key."""
         batch = self.session.take()
         if batch is None:
@@ -205,7 +206,7 @@ class Shell:
         self.session.return_buffer(batch.buffer)
         return batch.key
 
-    def take_keys(self) -> Sequence[Key]:
+    def take_keys(self) -> Sequence[BatchKey]:
         """Take all batches that are complete."""
         keys = []
         while (key := self.take_key()) is not None:

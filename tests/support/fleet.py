@@ -33,11 +33,12 @@ from feeder.client.core.events import (
     SlotsNotShared,
     Store,
 )
-from feeder.client.core.prefetch import CompleteBatch, Key, Prefetch
+from feeder.client.core.prefetch import CompleteBatch, Prefetch
 from feeder.client.core.session import ClientSession, Job
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
+    BatchKey,
     Bye,
     Chunk,
     ClientMessage,
@@ -64,7 +65,7 @@ class Pages:
     """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
 
     def __init__(self) -> None:
-        self.holds: tuple[Key, int] | None = None
+        self.holds: tuple[BatchKey, int] | None = None
 
 
 @dataclass
@@ -75,7 +76,7 @@ class NodeSession:
     window: int
     slots: list[Pages]
     is_mapped: bool = False
-    wanted: dict[Key, tuple[int, Pages | None]] = field(default_factory=dict)
+    wanted: dict[BatchKey, tuple[int, Pages | None]] = field(default_factory=dict)
 
 
 class Node:
@@ -125,7 +126,7 @@ class Fleet:
         self.has_begun = self.is_paused = False
         self._numbers = itertools.count(1)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._rows: dict[int, dict[int, Key]] = {}  # by buffer: the batch of its rows
+        self._rows: dict[int, dict[int, BatchKey]] = {}  # by buffer: the batch of its rows
         self._reading: list[tuple[CompleteBatch, object]] = []
         self.set_endpoints(tuple(self.nodes))
 
@@ -400,7 +401,7 @@ class Fleet:
         node: Node,
         incarnation: int,
         session: NodeSession,
-        key: Key,
+        key: BatchKey,
         request: Request,
     ) -> None:
         if node.stopped_until_s > self.now_s:

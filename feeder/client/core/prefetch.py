@@ -28,9 +28,7 @@ from feeder.client.core.answer_checks import check_chunk, check_loan, count_vali
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import Chunk, Lent
-
-Key = tuple[int, int]  # (epoch, index)
+from feeder.wire.messages import BatchKey, Chunk, Lent
 
 HostBatch: TypeAlias = object
 """A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
@@ -41,7 +39,7 @@ class Placement:
     """The place of an arriving chunk's rows."""
 
     link: int
-    key: Key
+    key: BatchKey
     buffer: int
     first: int
 
@@ -50,7 +48,7 @@ class Placement:
 class CompleteBatch:
     """A batch that the consumer may take; ``padding`` ones came from no node, unwritten."""
 
-    key: Key
+    key: BatchKey
     buffer: int
     valid: int
     padding: bool
@@ -66,7 +64,7 @@ class BatchSequence:
     indices: range
     step: int = 0
 
-    def key(self, position: int) -> Key:
+    def key(self, position: int) -> BatchKey:
         """Return the batch at ``position``, counted from the sequence's start."""
         epochs, step = divmod(self.step + position, len(self.indices))
         return self.epoch + epochs, self.indices[step]
@@ -102,7 +100,7 @@ class _Loan:
     """A lent batch that the consumer has taken and not yet returned."""
 
     link: int
-    key: Key
+    key: BatchKey
     rows: HostBatch | None
 
 
@@ -118,10 +116,10 @@ class Prefetch:
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
         self._free = list(range(buffers))
-        self._held: dict[Key, Assembly] = {}  # in the sequence's order
+        self._held: dict[BatchKey, Assembly] = {}  # in the sequence's order
         self._sequence: BatchSequence | None = None
         self._position = 0  # in the sequence, of the next batch that gets a buffer
-        self._releases: dict[int, list[Key]] = {}  # by link
+        self._releases: dict[int, list[BatchKey]] = {}  # by link
         self._borrowed: dict[int, _Loan] = {}  # by buffer, of batches that were taken
 
     # --- The consumer's side ------------------------------------------------------------------
@@ -130,7 +128,7 @@ class Prefetch:
         """Start a sequence at a step of ``epoch``, keeping what is already held of it."""
         indices = rank_indices(batches, self.rank, self.world_size, self.recipe.last_batch)
         sequence = BatchSequence(epoch, indices, step)
-        kept: dict[Key, Assembly] = {}
+        kept: dict[BatchKey, Assembly] = {}
         while (key := sequence.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)
         for key, assembly in self._held.items():
@@ -204,7 +202,7 @@ class Prefetch:
             self._held[key] = Assembly(buffer=self._free.pop(), valid=valid, settled=valid == 0)
             self._position += 1
 
-    def open_batches(self) -> Iterator[tuple[Key, Assembly]]:
+    def open_batches(self) -> Iterator[tuple[BatchKey, Assembly]]:
         """Yield the batches that are not settled, in the sequence's order."""
         return ((key, held) for key, held in self._held.items() if not held.settled)
 
@@ -213,7 +211,7 @@ class Prefetch:
         requested = sum(link in assembly.requests for assembly in self._held.values())
         return requested + sum(loan.link == link for loan in self._borrowed.values())
 
-    def can_request(self, link: int, key: Key) -> bool:
+    def can_request(self, link: int, key: BatchKey) -> bool:
         """Whether an open batch can be requested on a link: it was not, and has not failed."""
         assembly = self._held[key]
         if link in assembly.requests or link in assembly.failures:
@@ -222,7 +220,7 @@ class Prefetch:
         return all((loan.link, loan.key) != (link, key) for loan in self._borrowed.values())
 
     def record_request(
-        self, link: int, key: Key, number: int, now_s: float, chunk_images: int
+        self, link: int, key: BatchKey, number: int, now_s: float, chunk_images: int
     ) -> None:
         """Record a request on a link for an open batch; an earlier one there is released."""
         assembly = self._held[key]
@@ -234,7 +232,7 @@ class Prefetch:
         )
         assembly.was_requested = True
 
-    def take_releases(self, link: int) -> list[Key]:
+    def take_releases(self, link: int) -> list[BatchKey]:
         """Return the batches whose slots the node of a link may reuse, each once."""
         return self._releases.pop(link, [])
 
@@ -308,7 +306,7 @@ class Prefetch:
         self.lent += 1
         return request
 
-    def failed(self, link: int, key: Key, reason: str) -> None:
+    def failed(self, link: int, key: BatchKey, reason: str) -> None:
         """Record that a link's node cannot make a batch; another one may."""
         assembly = self._held.get(key)
         if assembly is not None and not assembly.settled and link in assembly.requests:
@@ -316,7 +314,7 @@ class Prefetch:
             assembly.failures[link] = reason
             self._releases.setdefault(link, []).append(key)
 
-    def find_reclaimable(self, link: int, key: Key) -> Key | None:
+    def find_reclaimable(self, link: int, key: BatchKey) -> BatchKey | None:
         """Return the last batch lent on a link that comes after the open batch ``key``."""
         for later, assembly in reversed(self._held.items()):
             if later == key:
@@ -325,7 +323,7 @@ class Prefetch:
                 return later
         return None
 
-    def reclaim(self, key: Key) -> None:
+    def reclaim(self, key: BatchKey) -> None:
         """Release a lent batch that was not taken yet, and reopen it."""
         self._release(key, self._held[key])
         self._reopen(self._held[key])
@@ -345,7 +343,7 @@ class Prefetch:
         assembly.settled, assembly.lent, assembly.lender = False, None, None
         self.lent -= 1
 
-    def give_up(self, key: Key) -> None:
+    def give_up(self, key: BatchKey) -> None:
         """Settle a batch that no node can make: ``take`` raises the error in the batch's turn."""
         assembly = self._held[key]
         assembly.settled = True
@@ -358,7 +356,7 @@ class Prefetch:
             loan.rows is rows for loan in self._borrowed.values()
         )
 
-    def _release(self, key: Key, assembly: Assembly) -> None:
+    def _release(self, key: BatchKey, assembly: Assembly) -> None:
         for link in assembly.requests:
             self._releases.setdefault(link, []).append(key)
         assembly.requests.clear()

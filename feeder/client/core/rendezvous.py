@@ -10,9 +10,7 @@ import hashlib
 from collections.abc import Iterable
 
 from feeder.plan.epoch import EpochPlan, ShardLayout
-from feeder.wire.messages import Hello, Welcome
-
-Key = tuple[int, int]
+from feeder.wire.messages import BatchKey, Hello, Welcome
 
 _PLANS_MAX = 2  # an epoch and the next one, which is fetched ahead
 
@@ -39,8 +37,8 @@ class LaneKeys:
         self._seed = hello.seed
         self._plans: dict[int, EpochPlan] = {}
 
-    def hash_key(self, key: Key) -> str:
-        """Return the lane of a batch; a batch of several lanes' left-overs stands for itself."""
+    def hash_key(self, key: BatchKey) -> str:
+        """Return what stands for a batch: its lane, or itself if it is made of leftovers."""
         epoch, index = key
         plan = self._plans.get(epoch)
         if plan is None:

@@ -23,8 +23,9 @@ from functools import cached_property
 from typing import Final
 
 from feeder.client.core.node_link import LinkState
-from feeder.client.core.prefetch import Assembly, BatchRequest, Key, Prefetch
+from feeder.client.core.prefetch import Assembly, BatchRequest, Prefetch
 from feeder.client.core.rendezvous import LaneKeys, rank_nodes
+from feeder.wire.messages import BatchKey
 
 HEDGES_MAX: Final = 2
 """Late batches at once that two nodes make: double work does not help a slow fleet."""
@@ -46,15 +47,15 @@ class Want:
     """Request an open batch on a link, after releasing the lent batch ``reclaim`` there."""
 
     link: int
-    key: Key
-    reclaim: Key | None = None
+    key: BatchKey
+    reclaim: BatchKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
     """Settle a batch as failed: no node can make it."""
 
-    key: Key
+    key: BatchKey
 
 
 class RequestScheduler:
@@ -96,7 +97,7 @@ class RequestScheduler:
 
     def _choose_another(
         self,
-        key: Key,
+        key: BatchKey,
         assembly: Assembly,
         links: Mapping[int, LinkState],
         candidates: "_Candidates",
@@ -165,7 +166,7 @@ class _Candidates:
         """Whether a link can be asked and is not quiet."""
         return link in self._answering
 
-    def choose(self, key: Key, *, is_overdue: bool, is_answering: bool = False) -> Want | None:
+    def choose(self, key: BatchKey, *, is_overdue: bool, is_answering: bool = False) -> Want | None:
         """Return a request, deducted from its node's free window; quiet nodes last, or not at all.
 
         An overdue batch may exceed a node's share, and if its window is full, reclaim the slot of a
@@ -182,7 +183,7 @@ class _Candidates:
                 return Want(number, key, reclaim)
         return None
 
-    def _find_able(self, key: Key, is_answering: bool) -> list[int]:
+    def _find_able(self, key: BatchKey, is_answering: bool) -> list[int]:
         """Return the links of all nodes that can make a batch, in the order of preference."""
         links = self._answering if is_answering else self._served
         able = [n for n in links if self._prefetch.can_request(n, key)]

@@ -21,12 +21,23 @@ from dataclasses import dataclass
 from feeder.client.core import events
 from feeder.client.core.compatibility import find_incompatibility
 from feeder.client.core.node_link import LinkState
-from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Key, Placement, Prefetch
+from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, Prefetch
 from feeder.client.core.rendezvous import LaneKeys
 from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.roster import Roster
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
-from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Pong, Refused, Request, Welcome
+from feeder.wire.messages import (
+    BatchKey,
+    Bye,
+    Draining,
+    Failed,
+    Hello,
+    Lent,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +401,9 @@ class ClientSession:
                 )
                 self._out.append(events.Send(link.link, request))
 
-    def _choose(self, scheduler: RequestScheduler) -> dict[int, list[Key]]:
+    def _choose(self, scheduler: RequestScheduler) -> dict[int, list[BatchKey]]:
         """Return the batches to request now, by link, recorded as in request ``_request``."""
-        wants: dict[int, list[Key]] = {}
+        wants: dict[int, list[BatchKey]] = {}
         for choice in scheduler.choose(self._links, self._now_s):
             if isinstance(choice, GiveUp):
                 self._prefetch.give_up(choice.key)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
-from feeder.client.core.prefetch import Key
 from feeder.client.core.rendezvous import LaneKeys, rank_nodes
 from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
 from feeder.errors import DatasetError, ProtocolError
-from feeder.wire.messages import Bye, Draining, Failed, Ping, Pong, Refused, Request
+from feeder.wire.messages import BatchKey, Bye, Draining, Failed, Ping, Pong, Refused, Request
 from tests.support.client_shell import (
     NAME,
     Shell,
@@ -51,7 +50,7 @@ def serve(
     return shell, shell.do()
 
 
-def keys(*indices: int) -> list[Key]:
+def keys(*indices: int) -> list[BatchKey]:
     return [(0, index) for index in indices]
 
 

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from feeder.client.core.prefetch import Key, Placement, Prefetch
+from feeder.client.core.prefetch import Placement, Prefetch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import Chunk, Lent
+from feeder.wire.messages import BatchKey, Chunk, Lent
 
 BATCH, SIDE, CHUNK = 7, 8, 3
 CHUNK_FIRSTS = (0, 3, 6)
@@ -27,7 +27,7 @@ def make_prefetch(
     return Prefetch(recipe, rank=rank, world_size=world_size, buffers=buffers)
 
 
-def chunk(key: Key, first: int, **changes: int) -> tuple[Chunk, list[int]]:
+def chunk(key: BatchKey, first: int, **changes: int) -> tuple[Chunk, list[int]]:
     images = changes.pop("images", min(CHUNK, BATCH - first))
     fields = {"session": 1, "epoch": key[0], "index": key[1], "valid": BATCH} | changes
     sizes = [images * SIDE * SIDE * 3, images * 8, images * 8]
@@ -35,7 +35,7 @@ def chunk(key: Key, first: int, **changes: int) -> tuple[Chunk, list[int]]:
 
 
 def arrive(
-    prefetch: Prefetch, key: Key, first: int, link: int = A, **changes: int
+    prefetch: Prefetch, key: BatchKey, first: int, link: int = A, **changes: int
 ) -> Placement | None:
     placement = prefetch.find_placement(link, *chunk(key, first, **changes), CHUNK)
     if placement is not None:
@@ -43,16 +43,18 @@ def arrive(
     return placement
 
 
-def arrive_whole(prefetch: Prefetch, key: Key, link: int = A, **changes: int) -> None:
+def arrive_whole(prefetch: Prefetch, key: BatchKey, link: int = A, **changes: int) -> None:
     for first in CHUNK_FIRSTS:
         arrive(prefetch, key, first, link, **changes)
 
 
-def ask(prefetch: Prefetch, link: int, key: Key, request: int = 1) -> None:
+def ask(prefetch: Prefetch, link: int, key: BatchKey, request: int = 1) -> None:
     prefetch.record_request(link, key, request, 0.0, CHUNK)
 
 
-def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 70) -> list[Key]:
+def want(
+    prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 70
+) -> list[BatchKey]:
     """Request on a link all batches that are on none, up to its window; return them."""
     prefetch.extend(samples)
     keys = []
@@ -67,7 +69,7 @@ def want(prefetch: Prefetch, link: int = A, *, window: int = 4, samples: int = 7
     return keys
 
 
-def lent(key: Key, slot: int = 0, request: int = 1, valid: int = BATCH) -> Lent:
+def lent(key: BatchKey, slot: int = 0, request: int = 1, valid: int = BATCH) -> Lent:
     return Lent(session=1, request=request, epoch=key[0], index=key[1], slot=slot, valid=valid)
 
 
@@ -80,10 +82,10 @@ class Pages:
     """Stands in for a lent slot; ``holds`` is the batch that the node has in it now."""
 
     def __init__(self) -> None:
-        self.holds: tuple[Key, int] | None = None
+        self.holds: tuple[BatchKey, int] | None = None
 
 
-def take_keys(prefetch: Prefetch) -> list[Key]:
+def take_keys(prefetch: Prefetch) -> list[BatchKey]:
     keys = []
     while (batch := prefetch.take()) is not None:
         keys.append(batch.key)
@@ -122,7 +124,7 @@ def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
     want(prefetch)
     pairs = [*itertools.product([(0, 0), (0, 1), (0, 2), (0, 3)], CHUNK_FIRSTS)]
     random.Random(5).shuffle(pairs)
-    taken: list[Key] = []
+    taken: list[BatchKey] = []
     for key, first in pairs:
         assert arrive(prefetch, key, first) is not None
         taken += take_keys(prefetch)

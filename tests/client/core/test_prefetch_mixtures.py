@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.client.core.answer_checks import name_batch
-from feeder.client.core.prefetch import CompleteBatch, Key, Prefetch
+from feeder.client.core.prefetch import CompleteBatch, Prefetch
 from feeder.errors import DatasetError
 from feeder.plan.epoch import rank_indices
-from feeder.wire.messages import Lent
+from feeder.wire.messages import BatchKey, Lent
 from tests.client.core.test_prefetch import (
     BATCH,
     CHUNK_FIRSTS,
@@ -34,14 +34,14 @@ class Nodes:
         self.chance = chance
         self.window = window
         self.request = 0
-        self.wanted: list[dict[Key, int]] = [{} for _ in range(links)]  # the request's number
+        self.wanted: list[dict[BatchKey, int]] = [{} for _ in range(links)]  # the request's number
 
-    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+    def turn(self, samples: int) -> Iterator[tuple[int, BatchKey]]:
         """Request as the scheduler does: new batches, late ones elsewhere, lost ones again."""
         prefetch, links = self.prefetch, range(len(self.wanted))
         prefetch.extend(samples)
         self.request += 1
-        wants: list[tuple[int, Key]] = []
+        wants: list[tuple[int, BatchKey]] = []
         for key, assembly in list(prefetch.open_batches()):
             able = [
                 link
@@ -73,7 +73,7 @@ class Nodes:
         for wanted in self.wanted:
             assert len(wanted) <= self.window
 
-    def released(self, link: int, key: Key) -> None:
+    def released(self, link: int, key: BatchKey) -> None:
         """Record a release."""
 
     def lose(self, link: int) -> None:
@@ -81,7 +81,9 @@ class Nodes:
         self.wanted[link].clear()
 
 
-def take_next(prefetch: Prefetch, expected: Iterator[Key]) -> Iterator[tuple[Key, CompleteBatch]]:
+def take_next(
+    prefetch: Prefetch, expected: Iterator[BatchKey]
+) -> Iterator[tuple[BatchKey, CompleteBatch]]:
     """Take the next batch, if it is settled; yield it with the key that it must have."""
     if not prefetch.is_next_settled:
         assert prefetch.take() is None
@@ -120,10 +122,10 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
     prefetch = make_prefetch(split="val", world_size=world_size, buffers=buffers)
     indices = rank_indices(batches, 0, world_size, prefetch.recipe.last_batch)
     nodes = Nodes(prefetch, chance, links, window)
-    in_flight: list[tuple[int, Key, int]] = []
-    rows: dict[tuple[int, int], Key] = {}  # of which batch the buffers' rows are
+    in_flight: list[tuple[int, BatchKey, int]] = []
+    rows: dict[tuple[int, int], BatchKey] = {}  # of which batch the buffers' rows are
     owned: set[int] = set()  # buffers that the consumer holds
-    expected: Iterator[Key] = iter(())
+    expected: Iterator[BatchKey] = iter(())
     for _ in range(200):
         link = chance.randrange(links)
         match chance.choice(ACTIONS):
@@ -166,7 +168,7 @@ class Lenders(Nodes):
         self.slots = [[Pages() for _ in range(window)] for _ in range(links)]  # of this session
         self.word: list[list[Lent]] = [[] for _ in range(links)]
 
-    def turn(self, samples: int) -> Iterator[tuple[int, Key]]:
+    def turn(self, samples: int) -> Iterator[tuple[int, BatchKey]]:
         for link, key in super().turn(samples):
             pages = self.chance.choice([slot for slot in self.slots[link] if slot.holds is None])
             pages.holds = key, self.request
@@ -174,7 +176,7 @@ class Lenders(Nodes):
             self.word[link].append(lent(key, slot, self.request))
             yield link, key
 
-    def released(self, link: int, key: Key) -> None:
+    def released(self, link: int, key: BatchKey) -> None:
         held = key, self.wanted[link][key]
         (pages,) = (slot for slot in self.slots[link] if slot.holds == held)
         pages.holds = None
@@ -205,8 +207,8 @@ def test_a_node_never_may_write_a_lent_slot_that_is_read(
     prefetch = make_prefetch(split="val", buffers=buffers)
     indices = rank_indices(batches, 0, 1, prefetch.recipe.last_batch)
     nodes = Lenders(prefetch, chance, links, window)
-    owned: dict[int, tuple[Pages | None, tuple[Key, int] | None]] = {}
-    expected: Iterator[Key] = iter(())
+    owned: dict[int, tuple[Pages | None, tuple[BatchKey, int] | None]] = {}
+    expected: Iterator[BatchKey] = iter(())
     for _ in range(200):
         link = chance.randrange(links)
         match chance.choice(ACTIONS):
