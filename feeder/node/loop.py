@@ -203,7 +203,7 @@ class NodeLoop:
         if self._log.has_dropped:
             deadlines.append(now_s + REPORT_INTERVAL_S)
         if self._service is not None:
-            deadlines.append(self._service.deadline_s)
+            deadlines.append(self._service.wake_up_s(now_s))
         if self._drain_by_s is not None:
             deadlines += [self._drain_by_s, now_s + _DRAIN_RECHECK_S]
         return min(deadlines)

@@ -45,9 +45,11 @@ from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 _SESSION_BITS: Final = 63
 
 _STALL_S: Final = 0.5
-"""A wake-up this late means that the process was suspended: while sessions are open it is due ten
-times a second. Clients ping every second and the shortest lease is 2 s, so shorter stalls cannot
-expire a lease."""
+"""A wake-up this late means that the process was suspended. Clients ping every second and the
+shortest lease is 2 s, so shorter stalls cannot expire a lease."""
+
+_STALL_CHECK_S: Final = 0.2
+"""Between wake-ups while sessions are open: a stall shows only in a wake-up that it delays."""
 
 _CATCH_UP_S: Final = 1.0
 """Time to drain the backlog after a stall, including what libzmq's thread has not read."""
@@ -97,10 +99,16 @@ class NodeService:
 
     @property
     def deadline_s(self) -> float:
-        """When ``run_due`` is due."""
+        """When something is due."""
         if self._unreachable and not self._router.has_unread:
             return 0.0
         return min(max(self._table.check_at_s, self._catch_up_by_s), self._slots.recheck_at_s)
+
+    def wake_up_s(self, now_s: float) -> float:
+        """Return when to call ``run_due`` if nothing happens before."""
+        if not self._table.sessions.open:
+            return self.deadline_s
+        return min(self.deadline_s, now_s + _STALL_CHECK_S)
 
     @property
     def is_settled(self) -> bool:

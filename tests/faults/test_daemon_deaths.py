@@ -94,6 +94,17 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
+def test_node_process_with_a_session_notices_its_own_stalls(packed: Path, tmp_path: Path) -> None:
+    """It wakes up without being asked to, over ipc too; ``test_service`` has what follows."""
+    with (
+        serve(packed, "--lease-s", "600", bind=f"ipc://{tmp_path}/s") as daemon,
+        RawClient(daemon.endpoint) as client,
+    ):
+        client.hello(small_recipe())
+        before = daemon.node.num_ctx_switches().voluntary
+        wait_until(lambda: daemon.node.num_ctx_switches().voluntary > before + 9, "it wakes up")
+
+
 def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
     bind = f"ipc://{tmp_path}/s"
     with serve(packed, bind=bind) as daemon:

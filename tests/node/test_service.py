@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeder.metrics import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.node.service import NodeService
@@ -18,7 +20,7 @@ LEASE_S = 10.0
 class Host:
     """A node service whose clock the test sets; what it sends is kept."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lease_s: float = LEASE_S) -> None:
         self.now_s = 1000.0
         self.sent: list[NodeMessage] = []
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
@@ -32,7 +34,7 @@ class Host:
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
         self.service = NodeService(
             {"d": ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)},
-            limits(lease_s=LEASE_S),
+            limits(lease_s=lease_s),
             NodeIdentity(
                 node="host/1 ipc:///n",
                 number=1,
@@ -117,6 +119,26 @@ def test_sleep_until_the_deadline_is_not_a_stall(host: Host) -> None:
         turns += 1
     assert turns <= 2
     assert host.now_s < 1000.0 + LEASE_S + 1.0
+
+
+@given(phase_s=st.floats(0, 1), ran_s=st.floats(0, 4), stall_s=st.floats(0, 10))
+def test_no_stall_expires_a_client_that_pings(phase_s: float, ran_s: float, stall_s: float) -> None:
+    """Its lease is the shortest; the first turn after the stall does not see the backlog yet."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        host = Host(monkeypatch, lease_s=2.0)
+        ping_s = host.now_s + phase_s
+        stopped_s = host.now_s + ran_s
+        resumed_s = stopped_s + stall_s
+        while host.now_s < resumed_s + 3.0:
+            due_s = host.service.wake_up_s(host.now_s)
+            host.now_s = max(host.now_s, min(due_s, ping_s))
+            if stopped_s <= host.now_s < resumed_s:
+                host.now_s = resumed_s
+            elif ping_s <= host.now_s:
+                host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+                ping_s += 1.0
+            host.service.run_due(host.now_s, due_s)
+        assert host.expired == 0
 
 
 def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
