@@ -169,10 +169,13 @@ class Router:
 
     def _skip_parts(self) -> None:
         """Drop the rest of a message of several frames, at most _PARTS_A_TURN."""
+        assert self._body is not None, "the message's second frame"
+        fd = -1
+        with contextlib.suppress(zmq.ZMQError):  # as in ``receive``
+            fd = self._body.get(zmq.SRCFD)
         for _ in range(_PARTS_A_TURN):
             part = self.socket.recv(zmq.NOBLOCK, copy=False)
-            with contextlib.suppress(zmq.ZMQError):
-                self._connections.record_part(part.get(zmq.SRCFD), len(part))
+            self._connections.record_part(fd, len(part))
             self.wasted_bytes += len(part) + _PART_WASTE_BYTES
             if not part.more:
                 self._is_skipping = False

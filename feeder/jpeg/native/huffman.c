@@ -78,10 +78,11 @@ int make_decode_table(decode_table *table, const unsigned char *counts,
     for (unsigned i = 0; i < counts[bits - 1]; i++, code++, index++) {
       if (index >= symbol_count || code >= 1u << bits)
         return 0;
+      unsigned symbol = symbols[index]; /* once: the compiler must assume that the table is there */
       if (bits <= 8)
         for (unsigned fill = 0; fill < 1u << (8 - bits); fill++) {
-          table->quick[(code << (8 - bits)) + fill] = (uint16_t)(bits << 8 | symbols[index]);
-          table->steps[(code << (8 - bits)) + fill] = (uint16_t)step_of(symbols[index], bits);
+          table->quick[(code << (8 - bits)) + fill] = (uint16_t)(bits << 8 | symbol);
+          table->steps[(code << (8 - bits)) + fill] = (uint16_t)step_of(symbol, bits);
         }
     }
     table->end[bits] = code << (16 - bits);
