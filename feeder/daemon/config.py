@@ -305,8 +305,8 @@ def _parse(key: str, value: object, where: str, base: Path) -> object:
 def _parse_dataset(key: str, value: object, where: str, base: Path) -> Path:
     if not _DATASET_NAME.fullmatch(key.removeprefix("data.")):
         raise ConfigError(
-            f"{where}: {key.removeprefix('data.')!r} is no dataset name: use letters, digits, and "
-            "after the first of these also . _ -, 128 at most"
+            f"{where}: {key.removeprefix('data.')!r} is not a dataset name: use letters, digits, "
+            "and after the first of these also . _ -, 128 at most"
         )
     if not isinstance(value, str) or not value or "\0" in value:
         raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is the path of a folder")

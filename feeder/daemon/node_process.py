@@ -19,7 +19,7 @@ from feeder.node.messages import (
     SupervisorToNode,
 )
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.child import start_child
+from feeder.process.child import describe_ending, start_child
 
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
@@ -130,6 +130,5 @@ class NodeProcess:
             try:
                 process.wait(_REAP_DEADLINE_S)
             except subprocess.TimeoutExpired:
-                return "was killed and does not end: it is blocked on a disk"
-        status = process.returncode
-        return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+                return describe_ending(None)
+        return describe_ending(process.returncode)

@@ -92,7 +92,7 @@ def check_libraries() -> None:
 
 
 def pillow_has_avx2() -> bool:
-    """Whether the installed Pillow's machine code uses AVX2, which no flag of it shows."""
+    """Whether the installed Pillow's machine code uses AVX2; Pillow has no flag for it."""
     from PIL import _imaging
 
     code = Path(_imaging.__file__).read_bytes()

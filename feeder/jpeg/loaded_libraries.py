@@ -40,7 +40,7 @@ def pillow_jpeg_turbo_version() -> str | None:
 
 
 def version_at(address: int, maps: Path = _MAPS) -> str | None:
-    """Return the version of the libjpeg-turbo with code at ``address``; None if it is none."""
+    """Return the version of the libjpeg-turbo whose code is at ``address``, or None."""
     try:
         mappings = [_Mapping(line) for line in maps.read_text("utf-8", "replace").splitlines()]
     except OSError:

@@ -115,8 +115,8 @@ def tile_jpeg(source: bytes | memoryview, tile_width_px: int) -> TiledJpeg:
 
 
 def transform_jpeg(source: bytes, orientation: int) -> bytes | None:
-    """Apply an EXIF orientation (1..8) to a JPEG's coefficients; None where that would lose some.
+    """Apply an EXIF orientation (1..8) to a JPEG's coefficients; None if that is impossible.
 
-    It would where a side that moves is no multiple of the MCU size.
+    It is where a side that moves is not a multiple of the MCU size, or the JPEG is damaged.
     """
     return _native.transform_jpeg(source, orientation)

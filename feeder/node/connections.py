@@ -13,9 +13,10 @@ because the number may have been reused.
 Messages and monitor events arrive separately. The event of an accepted connection precedes its
 first message, the event of its end precedes the reuse of its number, and events arrive in order. So
 where ``is_known`` is False, all pending events must be read before ``record_message``; then the
-number is that of the connection that sent the message, or of a later one. ``make_room`` and
-``run_due``, too, are called only after all pending events were read: at ``opened`` a connection may
-have ended already and its number may be another file's. Invariant: one thread uses this object.
+number is that of the connection that sent the message, or of a later one. At ``opened`` a
+connection may have ended already and its number may be another file's. Its end is then pending too:
+after ``opened`` all pending events must be read before ``make_room`` or ``run_due``. A number that
+is reused later is recognised by its inode. Invariant: one thread uses this object.
 """
 
 import logging

@@ -27,7 +27,7 @@ from feeder.errors import ResourceError
 from feeder.metrics import WorkerCounters
 from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
-from feeder.process.child import start_child
+from feeder.process.child import describe_ending, start_child
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import (
@@ -43,7 +43,7 @@ from feeder.worker.messages import (
 START_TRIES: Final = 3
 _START_DEADLINE_S: Final = 60.0  # a cold page cache and a slow disk; usually 0.3
 _YOUNG_S: Final = 1.0  # a worker that dies before this age is replaced with backoff
-_BACKOFF_MIN_S: Final = 0.1
+_BACKOFF_MIN_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 6
 _KILL_GRACE_S: Final = 1.0  # from SIGKILL to the end; later it is in an uninterruptible sleep
@@ -295,7 +295,7 @@ class WorkerPool:
         if status is None:
             worker.process.kill()
             self._held[worker.number] = worker.process
-        ending = _describe_ending(status)
+        ending = describe_ending(status)
         was_killed = status in (None, -signal.SIGKILL)
         self.counters.worker_restarts += 1
         self.counters.workers_held = len(self._held)
@@ -319,7 +319,9 @@ class WorkerPool:
         now_s = time.monotonic()
         is_young = now_s - worker.started_s < _YOUNG_S or not worker.libraries
         self._young_deaths = min(self._young_deaths + 1, _DOUBLINGS_MAX) if is_young else 0
-        backoff_s = min(_BACKOFF_MIN_S * 2**self._young_deaths, _BACKOFF_MAX_S) if is_young else 0.0
+        backoff_s = 0.0
+        if is_young:
+            backoff_s = min(_BACKOFF_MIN_S * 2 ** (self._young_deaths - 1), _BACKOFF_MAX_S)
         if backoff_s > self.counters.worker_pause_s and not worker.libraries:
             text = "worker %d (pid %d) %s while starting: the next one starts in %.1f s"
             _log.warning(text, worker.number, worker.process.pid, ending, backoff_s)
@@ -355,9 +357,3 @@ def _wait_for_exit(process: subprocess.Popen[bytes], wait_s: float) -> int | Non
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
     return process.returncode
-
-
-def _describe_ending(status: int | None) -> str:
-    if status is None:
-        return "was killed and does not end, because it waits for a read"
-    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -59,9 +59,10 @@ class KeyList:
         return len(self._names)
 
     def name_of(self, public_key: bytes, now_s: float) -> str | None:
-        """Return the name of a listed key, None if it is not listed; a change counts in a second.
+        """Return the name of a listed key, None if it is not listed.
 
-        Raises ConfigError as long as the list cannot be read.
+        A change of the list takes effect within a second. Raises ConfigError as long as the list
+        cannot be read.
         """
         if now_s >= self._check_at_s:
             self._check_at_s = now_s + _CHECK_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Starts a module of Feeder as a child process with a channel to it."""
+"""Starts a module of Feeder as a child process with a channel to it; describes how it ended."""
 
 import os
 import socket
@@ -33,3 +33,10 @@ def start_child(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
             ours.close()
             raise
     return process, ours
+
+
+def describe_ending(status: int | None) -> str:
+    """Return how a child ended; None: it was killed but does not end, as a read does not return."""
+    if status is None:
+        return "was killed and does not end, because it waits for a read"
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

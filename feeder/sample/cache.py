@@ -94,7 +94,7 @@ class FoundPictures:
     """Position, the crop's window in the cache, and the stride of its rows in bytes."""
     missing: NDArray[np.int64]
     """Positions of the others."""
-    fills: list[WholeImage | None]
+    to_fill: list[WholeImage | None]
     """For each missing one, the whole image if it is to fill the cache; None: only its window."""
 
 
@@ -135,7 +135,7 @@ class DecodedPictures(_Part):
         needed_px = windows.width * windows.height
         saved_px = float(needed_px[hits].sum())
         self._allowance.earn(float(needed_px.sum()) - saved_px, saved_px)
-        fills: list[WholeImage | None] = [None] * len(missing)
+        to_fill: list[WholeImage | None] = [None] * len(missing)
         may_fill = (is_admitted & (offsets < 0) & (scales == 1))[missing]
         for at in np.flatnonzero(may_fill).tolist():
             row = missing[at]
@@ -143,7 +143,7 @@ class DecodedPictures(_Part):
             if self._allowance.spend(width * height, int(needed_px[row])):
                 size_bytes = int(strides[row]) * height + SLACK_BYTES
                 x, y = int(windows.x[row]), int(windows.y[row])
-                fills[at] = WholeImage(width, height, x, y, size_bytes)
+                to_fill[at] = WholeImage(width, height, x, y, size_bytes)
         pixels = self._cache.pixels(int((ends - starts)[hits].sum()))
         return FoundPictures(
             hits=[
@@ -157,7 +157,7 @@ class DecodedPictures(_Part):
                 )
             ],
             missing=missing,
-            fills=fills,
+            to_fill=to_fill,
         )
 
     def claim(self, sample_id: int, whole: WholeImage) -> int | None:

@@ -209,10 +209,10 @@ class SampleReader:
             )
         )
         missing: NDArray[np.int64] = np.arange(len(sample_ids))
-        fills: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
+        to_fill: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
         if self._pictures is not None:
             found = self._pictures.find(sample_ids, grids, plan.windows, crops.scales)
-            missing, fills = found.missing, found.fills
+            missing, to_fill = found.missing, found.to_fill
         blobs = self._dataset.find_blobs(sample_ids[missing], records[missing])
         if self._pictures is not None:
             for row, cached, stride_bytes in found.hits:
@@ -220,7 +220,7 @@ class SampleReader:
                 self._finish(cached, stride_bytes, width, height, *finishes[row])
         layouts = records[_LAYOUT_FIELDS][missing].tolist()
         for row, location, layout, whole in zip(
-            missing.tolist(), blobs, layouts, fills, strict=True
+            missing.tolist(), blobs, layouts, to_fill, strict=True
         ):
             try:
                 self._make_one(location, layout, windows[row], scales[row], whole, finishes[row])
@@ -310,7 +310,7 @@ class SampleReader:
 
         None if its entry cannot be claimed.
         """
-        assert self._pictures is not None, "only a cache has images to fill"
+        assert self._pictures is not None, "an image fills the cache only if there is one"
         entry = self._pictures.claim(sample_id, whole)
         if entry is None:
             return None

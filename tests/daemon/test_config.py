@@ -133,7 +133,7 @@ def test_relative_dataset_folders_start_at_the_file_or_the_working_directory(fil
             "log_level = 'loud'",
             'log_level is "loud": allowed is one of "debug", "info", "warning", "error"',
         ),
-        ("[data]\n'a b' = '/x'", "'a b' is no dataset name"),
+        ("[data]\n'a b' = '/x'", "'a b' is not a dataset name"),
         ("[data]\na = 1", "data.a is 1: allowed is the path of a folder"),
         ("[data]\na = ''", 'data.a is "": allowed is the path of a folder'),
         ("[data.a]\nb = '/x'", 'data.a is {"b": "/x"}: allowed is the path of a folder'),
@@ -161,7 +161,7 @@ def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, me
         ({"serve.lease_s": "x"}, 'command line: serve.lease_s is "x": allowed is a number'),
         ({"serve.wrokers": "2"}, "command line: there is no key serve.wrokers: did you mean"),
         ({"data": "x"}, "write --data NAME=FOLDER"),
-        ({"data": {"": "x"}}, "'' is no dataset name"),
+        ({"data": {"": "x"}}, "'' is not a dataset name"),
         ({"serve.workers": "\udcff"}, 'serve.workers is "\\udcff": allowed is'),
     ],
 )

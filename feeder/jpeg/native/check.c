@@ -1,9 +1,9 @@
-/* check_segments: whether a blob's tables are true, found by reading every code of its scan. */
+/* check_segments: whether a blob's tables are correct, found by reading every code of its scan. */
 #include "native.h"
 #include "segments.h"
 
-/* Returns the number of the first segment that is not as long as its table says or does not leave DC
- * prediction where it says, or -1. */
+/* Returns the number of the first segment whose length or DC prediction differs from the tables, or
+ * -1. */
 static Py_ssize_t find_bad_segment(const segmented *s, unsigned mcus) {
   size_t at = 0, segment = 0;
   for (size_t row = 0; row < s->rows; row++) {
@@ -43,7 +43,7 @@ PyObject *feeder_check_segments(PyObject *Py_UNUSED(module), PyObject *args) {
   if (bad == -2)
     PyErr_SetString(PyExc_ValueError, "its tables or its JPEG header make no sense");
   else if (bad >= 0)
-    PyErr_Format(PyExc_ValueError, "segment %zd is not what its tables say", bad);
+    PyErr_Format(PyExc_ValueError, "segment %zd differs from its tables", bad);
   else
     Py_RETURN_NONE;
   return NULL;

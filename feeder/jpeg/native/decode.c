@@ -21,7 +21,7 @@ PyObject *feeder_decode_rgbx(PyObject *Py_UNUSED(module), PyObject *args) {
            stride < 4 * width || out.len < (Py_ssize_t)stride * (height - 1) + 4 * width)
     PyErr_SetString(PyExc_ValueError, "the output must hold height rows of the stride");
   else if (tjDecompress2(decoder, jpeg.buf, (unsigned long)jpeg.len, out.buf, width, stride,
-                         height, TJPF_RGBX, 0) != 0) /* as it is for warnings */
+                         height, TJPF_RGBX, 0) != 0) /* nonzero for warnings, too */
     PyErr_SetString(PyExc_ValueError, tjGetErrorStr2(decoder));
   else
     result = Py_NewRef(Py_None);

@@ -19,7 +19,7 @@ typedef struct {
   uint16_t quick[256]; /* by the next 8 bits: length << 8 | symbol; 0 where the code is longer */
   uint16_t steps[256]; /* likewise what `step_of` returns for an AC symbol */
   uint32_t end[17];    /* by length: its codes, followed by any bits, are below this 16-bit value */
-  int32_t offset[17];  /* by length: what such a code is added to for its position in `symbols` */
+  int32_t offset[17];  /* by length: added to such a code, gives its position in `symbols` */
   const unsigned char *symbols;
 } decode_table;
 

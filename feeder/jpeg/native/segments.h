@@ -35,7 +35,7 @@ typedef struct {
   jpeg_header header; /* of `jpeg` */
 } segmented;
 
-/* Returns 0 if the blob does not match the layout. */
+/* Returns 0 if the blob does not match the layout; the caller compares its sof_offset. */
 int open_blob(segmented *s, const unsigned char *blob, size_t bytes, const segment_layout *layout);
 
 /* Reads whole MCUs, from bit `*at` on, and adds their DC differences to `dc`; 0 if they are invalid

@@ -1,4 +1,4 @@
-/* transform_jpeg: a JPEG turned and mirrored as an EXIF orientation says, without loss. */
+/* transform_jpeg: rotates and mirrors a JPEG by its EXIF orientation, without loss. */
 #include "native.h"
 
 #include <string.h>
