@@ -51,9 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_core(add)
     _add_number(add, "--minutes", 5.0, "minutes to stream")
     _add_number(add, "--every", 5.0, "seconds between two samples")
-    _add_number(add, "--restart", 10.0, "seconds between two ends of clients")
+    _add_number(add, "--restart", 10.0, "seconds between restarts of clients")
     _add_number(add, "--lease", 5.0, "seconds of silence after which the daemon ends a session")
-    _add_number(add, "--clients", 4, "clients at a time, in turns over ipc and tcp")
+    _add_number(add, "--clients", 4, "clients at a time, alternately over ipc and tcp")
     _add_number(add, "--batch-size", 128, "images in a batch")
     _add_plot(add)
     add.set_defaults(run=soak.run)
@@ -63,12 +63,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--calm", 20.0, "seconds without faults before them, and after them")
     _add_number(add, "--every", 4.0, "seconds from one fault to the next")
     add.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the faults' order (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the order of faults (default: 0)"
     )
     _add_number(add, "--nodes", 2, "feeders, of one node process with one worker each")
-    _add_number(add, "--clients", 2, "ranks, in turns over ipc and over tcp behind a proxy")
+    _add_number(add, "--clients", 2, "ranks, alternately over ipc and over tcp behind a proxy")
     _add_number(add, "--batch-size", 64, "images in a batch")
-    _add_number(add, "--image-size", 224, "pixels of a side of them")
+    _add_number(add, "--image-size", 224, "side of an image in pixels")
     add.set_defaults(run=chaos.run)
     add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
     _add_shared(add, images=512, rounds=15)
@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_json(add)
     _add_core(add)
     add.set_defaults(run=resize.run)
-    add = benches.add_parser("likeness", help="how like real images the synthetic ones decode")
+    add = benches.add_parser("likeness", help="how closely synthetic images decode like real ones")
     add.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
     _add_number(add, "--images", 600, "images to measure with, at most")
     _add_number(add, "--rounds", 7, "rounds to take the median of")
@@ -147,7 +147,7 @@ def _add_core(parser: argparse.ArgumentParser) -> None:
         "--core",
         type=int,
         metavar="C",
-        help="core to pin samples' work to (default: the first usable)",
+        help="core that does the decoding (default: the first usable)",
     )
 
 

@@ -118,7 +118,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)} (default: all)"
     )
-    parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=default_folder(),
+        metavar="DIR",
+        help="folder for the environments (default: .peers of the project)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> str:
