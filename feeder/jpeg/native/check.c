@@ -37,6 +37,7 @@ PyObject *feeder_check_segments(PyObject *Py_UNUSED(module), PyObject *args) {
   segmented s;
   Py_ssize_t bad = -2;
   if (mcus > 0 && mcus <= JPEG_SIDE_MAX && open_blob(&s, blob.buf, (size_t)blob.len, &layout) &&
+      make_scan_tables(&s) &&
       ((size_t)mcus + s.tile_mcus - 1) / s.tile_mcus == s.columns)
     bad = find_bad_segment(&s, mcus);
   PyBuffer_Release(&blob);

@@ -67,25 +67,34 @@ void make_code_table(code_table *codes, const unsigned char *counts, const unsig
     }
 }
 
-int make_decode_table(decode_table *table, const unsigned char *counts,
-                      const unsigned char *symbols, size_t symbol_count) {
+int make_code_ranges(code_ranges *ranges, const huffman_spec *spec) {
+  uint32_t code = 0, position = 0;
+  ranges->symbols = spec->symbols;
+  for (unsigned bits = 1; bits <= 16; bits++, code <<= 1) {
+    ranges->offset[bits] = (int32_t)position - (int32_t)code;
+    code += spec->counts[bits - 1];
+    position += spec->counts[bits - 1];
+    if (position > spec->symbol_count || code > 1u << bits)
+      return 0;
+    ranges->end[bits] = code << (16 - bits);
+  }
+  return 1;
+}
+
+int make_decode_table(decode_table *table, const huffman_spec *spec) {
   memset(table->quick, 0, sizeof table->quick);
   memset(table->steps, 0, sizeof table->steps);
-  table->symbols = symbols;
-  uint32_t code = 0, index = 0;
-  for (unsigned bits = 1; bits <= 16; bits++, code <<= 1) {
-    table->offset[bits] = (int32_t)index - (int32_t)code;
-    for (unsigned i = 0; i < counts[bits - 1]; i++, code++, index++) {
-      if (index >= symbol_count || code >= 1u << bits)
-        return 0;
-      unsigned symbol = symbols[index]; /* once: the compiler must assume that the table is there */
-      if (bits <= 8)
-        for (unsigned fill = 0; fill < 1u << (8 - bits); fill++) {
-          table->quick[(code << (8 - bits)) + fill] = (uint16_t)(bits << 8 | symbol);
-          table->steps[(code << (8 - bits)) + fill] = (uint16_t)step_of(symbol, bits);
-        }
+  if (!make_code_ranges(&table->ranges, spec))
+    return 0;
+  const unsigned char *symbols = spec->symbols;
+  uint16_t *quick = table->quick, *steps = table->steps;
+  for (unsigned bits = 1; bits <= 8; bits++)
+    for (unsigned i = 0; i < spec->counts[bits - 1]; i++) {
+      unsigned symbol = *symbols++; /* once: the compiler must assume that the table is there */
+      for (unsigned fill = 0; fill < 1u << (8 - bits); fill++) {
+        *quick++ = (uint16_t)(bits << 8 | symbol);
+        *steps++ = (uint16_t)step_of(symbol, bits);
+      }
     }
-    table->end[bits] = code << (16 - bits);
-  }
   return 1;
 }

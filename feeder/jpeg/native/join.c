@@ -71,15 +71,11 @@ static void copy_bits(bit_writer *w, const unsigned char *data, size_t at, size_
   copy_few(w, data, at, end);
 }
 
-typedef struct {
-  unsigned first_mcu, end_mcu, first_row, end_row, width, height;
-} tile_window;
-
 static inline int put_difference(const segmented *s, int c, bit_writer *w, int difference) {
   unsigned size = magnitude_bits(difference);
-  if (size >= DC_CATEGORIES || s->header.dc_codes[c].bits[size] == 0)
+  if (size >= DC_CATEGORIES || s->tables.dc_codes[c].bits[size] == 0)
     return 0;
-  put_symbol(w, &s->header.dc_codes[c], size, difference, size, JPEG_SCAN);
+  put_symbol(w, &s->tables.dc_codes[c], size, difference, size, JPEG_SCAN);
   return 1;
 }
 
@@ -96,7 +92,7 @@ static int join_run(const segmented *s, bit_writer *w, size_t at, size_t end, co
         !put_difference(s, c, w, difference + shift[c]))
       return 0;
     copied = at;
-    for (int block = 0; c < last && block < s->header.blocks[c]; block++)
+    for (int block = 0; c < last && block < mcu_blocks(s, c); block++)
       if ((block > 0 && !read_difference(s, c, &at, end, &difference)) || !skip_ac(s, c, &at, end))
         return 0;
   }
@@ -185,7 +181,7 @@ PyObject *feeder_join_segments(PyObject *Py_UNUSED(module), PyObject *args) {
   segmented s;
   size_t room = (size_t)out.len, written = 0;
   if (room >= DECODER_SLACK_BYTES && open_blob(&s, blob.buf, (size_t)blob.len, &layout) &&
-      s.header.sof_offset == layout.sof_offset)
+      s.header.sof_offset == layout.sof_offset && make_scan_tables(&s))
     written = join(&s, &window, out.buf, room - DECODER_SLACK_BYTES);
   if (written != 0)
     memset((unsigned char *)out.buf + written, 0, DECODER_SLACK_BYTES);

@@ -14,6 +14,8 @@ static PyMethodDef methods[] = {
     {"join_segments", feeder_join_segments, METH_VARARGS, "See feeder.jpeg.crop_decode.join_segments."},
     {"check_segments", feeder_check_segments, METH_VARARGS, "See feeder.jpeg.crop_decode.check_segments."},
     {"decode_rgbx", feeder_decode_rgbx, METH_VARARGS, "See feeder.jpeg.decode.decode_rgbx."},
+    {"decode_window", feeder_decode_window, METH_VARARGS, "See feeder.jpeg.decode.decode_window."},
+    {"decode_versions", feeder_decode_versions, METH_NOARGS, "See feeder.jpeg.decode.VERSIONS."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.jpeg.resize.resize_pack."},
     {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.jpeg.resize.VERSIONS."},
     {"find_offsets", feeder_find_offsets, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},

@@ -14,6 +14,8 @@ PyObject *feeder_transform_jpeg(PyObject *module, PyObject *args);
 PyObject *feeder_join_segments(PyObject *module, PyObject *args);
 PyObject *feeder_check_segments(PyObject *module, PyObject *args);
 PyObject *feeder_decode_rgbx(PyObject *module, PyObject *args);
+PyObject *feeder_decode_window(PyObject *module, PyObject *args);
+PyObject *feeder_decode_versions(PyObject *module, PyObject *args);
 PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
 PyObject *feeder_resize_versions(PyObject *module, PyObject *args);
 PyObject *feeder_find_offsets(PyObject *module, PyObject *args);

@@ -71,10 +71,10 @@ static int down_weights(const filter_plan *f, int y, int32_t *to) {
 /* Returns 0 if out of memory. The bits `sign` of every four output bytes are flipped. */
 static int run_resize(resize_job *job, const resize_version *version, int32_t sign,
                       unsigned char *out) {
-  static scratch ring_memory;
+  static _Thread_local scratch ring_memory;
   across_pass *across = version->across;
 #if defined(__x86_64__)
-  static scratch table;
+  static _Thread_local scratch table;
   if (across == across_avx512) {
     int prepared = prepare_across_avx512(job, &table);
     if (prepared < 0)
@@ -126,7 +126,7 @@ static int run_resize(resize_job *job, const resize_version *version, int32_t si
 }
 
 PyObject *feeder_resize_pack(PyObject *Py_UNUSED(module), PyObject *args) {
-  static scratch across, down;
+  static _Thread_local scratch across, down;
   Py_buffer picture, out;
   Py_ssize_t stride, width, height;
   float left, top, right, bottom;

@@ -9,17 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "scratch.h"
+
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define BATCH_PAIRS 4 /* pairs of rows that are resampled across together */
-
-/* Memory that is kept from call to call, protected by the GIL. */
-typedef struct {
-  void *memory;
-  size_t size;
-} scratch;
-
-/* Returns `bytes` bytes with any content, aligned to 64; NULL if out of memory. */
-void *take_scratch(scratch *from, size_t bytes);
 
 /* Numbered as PIL.Image.Resampling. */
 enum { BILINEAR = 2, BICUBIC = 3, BOX = 4 };

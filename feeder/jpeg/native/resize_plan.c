@@ -10,22 +10,10 @@
 #include "resize.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_WEIGHT_BITS 15 /* of an int16 without its sign */
 #define MAX_PRECISION 22
-#define KEEP_BYTES (4u << 20) /* more than this is freed when less is needed */
-
-void *take_scratch(scratch *from, size_t bytes) {
-  bytes = (bytes + 63) & ~(size_t)63;
-  if (bytes > from->size || (from->size > KEEP_BYTES && bytes <= KEEP_BYTES)) {
-    free(from->memory);
-    from->memory = aligned_alloc(64, bytes);
-    from->size = from->memory == NULL ? 0 : bytes;
-  }
-  return from->memory;
-}
 
 /* Positive doubles order as their bits do, and compilers vectorise comparing those. */
 typedef int64_t __attribute__((may_alias)) double_bits;

@@ -13,34 +13,61 @@
 
 typedef struct {
   size_t bytes, sof_offset;
-  int components, blocks[COMPONENTS_MAX]; /* blocks of an MCU, by component */
-  code_table dc_codes[COMPONENTS_MAX];
-  decode_table dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
+  unsigned width, height;
+  int components;
+  int blocks_across[COMPONENTS_MAX], blocks_down[COMPONENTS_MAX]; /* of an MCU, by component */
+  int is_ycc; /* grey or YCbCr, by the rules of libjpeg (jdapimin.c) */
+  huffman_spec dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
+  const unsigned char *quant[COMPONENTS_MAX]; /* 64 values in zigzag order; NULL if there are none */
+  int quant_bytes[COMPONENTS_MAX];            /* of a value, 1 or 2 */
 } jpeg_header;
 
-/* Reads a baseline JPEG's header from SOI up to and including SOS. Returns 0 if it is invalid. */
+/* Reads a baseline JPEG's header from SOI up to and including SOS, and points into it. Returns 0 if it
+ * is invalid. */
 int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes);
+
+/* What reading, and writing, a scan's codes without decoding them takes. */
+typedef struct {
+  code_table dc_codes[COMPONENTS_MAX];
+  decode_table dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
+} scan_tables;
 
 /* SegmentLayout of recode.py. */
 typedef struct {
   unsigned columns, rows, tile_mcus, header_bytes, sof_offset, table_bits;
 } segment_layout;
 
+/* TileWindows of crop_decode.py, for one sample. */
+typedef struct {
+  unsigned first_mcu, end_mcu, first_row, end_row;
+  unsigned width, height; /* in pixels of the image at full size */
+} tile_window;
+
 typedef struct {
   size_t columns, rows;
   unsigned tile_mcus; /* the last tile of a row may have fewer */
+  unsigned mcus;      /* in a row, by the JPEG header */
   unsigned length_bits, dc_bits[COMPONENTS_MAX], entry_bits;
   const unsigned char *lengths, *predictions, *jpeg, *scan;
   size_t scan_bits;
   jpeg_header header; /* of `jpeg` */
+  scan_tables tables;
 } segmented;
 
 /* Returns 0 if the blob does not match the layout; the caller compares its sof_offset. */
 int open_blob(segmented *s, const unsigned char *blob, size_t bytes, const segment_layout *layout);
 
+/* Makes `tables`, which the functions below need. Returns 0 if the header's are invalid. */
+int make_scan_tables(segmented *s);
+
 /* Reads whole MCUs, from bit `*at` on, and adds their DC differences to `dc`; 0 if they are invalid
  * or go past `end`. */
 int pass_mcus(const segmented *s, unsigned count, size_t *at, size_t end, int *dc);
+
+/* The blocks of an MCU. */
+static inline int mcu_blocks(const segmented *s, int c) {
+  return s->header.blocks_across[c] * s->header.blocks_down[c];
+}
 
 /* The bits of a segment. */
 static inline size_t length_of(const segmented *s, size_t segment) {
@@ -61,7 +88,7 @@ static inline void prediction_after(const segmented *s, size_t segment, int *dc)
 static inline int read_difference(const segmented *s, int c, size_t *at, size_t end,
                                   int *difference) {
   uint64_t bits = peek_bits(s->scan, *at);
-  unsigned length, size = symbol_at(&s->header.dc[c], bits, &length);
+  unsigned length, size = symbol_at(&s->tables.dc[c], bits, &length);
   if (length == 0 || size >= DC_CATEGORIES)
     return 0;
   int value = size == 0 ? 0 : (int)(bits << length >> (64 - size));
@@ -72,7 +99,7 @@ static inline int read_difference(const segmented *s, int c, size_t *at, size_t 
 
 /* Passes the 63 AC coefficients of a block; 0 if they are invalid or go past `end`. */
 static inline int skip_ac(const segmented *s, int c, size_t *at, size_t end) {
-  const decode_table *table = &s->header.ac[c];
+  const decode_table *table = &s->tables.ac[c];
   size_t position = *at;
   for (unsigned k = 1; k < 64;) {
     if (position > end)

@@ -1,0 +1,10 @@
+/* The pixel kernels with AVX2. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#pragma GCC target("avx2")
+#define LANES 2
+#define VERSION pixels_avx2
+#define VERSION_NAME "avx2"
+#include "pixels_impl.h"
+#endif

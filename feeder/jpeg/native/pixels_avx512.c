@@ -1,0 +1,10 @@
+/* The pixel kernels with AVX-512. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
+#define LANES 4
+#define VERSION pixels_avx512
+#define VERSION_NAME "avx512"
+#include "pixels_impl.h"
+#endif

@@ -1,0 +1,13 @@
+/* A rectangle of MCUs of a blob, decoded to RGBX pixels. */
+#ifndef FEEDER_WINDOW_H
+#define FEEDER_WINDOW_H
+
+#include "window_plan.h"
+
+/* Decodes at 1/`scale` size (1, 2, 4 or 8) to ceil(height / scale) rows of 4 * ceil(width / scale)
+ * bytes. READ_SLACK_BYTES after the blob must be readable. The pixels are those that TurboJPEG makes of
+ * the window's joined JPEG. */
+window_outcome decode_window(const segmented *s, const tile_window *window, unsigned scale,
+                             const pixel_version *version, unsigned char *out, size_t stride);
+
+#endif
