@@ -45,6 +45,28 @@ def check_segments(
     /,
 ) -> None: ...
 def decode_rgbx(jpeg: Buffer, width: int, height: int, stride: int, out: Buffer, /) -> None: ...
+def decode_window(
+    blob: Buffer,
+    blob_bytes: int,
+    columns: int,
+    rows: int,
+    tile_mcus: int,
+    header_bytes: int,
+    sof_offset: int,
+    table_bits: int,
+    first_mcu: int,
+    end_mcu: int,
+    first_row: int,
+    end_row: int,
+    width: int,
+    height: int,
+    scale: int,
+    stride: int,
+    out: Buffer,
+    version: str | None,
+    /,
+) -> bool: ...
+def decode_versions() -> tuple[str, ...]: ...
 def resize_pack(
     picture: Buffer,
     stride: int,

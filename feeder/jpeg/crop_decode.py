@@ -81,7 +81,6 @@ class TileWindows:
 
     first_mcu: NDArray[np.int64]
     end_mcu: NDArray[np.int64]
-    """At a tile's edge where cutting the tile would take longer than decoding all of it."""
     first_row: NDArray[np.int64]
     end_row: NDArray[np.int64]
     x: NDArray[np.int64]
@@ -99,11 +98,14 @@ def cover_boxes(
     end_x: NDArray[np.int64],
     end_y: NDArray[np.int64],
     scales: NDArray[np.int64],
+    *,
+    for_joining: bool = False,
 ) -> TileWindows:
     """Return the MCUs that decode to the exact pixels of [first_x, end_x) × [first_y, end_y).
 
     All are (n,) and in source pixels; a box may reach past its image and is clipped to it.
-    ``scales`` are the DCT denominators, 1, 2, 4 or 8.
+    ``scales`` are the DCT denominators, 1, 2, 4 or 8. With ``for_joining``, ``end_mcu`` is at a
+    tile's edge wherever joining is faster so.
     """
     reach = grids.chroma_reach_px * scales
     mcu_w, mcu_h, tile_mcus = grids.mcu_width_px, grids.mcu_height_px, grids.tile_mcus
@@ -119,9 +121,9 @@ def cover_boxes(
     more_right = np.maximum(-(-(missing - more_left * mcu_w) // mcu_w), 0)
     first_mcu -= more_left
     end_mcu = np.minimum(end_mcu + more_right, mcus)
-    # A tile that is cut has its codes read twice up to the cut.
-    is_whole = (2 * (end_mcu % tile_mcus) > tile_mcus) | (end_mcu == mcus)
-    end_mcu = np.where(is_whole, -(-end_mcu // tile_mcus) * tile_mcus, end_mcu)
+    if for_joining:  # a tile that is cut has its codes read twice up to the cut
+        is_whole = (2 * (end_mcu % tile_mcus) > tile_mcus) | (end_mcu == mcus)
+        end_mcu = np.where(is_whole, -(-end_mcu // tile_mcus) * tile_mcus, end_mcu)
 
     x, y = first_mcu * mcu_w, first_row * mcu_h
     return TileWindows(

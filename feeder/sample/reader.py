@@ -20,6 +20,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from feeder.jpeg.crop_decode import (
     join_segments,
     joined_room_bytes,
 )
-from feeder.jpeg.decode import decode_rgbx
+from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
 from feeder.jpeg.recode import SegmentLayout
 from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch
@@ -77,6 +78,7 @@ def plan_decode(
     support_steps: float = 1.0,
     *,
     whole: bool = False,
+    for_joining: bool = False,
 ) -> DecodePlan:
     """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) reads.
 
@@ -84,7 +86,7 @@ def plan_decode(
     centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
     ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
     ``support_steps`` is the filter's support. ``whole`` takes all of each image's tiles, for the
-    same pixels.
+    same pixels; ``for_joining`` is as in ``cover_boxes``.
     """
     start = boxes[:, :2] / scales[:, None]
     side = boxes[:, 2:] / scales[:, None]
@@ -94,7 +96,15 @@ def plan_decode(
     end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
     if whole:
         first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
-    windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
+    windows = cover_boxes(
+        grids,
+        first[:, 0],
+        first[:, 1],
+        end[:, 0],
+        end[:, 1],
+        scales,
+        for_joining=for_joining,
+    )
     # In the whole picture's pixels and rounded as in Pillow, so that every weight is Pillow's:
     # positions from the window's edge would round differently.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
@@ -118,10 +128,13 @@ class SampleReader:
         dataset: Samples,
         recipe: Recipe,
         cached: DecodedPictures | PackedRows | None = None,
+        *,
+        decoder: Literal["own", "turbojpeg"] = "own",
     ) -> None:
         """``cached`` is the part of the decoded cache that serves this dataset and recipe."""
         self._dataset = dataset
         self._recipe = recipe
+        self._decoder = decoder
         self._pictures = cached if isinstance(cached, DecodedPictures) else None
         self._rows = cached if isinstance(cached, PackedRows) else None
         self._finisher = Finisher.for_recipe(recipe)
@@ -193,6 +206,7 @@ class SampleReader:
             self._recipe.image_size,
             self._support_steps,
             whole=not self._recipe.partial_decode,
+            for_joining=self._decoder == "turbojpeg",
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
@@ -241,7 +255,8 @@ class SampleReader:
         finish: _Finish,
     ) -> None:
         started = perf_counter()
-        blob = self._dataset.read_blob(location, self._blob.take(location.blob_bytes))
+        blob = self._blob.take(location.blob_bytes + READ_SLACK_BYTES)
+        self._dataset.read_blob(location, blob)
         self.seconds["read"] += perf_counter() - started
         decoded = (
             None if whole is None else self._fill_cache(location.sample_id, blob, layout, whole)
@@ -285,26 +300,38 @@ class SampleReader:
         self.images += 1
 
     def _decode(
-        self, blob: memoryview, layout: _Layout, window: _Window, scale: int
+        self, blob: NDArray[np.uint8], layout: _Layout, window: _Window, scale: int
     ) -> tuple[NDArray[np.uint8], int]:
-        """Join and decode a window's tiles; return the picture, in the scratch, and its stride."""
-        started = perf_counter()
-        *_, source_width, source_height = window
-        joined = self._joined.take(joined_room_bytes(len(blob), layout[1]))
-        joined_bytes = join_segments(blob, *layout, *window, joined) + DECODER_SLACK_BYTES
-        joined_at = perf_counter()
+        """Decode a window's tiles; return the picture, in the scratch, and its stride.
 
+        ``blob`` has READ_SLACK_BYTES after the blob.
+        """
+        started = perf_counter()
+        blob_bytes = len(blob) - READ_SLACK_BYTES
+        *_, source_width, source_height = window
         width, height = -(-source_width // scale), -(-source_height // scale)
         picture, stride_bytes = self._rgbx.take_picture(width, height)
-        decode_rgbx(
-            joined[:joined_bytes], source_width, source_height, scale, stride_bytes, picture
-        )
-        self.seconds["join"] += joined_at - started
-        self.seconds["decode"] += perf_counter() - joined_at
+        if self._decoder != "own" or not decode_window(
+            blob, blob_bytes, layout, window, scale, stride_bytes, picture
+        ):
+            joined = self._joined.take(joined_room_bytes(blob_bytes, layout[1]))
+            joined_bytes = join_segments(blob[:blob_bytes], *layout, *window, joined)
+            joined_at = perf_counter()
+            self.seconds["join"] += joined_at - started
+            started = joined_at
+            decode_rgbx(
+                joined[: joined_bytes + DECODER_SLACK_BYTES],
+                source_width,
+                source_height,
+                scale,
+                stride_bytes,
+                picture,
+            )
+        self.seconds["decode"] += perf_counter() - started
         return picture, stride_bytes
 
     def _fill_cache(
-        self, sample_id: int, blob: memoryview, layout: _Layout, whole: WholeImage
+        self, sample_id: int, blob: NDArray[np.uint8], layout: _Layout, whole: WholeImage
     ) -> tuple[NDArray[np.uint8], int] | None:
         """Decode all of an image and cache it; return the window in it, and its stride.
 

@@ -43,7 +43,8 @@ def grids(**fields: int) -> TileGrids:
 
 
 def cover(grid: TileGrids, x: int, y: int, end_x: int, end_y: int, scale: int = 1) -> Window:
-    windows = cover_boxes(grid, *(np.array([value]) for value in (x, y, end_x, end_y, scale)))
+    arrays = (np.array([value]) for value in (x, y, end_x, end_y, scale))
+    windows = cover_boxes(grid, *arrays, for_joining=True)
     return Window(**{f.name: int(getattr(windows, f.name)[0]) for f in fields(Window)})
 
 

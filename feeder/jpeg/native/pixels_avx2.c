@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #pragma GCC target("avx2")
+#pragma GCC optimize("no-tree-slp-vectorize")
 #define LANES 2
 #define VERSION pixels_avx2
 #define VERSION_NAME "avx2"

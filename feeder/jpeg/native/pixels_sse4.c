@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #pragma GCC target("sse4.1")
+#pragma GCC optimize("no-tree-slp-vectorize")
 #define LANES 1
 #define VERSION pixels_sse4
 #define VERSION_NAME "sse4"

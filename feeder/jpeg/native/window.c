@@ -15,7 +15,7 @@ static const uint8_t NATURAL_ORDER[64] = {
 /* Makes a table for each pair of specifications; `table_of` has each component's. */
 static int make_tables(entropy_table *tables, uint8_t *table_of, const jpeg_header *header) {
   uint8_t made = 0;
-  for (int c = 0; c < header->components; c++) {
+  for (int c = 0; c < COMPONENTS_MAX && c < header->components; c++) {
     int same = 0;
     while (same < c && (header->ac[same].counts != header->ac[c].counts ||
                         header->dc[same].counts != header->dc[c].counts))
@@ -50,9 +50,12 @@ static int decode_rows(entropy_job *job, row_writer *writer, mcu_run *runs, unsi
   return 1;
 }
 
-window_outcome decode_window(const segmented *s, const tile_window *window, unsigned scale,
+window_outcome decode_window(const segmented *s, const tile_window *of_tiles, unsigned scale,
                              const pixel_version *version, unsigned char *out, size_t stride) {
   static _Thread_local scratch ring_memory, plan_memory;
+  tile_window clipped = *of_tiles, *window = &clipped;
+  if (window->end_mcu > s->mcus && window->end_mcu <= s->columns * s->tile_mcus)
+    window->end_mcu = s->mcus;
   window_plan plan;
   window_outcome outcome = plan_window(&plan, s, window, scale, version->lanes);
   if (outcome != DECODED)
