@@ -41,7 +41,7 @@ typedef struct {
                            const unsigned char *const *far, unsigned char *out, int width);
 } pixel_version;
 
-extern const pixel_version pixels_portable, pixels_sse4, pixels_avx2, pixels_avx512;
+extern const pixel_version pixels_portable, pixels_avx2, pixels_avx512;
 
 /* The versions that this CPU runs, slowest first; their number is returned. */
 int pixel_versions(const pixel_version *const **versions);

@@ -3,7 +3,7 @@
 #include <immintrin.h>
 
 #pragma GCC target("avx2")
-#pragma GCC optimize("no-tree-slp-vectorize")
+#pragma GCC optimize("no-tree-slp-vectorize") /* it would take vectors apart to build others */
 #define LANES 2
 #define VERSION pixels_avx2
 #define VERSION_NAME "avx2"

@@ -26,20 +26,21 @@ INLINE void take_group(unsigned char *group, const int16_t *quant, shorts *row) 
 
 /* One pass over the columns of 8 rows; `shift` as in jidctint.c. */
 INLINE void idct_pass(shorts *r, const int shift) {
-  wide even3 = multiply_add(r[2], r[6], F_0_541 + F_0_765, F_0_541);
-  wide even2 = multiply_add(r[2], r[6], F_0_541, F_0_541 - F_1_847);
   wide even0 = scale_up(add(r[0], r[4]), 1 << (shift - 1));
   wide even1 = scale_up(subtract(r[0], r[4]), 1 << (shift - 1));
+  wide even2, even3, odd2, odd3, b0, b1, b2, b3;
+  rotate(r[2], r[6], F_0_541 + F_0_765, F_0_541, F_0_541 - F_1_847, &even3, &even2);
   wide a0 = add_wide(even0, even3), a3 = subtract_wide(even0, even3);
   wide a1 = add_wide(even1, even2), a2 = subtract_wide(even1, even2);
 
-  shorts z3 = add(r[7], r[3]), z4 = add(r[5], r[1]);
-  wide y3 = multiply_add(z3, z4, F_1_175 - F_1_961, F_1_175);
-  wide y4 = multiply_add(z3, z4, F_1_175, F_1_175 - F_0_390);
-  wide b0 = add_wide(multiply_add(r[7], r[1], F_0_298 - F_0_899, -F_0_899), y3);
-  wide b1 = add_wide(multiply_add(r[5], r[3], F_2_053 - F_2_562, -F_2_562), y4);
-  wide b2 = add_wide(multiply_add(r[5], r[3], -F_2_562, F_3_072 - F_2_562), y3);
-  wide b3 = add_wide(multiply_add(r[7], r[1], -F_0_899, F_1_501 - F_0_899), y4);
+  rotate(add(r[7], r[3]), add(r[5], r[1]), F_1_175 - F_1_961, F_1_175, F_1_175 - F_0_390, &odd2,
+         &odd3);
+  rotate(r[7], r[1], F_0_298 - F_0_899, -F_0_899, F_1_501 - F_0_899, &b0, &b3);
+  rotate(r[5], r[3], F_2_053 - F_2_562, -F_2_562, F_3_072 - F_2_562, &b1, &b2);
+  b0 = add_wide(b0, odd2);
+  b1 = add_wide(b1, odd3);
+  b2 = add_wide(b2, odd2);
+  b3 = add_wide(b3, odd3);
 
   r[0] = narrow(add_wide(a0, b3), shift);
   r[7] = narrow(subtract_wide(a0, b3), shift);

@@ -1,9 +1,9 @@
 /* Vectors of int16 and the operations on them that the pixel kernels are written in.
  *
- * A file that includes this defines LANES, the number of 128-bit lanes of a vector, and, for x86, sets
- * the target (GCC's pragma). All but a few operations work in each 128-bit lane by itself, as x86's do,
- * so that the same source serves vectors of 128, 256 and 512 bits. Another CPU needs a table of its own
- * beside the two below; the portable one is correct on all. */
+ * A file that includes this defines LANES, the number of 128-bit lanes of a vector, and sets the target
+ * (GCC's pragma). Nearly all operations work in each lane by itself, as x86's instructions do, so that
+ * the same source serves vectors of 128, 256 and 512 bits. Another architecture needs a table of its own
+ * beside vector_x86.h; vector_plain.h is correct on any. */
 #ifndef FEEDER_VECTOR_H
 #define FEEDER_VECTOR_H
 
@@ -44,10 +44,10 @@ INLINE wide all_wide(int32_t value) {
   return (wide){(ints){0} + value, (ints){0} + value};
 }
 
-#if defined(__x86_64__) && !defined(PORTABLE)
+#if defined(__SSE2__) && !defined(PLAIN_C)
 #include "vector_x86.h"
 #else
-#include "vector_portable.h"
+#include "vector_plain.h"
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* The operations of vector.h with SSE4.1, AVX2 or AVX-512BW, by LANES. */
+/* The operations of vector.h with SSE2, AVX2 or AVX-512BW, by LANES. */
 #include <immintrin.h>
 
 #if LANES == 4
@@ -24,9 +24,14 @@ INLINE shorts clamp(shorts a, int least, int most) {
   return (shorts)OP(max_epi16)(OP(min_epi16)((bits)a, (bits)all(most)), (bits)all(least));
 }
 
-/* a * factor / 32768, rounded to nearest. */
+/* a * factor / 32768, rounded to nearest; a and factor are below 16384. */
 INLINE shorts multiply_fraction(shorts a, int factor) {
+#if LANES > 1
   return (shorts)OP(mulhrs_epi16)((bits)a, (bits)all(factor));
+#else
+  bits product = _mm_mulhi_epi16((bits)add(a, a), (bits)all(2 * factor));
+  return (shorts)_mm_srai_epi16((bits)add((shorts)product, all(1)), 1);
+#endif
 }
 
 /* a * of_a + b * of_b */
@@ -34,6 +39,12 @@ INLINE wide multiply_add(shorts a, shorts b, int of_a, int of_b) {
   bits factors = (bits)((ints){0} + (int32_t)((uint16_t)of_a | (uint32_t)(uint16_t)of_b << 16));
   return (wide){(ints)OP(madd_epi16)((bits)low16(a, b), factors),
                 (ints)OP(madd_epi16)((bits)high16(a, b), factors)};
+}
+
+/* x = a * of_a + b * cross, y = a * cross + b * of_b */
+INLINE void rotate(shorts a, shorts b, int of_a, int cross, int of_b, wide *x, wide *y) {
+  *x = multiply_add(a, b, of_a, cross);
+  *y = multiply_add(a, b, cross, of_b);
 }
 
 /* a * 8192 + round, where round is below 32768 or a multiple of 8192. */
@@ -66,7 +77,8 @@ INLINE shorts load_bytes(const unsigned char *from) {
 #elif LANES == 2
   return (shorts)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)from));
 #else
-  return (shorts)_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)from));
+  bits bytes = _mm_loadl_epi64((const __m128i *)(const void *)from);
+  return (shorts)_mm_unpacklo_epi8(bytes, _mm_setzero_si128());
 #endif
 }
 

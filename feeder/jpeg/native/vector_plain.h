@@ -1,6 +1,5 @@
-/* The operations of vector.h in plain C, for one lane: the compiler makes of the loops what the CPU
- * has. */
-_Static_assert(LANES == 1, "the portable operations are for vectors of 8 int16");
+/* The operations of vector.h in plain C, for one lane. */
+_Static_assert(LANES == 1, "the plain operations are for vectors of 8 int16");
 
 INLINE shorts low16(shorts a, shorts b) {
   return __builtin_shuffle(a, b, (shorts){0, 8, 1, 9, 2, 10, 3, 11});
@@ -22,47 +21,49 @@ INLINE shorts high64(shorts a, shorts b) {
 }
 
 INLINE shorts clamp(shorts a, int least, int most) {
-  shorts low = all(least), high = all(most);
-  shorts under = a < low, over = a > high;
-  return (a & ~(under | over)) | (low & under) | (high & over);
+  shorts under = a < all(least), over = a > all(most);
+  return (a & ~(under | over)) | (all(least) & under) | (all(most) & over);
+}
+
+INLINE wide widen(shorts a) {
+  shorts sign = a < all(0);
+  return (wide){(ints)low16(a, sign), (ints)high16(a, sign)};
+}
+
+INLINE wide times(wide a, int factor) {
+  return (wide){(ints)((uints)a.low * (uint32_t)factor), (ints)((uints)a.high * (uint32_t)factor)};
+}
+
+INLINE shorts low_halves(wide a) {
+  return __builtin_shuffle((shorts)a.low, (shorts)a.high, (shorts){0, 2, 4, 6, 8, 10, 12, 14});
 }
 
 INLINE shorts multiply_fraction(shorts a, int factor) {
-  int16_t x[SHORTS];
-  memcpy(x, &a, sizeof x);
-  for (int i = 0; i < SHORTS; i++)
-    x[i] = (int16_t)((x[i] * factor + 0x4000) >> 15);
-  memcpy(&a, x, sizeof x);
-  return a;
+  wide product = add_wide(times(widen(a), factor), all_wide(0x4000));
+  return low_halves((wide){product.low >> 15, product.high >> 15});
 }
 
 INLINE wide multiply_add(shorts a, shorts b, int of_a, int of_b) {
-  int16_t x[SHORTS], y[SHORTS];
-  int32_t sum[SHORTS];
-  wide both;
-  memcpy(x, &a, sizeof x);
-  memcpy(y, &b, sizeof y);
-  for (int i = 0; i < SHORTS; i++)
-    sum[i] = (int32_t)((uint32_t)(x[i] * of_a) + (uint32_t)(y[i] * of_b));
-  memcpy(&both, sum, sizeof both);
-  return both;
+  return add_wide(times(widen(a), of_a), times(widen(b), of_b));
+}
+
+INLINE void rotate(shorts a, shorts b, int of_a, int cross, int of_b, wide *x, wide *y) {
+  wide p = widen(a), q = widen(b), both = times(add_wide(p, q), cross);
+  *x = add_wide(both, times(p, of_a - cross));
+  *y = add_wide(both, times(q, of_b - cross));
 }
 
 INLINE wide scale_up(shorts a, int32_t round) {
-  return add_wide(multiply_add(a, a, 8192, 0), all_wide(round));
+  return add_wide(times(widen(a), 8192), all_wide(round));
+}
+
+INLINE ints saturate_ints(ints a) {
+  ints under = a < -32768, over = a > 32767;
+  return (a & ~(under | over)) | (under & -32768) | (over & 32767);
 }
 
 INLINE shorts narrow(wide a, const int by) {
-  int32_t x[SHORTS];
-  int16_t y[SHORTS];
-  shorts narrowed;
-  memcpy(x, &a, sizeof x);
-  for (int i = 0; i < SHORTS; i++) {
-    int32_t value = x[i] >> by;
-    y[i] = (int16_t)(value < -32768 ? -32768 : value > 32767 ? 32767 : value);
-  }
-  memcpy(&narrowed, y, sizeof y);
-  return narrowed;
+  return low_halves((wide){saturate_ints(a.low >> by), saturate_ints(a.high >> by)});
 }
 
 INLINE shorts load_lane(const int16_t *from) {
