@@ -44,7 +44,7 @@ INLINE wide all_wide(int32_t value) {
   return (wide){(ints){0} + value, (ints){0} + value};
 }
 
-#if defined(__SSE2__) && !defined(PLAIN_C)
+#if defined(__SSE2__) && (LANES > 1 || !defined(PLAIN_C))
 #include "vector_x86.h"
 #else
 #include "vector_plain.h"
