@@ -3,24 +3,24 @@
 
 #include "window.h"
 
-static const pixel_version *find_version(const char *name) {
-  const pixel_version *const *versions;
-  int count = pixel_versions(&versions);
+static const decode_version *find_version(const char *name) {
+  const decode_version *versions;
+  int count = decode_versions(&versions);
   if (name == NULL)
-    return versions[count - 1];
+    return &versions[count - 1];
   for (int v = 0; v < count; v++)
-    if (strcmp(versions[v]->name, name) == 0)
-      return versions[v];
+    if (strcmp(versions[v].name, name) == 0)
+      return &versions[v];
   PyErr_Format(PyExc_ValueError, "this CPU has no version %s", name);
   return NULL;
 }
 
 PyObject *feeder_decode_versions(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args)) {
-  const pixel_version *const *versions;
-  int count = pixel_versions(&versions);
+  const decode_version *versions;
+  int count = decode_versions(&versions);
   PyObject *names = PyTuple_New(count);
   for (int v = 0; names != NULL && v < count; v++) {
-    PyObject *name = PyUnicode_FromString(versions[v]->name);
+    PyObject *name = PyUnicode_FromString(versions[v].name);
     if (name == NULL)
       Py_CLEAR(names);
     else
@@ -42,7 +42,7 @@ PyObject *feeder_decode_window(PyObject *Py_UNUSED(module), PyObject *args) {
                         &window.end_row, &window.width, &window.height, &scale, &stride, &out,
                         &name))
     return NULL;
-  const pixel_version *version = find_version(name);
+  const decode_version *version = find_version(name);
   window_outcome outcome = DAMAGED_BLOB;
   if (version == NULL) {
     /* the error is set */

@@ -69,7 +69,7 @@ typedef struct {
 typedef struct {
   const entropy_table *tables;
   const unsigned char *scan, *scan_end;
-  const uint16_t *order; /* offset of a coefficient in its block, in bytes, by zigzag position */
+  uint16_t order[64]; /* offset of a coefficient in its block, in bytes, by zigzag position */
   const mcu_run *runs;
   unsigned next_run, runs_ready; /* the next to begin; those before `runs_ready` may be begun */
   unsigned *runs_left;           /* of each row; counted down as they end */
@@ -78,6 +78,8 @@ typedef struct {
 } entropy_job;
 
 /* Decodes until a stream has no run to begin. Returns 0 for damage. */
-int decode_runs(entropy_job *job);
+typedef int runs_decoder(entropy_job *job);
+
+extern runs_decoder decode_runs, decode_runs_bmi2;
 
 #endif

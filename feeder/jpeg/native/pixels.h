@@ -1,7 +1,8 @@
 /* From coefficients to RGBX pixels, with the arithmetic of libjpeg-turbo: accurate integer IDCT,
- * "fancy" upsampling, YCbCr to RGB. Each version gives the same bytes.
+ * "fancy" upsampling, YCbCr to RGB. Kernels of every width give the
+ * same bytes.
  *
- * A version works on groups of `lanes` blocks at once. The coefficients of a group are 8 rows of 8 int16
+ * Kernels work on groups of `lanes` blocks at once. The coefficients of a group are 8 rows of 8 int16
  * for each of its blocks, row by row, blocks side by side: coefficient (row, column) of block b is
  * at byte 16 * (lanes * row + b) + 2 * column. Every function that reads a group leaves it zero. */
 #ifndef FEEDER_PIXELS_H
@@ -21,7 +22,6 @@ typedef void transform_blocks(unsigned char *groups, unsigned count, const int16
                               unsigned char *out, size_t stride);
 
 typedef struct {
-  const char *name;
   unsigned lanes;
   /* To 8, 4, 2 and 1 samples a side: full size and libjpeg's reduced ones. */
   transform_blocks *transform[4];
@@ -39,11 +39,8 @@ typedef struct {
    * of the nearest other one. */
   void (*convert_row_h2v2)(const unsigned char *y, const unsigned char *const *near,
                            const unsigned char *const *far, unsigned char *out, int width);
-} pixel_version;
+} pixel_kernels;
 
-extern const pixel_version pixels_portable, pixels_avx2, pixels_avx512;
-
-/* The versions that this CPU runs, slowest first; their number is returned. */
-int pixel_versions(const pixel_version *const **versions);
+extern const pixel_kernels pixels_portable, pixels_avx2, pixels_avx512;
 
 #endif

@@ -5,7 +5,6 @@
 #pragma GCC target("avx2")
 #pragma GCC optimize("no-tree-slp-vectorize") /* it would take vectors apart to build others */
 #define LANES 2
-#define VERSION pixels_avx2
-#define VERSION_NAME "avx2"
+#define KERNELS pixels_avx2
 #include "pixels_impl.h"
 #endif

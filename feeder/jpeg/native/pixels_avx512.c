@@ -5,7 +5,6 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
 #pragma GCC optimize("no-tree-slp-vectorize") /* it would take vectors apart to build others */
 #define LANES 4
-#define VERSION pixels_avx512
-#define VERSION_NAME "avx512"
+#define KERNELS pixels_avx512
 #include "pixels_impl.h"
 #endif

@@ -1,4 +1,4 @@
-/* The kernels of pixels.h, for LANES. The file that includes this defines VERSION, their name.
+/* The kernels of pixels.h, for LANES. The file that includes this defines KERNELS, their name.
  *
  * Sources of the arithmetic: libjpeg-turbo's jidctint.c, jidctred.c, jdsample.c, jdcolor.c; where those
  * and its SIMD versions differ (values that no encoder writes), the latter. */
@@ -268,8 +268,7 @@ static void convert_row_h2v2(const unsigned char *y, const unsigned char *const 
   }
 }
 
-const pixel_version VERSION = {.name = VERSION_NAME,
-                               .lanes = LANES,
+const pixel_kernels KERNELS = {.lanes = LANES,
                                .transform = {transform8, transform4, transform2, transform1},
                                .convert_blocks = convert_blocks,
                                .convert_row = convert_row,

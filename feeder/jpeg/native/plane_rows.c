@@ -27,13 +27,13 @@ size_t planes_bytes(const window_plan *p, unsigned lanes) {
   return bytes;
 }
 
-void begin_rows(row_writer *w, const window_plan *p, const pixel_version *version,
+void begin_rows(row_writer *w, const window_plan *p, const pixel_kernels *kernels,
                 unsigned char *memory, unsigned char *out, size_t out_stride) {
-  *w = (row_writer){.plan = p, .version = version, .out = out, .out_stride = out_stride};
+  *w = (row_writer){.plan = p, .kernels = kernels, .out = out, .out_stride = out_stride};
   if (!needs_planes(p))
     return;
   for (int c = 0; c < p->components; c++) {
-    w->stride[c] = stride_of(&p->component[c], version->lanes);
+    w->stride[c] = stride_of(&p->component[c], kernels->lanes);
     w->plane[c] = memory + ROWS_ABOVE * w->stride[c] + PLANE_MARGIN;
     memory += w->stride[c] * rows_of(&p->component[c]);
   }
@@ -47,7 +47,7 @@ static void transform_planes(row_writer *w, unsigned char *coefficients) {
   for (int c = 0; c < w->plan->components; c++) {
     const component_plan *own = &w->plan->component[c];
     for (unsigned down = 0; down < own->down; down++)
-      w->version->transform[own->size](coefficients + own->offset[down], own->groups, own->quant,
+      w->kernels->transform[own->size](coefficients + own->offset[down], own->groups, own->quant,
                                        w->plane[c] + down * SIDE(own->size) * w->stride[c],
                                        w->stride[c]);
   }
@@ -79,7 +79,7 @@ static void write_h2v2(row_writer *w, long line, unsigned char *out) {
     near[c] = w->plane[1 + c] + row * (long)w->stride[1 + c];
     far[c] = w->plane[1 + c] + other * (long)w->stride[1 + c];
   }
-  w->version->convert_row_h2v2(w->plane[0] + line * (long)w->stride[0], near, far, out,
+  w->kernels->convert_row_h2v2(w->plane[0] + line * (long)w->stride[0], near, far, out,
                                (int)w->plan->width);
 }
 
@@ -99,14 +99,14 @@ static void write_upsampled(row_writer *w, unsigned row, unsigned height, unsign
 }
 
 static void write_planes(row_writer *w, unsigned height, unsigned char *out) {
-  const pixel_version *version = w->version;
+  const pixel_kernels *kernels = w->kernels;
   if (w->plan->upsampling == H2V1)
     widen_edges(w, (w->plan->width + 1) / 2, height);
   for (unsigned line = 0; line < height; line++) {
     const unsigned char *plane[COMPONENTS_MAX];
     for (int c = 0; c < COMPONENTS_MAX; c++)
       plane[c] = w->plane[c] + line * w->stride[c];
-    (w->plan->upsampling == H2V1 ? version->convert_row_h2v1 : version->convert_row)(
+    (w->plan->upsampling == H2V1 ? kernels->convert_row_h2v1 : kernels->convert_row)(
         plane[0], plane[1], plane[2], out + line * w->out_stride, (int)w->plan->width);
   }
 }
@@ -124,7 +124,7 @@ void write_mcu_row(row_writer *w, unsigned char *coefficients, unsigned row) {
       groups[c] = coefficients + p->component[c].offset[0];
       quant[c] = p->component[c].quant;
     }
-    w->version->convert_blocks(groups, luma->groups, quant, out, w->out_stride, (int)p->width,
+    w->kernels->convert_blocks(groups, luma->groups, quant, out, w->out_stride, (int)p->width,
                                (int)height);
     return;
   }

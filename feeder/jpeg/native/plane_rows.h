@@ -9,7 +9,7 @@
  * one's. */
 typedef struct {
   const window_plan *plan;
-  const pixel_version *version;
+  const pixel_kernels *kernels;
   unsigned char *out;
   size_t out_stride;
   unsigned char *plane[COMPONENTS_MAX]; /* its first sample of this row of MCUs */
@@ -19,7 +19,7 @@ typedef struct {
 /* The bytes of memory that the planes take. */
 size_t planes_bytes(const window_plan *plan, unsigned lanes);
 
-void begin_rows(row_writer *writer, const window_plan *plan, const pixel_version *version,
+void begin_rows(row_writer *writer, const window_plan *plan, const pixel_kernels *kernels,
                 unsigned char *memory, unsigned char *out, size_t out_stride);
 
 /* Writes the pixels of row of MCUs `row`, and leaves its coefficients zero. */

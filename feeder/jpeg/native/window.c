@@ -28,8 +28,8 @@ static int make_tables(entropy_table *tables, uint8_t *table_of, const jpeg_head
 }
 
 /* Decodes and writes the rows of MCUs; `ring` has room for `slots` of them. */
-static int decode_rows(entropy_job *job, row_writer *writer, mcu_run *runs, unsigned run_count,
-                       unsigned char *ring, unsigned slots) {
+static int decode_rows(const decode_version *version, entropy_job *job, row_writer *writer,
+                       mcu_run *runs, unsigned run_count, unsigned char *ring, unsigned slots) {
   const window_plan *plan = writer->plan;
   unsigned begun = 0, written = 0;
   while (written < plan->rows) {
@@ -38,7 +38,7 @@ static int decode_rows(entropy_job *job, row_writer *writer, mcu_run *runs, unsi
       begun++;
     }
     job->runs_ready = begun;
-    if (!decode_runs(job))
+    if (!version->decode_runs(job))
       return 0;
     for (; written < plan->rows && job->runs_left[written] == 0; written++) {
       unsigned char *coefficients = ring + written % slots * plan->row_bytes;
@@ -51,13 +51,13 @@ static int decode_rows(entropy_job *job, row_writer *writer, mcu_run *runs, unsi
 }
 
 window_outcome decode_window(const segmented *s, const tile_window *of_tiles, unsigned scale,
-                             const pixel_version *version, unsigned char *out, size_t stride) {
+                             const decode_version *version, unsigned char *out, size_t stride) {
   static _Thread_local scratch ring_memory, plan_memory;
   tile_window clipped = *of_tiles, *window = &clipped;
   if (window->end_mcu > s->mcus && window->end_mcu <= s->columns * s->tile_mcus)
     window->end_mcu = s->mcus;
   window_plan plan;
-  window_outcome outcome = plan_window(&plan, s, window, scale, version->lanes);
+  window_outcome outcome = plan_window(&plan, s, window, scale, version->pixels->lanes);
   if (outcome != DECODED)
     return outcome;
 
@@ -66,7 +66,7 @@ window_outcome decode_window(const segmented *s, const tile_window *of_tiles, un
   unsigned slots = plan.rows < RING_ROWS ? plan.rows : RING_ROWS;
   unsigned char *memory = take_scratch(
       &plan_memory, tables_bytes + runs * sizeof(mcu_run) + places * sizeof(block_place) +
-                        plan.rows * sizeof(unsigned) + planes_bytes(&plan, version->lanes));
+                        plan.rows * sizeof(unsigned) + planes_bytes(&plan, version->pixels->lanes));
   unsigned char *ring = take_zeros(&ring_memory, slots * plan.row_bytes);
   if (memory == NULL || ring == NULL)
     return OUT_OF_MEMORY;
@@ -78,18 +78,18 @@ window_outcome decode_window(const segmented *s, const tile_window *of_tiles, un
   uint8_t table_of[COMPONENTS_MAX];
   if (!make_tables(tables, table_of, &s->header))
     return DAMAGED_BLOB;
-  make_places(&plan, table_of, version->lanes, place);
+  make_places(&plan, table_of, version->pixels->lanes, place);
   unsigned run_count = make_runs(&plan, s, window, place, run, runs_left);
   if (run_count == 0)
     return DAMAGED_BLOB;
-  uint16_t order[64];
-  for (int k = 0; k < 64; k++)
-    order[k] = (uint16_t)(NATURAL_ORDER[k] / 8 * 16u * version->lanes + NATURAL_ORDER[k] % 8 * 2u);
   entropy_job job = {.tables = tables, .scan = s->scan, .scan_end = s->scan + s->scan_bits / 8,
-                     .order = order, .runs = run, .runs_left = runs_left};
+                     .runs = run, .runs_left = runs_left};
+  for (int k = 0; k < 64; k++)
+    job.order[k] =
+        (uint16_t)(NATURAL_ORDER[k] / 8 * 16u * version->pixels->lanes + NATURAL_ORDER[k] % 8 * 2u);
   row_writer writer;
-  begin_rows(&writer, &plan, version, (unsigned char *)(runs_left + plan.rows), out, stride);
-  if (!decode_rows(&job, &writer, run, run_count, ring, slots)) {
+  begin_rows(&writer, &plan, version->pixels, (unsigned char *)(runs_left + plan.rows), out, stride);
+  if (!decode_rows(version, &job, &writer, run, run_count, ring, slots)) {
     memset(ring, 0, slots * plan.row_bytes);
     return DAMAGED_BLOB;
   }
