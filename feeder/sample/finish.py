@@ -25,17 +25,19 @@ from feeder.sample.augment_ops import apply_steps
 class Finisher:
     """Finishes rows of one recipe; owns the levels of one image."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, resize_version: str | None = None) -> None:
+        """``resize_version`` is ``resize_pack``'s."""
         self._recipe = recipe
+        self._resize_version = resize_version
         self._layout = pixel_layout_of(recipe.packing)
         self._levels = np.empty((recipe.image_size, recipe.image_size, 3), np.uint8)
 
     @classmethod
-    def for_recipe(cls, recipe: Recipe) -> Self | None:
+    def for_recipe(cls, recipe: Recipe, resize_version: str | None = None) -> Self | None:
         """Return a finisher, or None where ``resize_pack`` alone makes the recipe's rows."""
         is_float = pixel_layout_of(recipe.packing).is_float
         if recipe.interpolation == "bilinear-no-antialias" or is_augmented(recipe) or is_float:
-            return cls(recipe)
+            return cls(recipe, resize_version)
         return None
 
     def plan(self, *, seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> list[Augmentation]:
@@ -65,7 +67,12 @@ class Finisher:
             resize_plainly(*shown, origin=origin, mirrored=mirrored, out=levels)
         else:
             resize_pack(
-                *shown, origin=origin, mirrored=mirrored, out=levels, resampling=interpolation
+                *shown,
+                origin=origin,
+                mirrored=mirrored,
+                out=levels,
+                resampling=interpolation,
+                version=self._resize_version,
             )
         resized = perf_counter()
         _augment(levels, augmentation)

@@ -20,13 +20,13 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import BlobLocation, Samples
 from feeder.errors import DatasetError
+from feeder.jpeg import resize
 from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
     TileGrids,
@@ -35,7 +35,7 @@ from feeder.jpeg.crop_decode import (
     join_segments,
     joined_room_bytes,
 )
-from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
+from feeder.jpeg.decode import READ_SLACK_BYTES, Decoder, decode_rgbx, decode_window
 from feeder.jpeg.recode import SegmentLayout
 from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch
@@ -129,15 +129,21 @@ class SampleReader:
         recipe: Recipe,
         cached: DecodedPictures | PackedRows | None = None,
         *,
-        decoder: Literal["own", "turbojpeg"] = "own",
+        decoder: Decoder = "own",
+        vectors: str | None = None,
     ) -> None:
-        """``cached`` is the part of the decoded cache that serves this dataset and recipe."""
+        """``cached`` is the part of the decoded cache that serves this dataset and recipe.
+
+        ``vectors`` is the version of decoding and resizing, by default the CPU's fastest.
+        """
         self._dataset = dataset
         self._recipe = recipe
         self._decoder = decoder
+        self._decode_version = vectors
+        self._resize_version = vectors if vectors in resize.VERSIONS else None
         self._pictures = cached if isinstance(cached, DecodedPictures) else None
         self._rows = cached if isinstance(cached, PackedRows) else None
-        self._finisher = Finisher.for_recipe(recipe)
+        self._finisher = Finisher.for_recipe(recipe, self._resize_version)
         self._planar = pixel_layout_of(recipe.packing).channels_first
         self._filter: Filter = "bilinear"
         if recipe.interpolation != "bilinear-no-antialias":  # which the finisher does
@@ -290,6 +296,7 @@ class SampleReader:
                 planar=self._planar,
                 resampling=self._filter,
                 origin=origin,
+                version=self._resize_version,
             )
         else:
             augment_s = self._finisher.finish(
@@ -311,8 +318,15 @@ class SampleReader:
         *_, source_width, source_height = window
         width, height = -(-source_width // scale), -(-source_height // scale)
         picture, stride_bytes = self._rgbx.take_picture(width, height)
-        if self._decoder != "own" or not decode_window(
-            blob, blob_bytes, layout, window, scale, stride_bytes, picture
+        if self._decoder == "turbojpeg" or not decode_window(
+            blob,
+            blob_bytes,
+            layout,
+            window,
+            scale,
+            stride_bytes,
+            picture,
+            version=self._decode_version,
         ):
             joined = self._joined.take(joined_room_bytes(blob_bytes, layout[1]))
             joined_bytes = join_segments(blob[:blob_bytes], *layout, *window, joined)

@@ -21,6 +21,7 @@ from feeder.dataset.format import RECORD
 from feeder.dataset.opened import BlobLocation
 from feeder.dataset.writer import record_of
 from feeder.errors import DatasetError, ResourceError
+from feeder.jpeg.decode import VERSIONS, Decoder
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.packing import pixel_layout_of
@@ -68,16 +69,35 @@ RECIPES: Final = (
 """They cover every interpolation, every scale of decoding and every operation of augmentation."""
 
 
-def compute_self_test() -> str:
-    """Return 32 hexadecimal digits; takes about 40 ms.
+def compute_self_test(decoder: Decoder = "own") -> str:
+    """Return 32 hexadecimal digits, whatever the decoder; takes about 100 ms.
 
-    Raises ResourceError if a built-in image cannot be read or decoded.
+    Every version of decoding and resizing that this CPU has makes the batches, and TurboJPEG does.
+    Raises ResourceError if a built-in image cannot be read or decoded, or if two of them differ.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    orders = b"".join(_bytes_of(order) for order in _batch_orders())
+    packed = PackedImages.built_in()
+    hashes: dict[str, str] = {}
+    for version in VERSIONS:
+        hashes[f"{decoder} ({version})"] = _hash_batches(orders, packed, decoder, version)
+    if decoder == "own":
+        hashes["turbojpeg"] = _hash_batches(orders, packed, "turbojpeg", VERSIONS[-1])
+    (first, expected), *others = hashes.items()
+    for name, found in others:
+        if found != expected:
+            raise ResourceError(
+                f"the self-test's images have other pixels with {name} than with {first}: install "
+                'feeder again (`make setup`); if that does not help, set decoder = "turbojpeg" '
+                "under [serve] and report it with the CPU's model"
+            )
+    return expected
+
+
+def _hash_batches(orders: bytes, packed: "PackedImages", decoder: Decoder, vectors: str) -> str:
+    digest = hashlib.blake2b(orders, digest_size=16)
     try:
-        for array in _make_all():
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(array.tobytes())
+        for array in _make_batches(packed, decoder, vectors):
+            digest.update(_bytes_of(array))
     except DatasetError as error:
         raise ResourceError(
             f"a built-in image of the self-test does not decode ({error.__cause__ or error}): "
@@ -86,8 +106,11 @@ def compute_self_test() -> str:
     return digest.hexdigest()
 
 
-def _make_all() -> Iterator[NDArray[Any]]:
-    """Yield batch orders, then pixels and labels of the built-in images with every recipe."""
+def _bytes_of(array: NDArray[Any]) -> bytes:
+    return f"{array.dtype.str}{array.shape}".encode() + array.tobytes()
+
+
+def _batch_orders() -> Iterator[NDArray[Any]]:
     for seed, epoch in KEYS:
         for shuffle, last_batch in ((True, LastBatch.DROP), (False, LastBatch.PAD)):
             plan = EpochPlan(
@@ -99,10 +122,13 @@ def _make_all() -> Iterator[NDArray[Any]]:
                 last_batch=last_batch,
             )
             yield from (plan.samples(index) for index in range(plan.batches))
-    packed = PackedImages.built_in()
+
+
+def _make_batches(packed: "PackedImages", decoder: Decoder, vectors: str) -> Iterator[NDArray[Any]]:
+    """Yield pixels and labels of the built-in images with every recipe."""
     ids = np.arange(len(IMAGES))
     for recipe in RECIPES:
-        reader = SampleReader(packed, recipe)
+        reader = SampleReader(packed, recipe, decoder=decoder, vectors=vectors)
         layout = pixel_layout_of(recipe.packing)
         pixels = np.empty((len(IMAGES), *layout.image_shape(recipe.image_size)), layout.dtype)
         labels = np.empty(len(IMAGES), np.int64)

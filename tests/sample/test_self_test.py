@@ -7,8 +7,8 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ import feeder.sample.finish
 import feeder.sample.reader
 import feeder.sample.self_test
 from feeder.errors import ResourceError
-from feeder.jpeg.resize import VERSIONS, resize_pack
+from feeder.jpeg.decode import VERSIONS
 from feeder.plan.augment import OPERATIONS, plan_augmentations
 from feeder.plan.crop import plan_crops
 from feeder.sample.self_test import (
@@ -54,10 +54,8 @@ def test_hash_is_32_hexadecimal_digits() -> None:
 
 def test_hash_is_the_same_in_another_locale_and_without_vector_code(tmp_path: Path) -> None:
     program = (
-        "import functools, feeder.sample.finish, feeder.sample.reader\n"
-        "from feeder.jpeg.resize import resize_pack\n"
-        "portable = functools.partial(resize_pack, version='portable')\n"
-        "feeder.sample.reader.resize_pack = feeder.sample.finish.resize_pack = portable\n"
+        "import feeder.sample.self_test as self_test\n"
+        "self_test.VERSIONS = ('portable',)\n"
         "from feeder.sample.self_test import compute_self_test\n"
         "print(compute_self_test())\n"
     )
@@ -75,13 +73,41 @@ def test_hash_is_the_same_in_another_locale_and_without_vector_code(tmp_path: Pa
     assert done.stdout.strip() == HASH
 
 
-@pytest.mark.parametrize("version", VERSIONS[:-1])
-def test_hash_is_the_same_with_each_version_of_resizing(
-    version: str, monkeypatch: pytest.MonkeyPatch
+def test_hash_does_not_depend_on_the_decoder() -> None:
+    assert compute_self_test("turbojpeg") == HASH
+
+
+def _change_one_version(changed: str, original: Callable[..., object]) -> Callable[..., object]:
+    """Change a pixel of what one version of ``decode_window`` or ``resize_pack`` makes."""
+
+    def call(*arguments: Any, version: str | None = None, **options: Any) -> object:
+        result = original(*arguments, version=version, **options)
+        if version == changed:
+            out = options["out"] if "out" in options else arguments[6]
+            out.reshape(-1).view(np.uint8)[0] ^= 64
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["decode_window", "resize_pack"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_version_with_other_pixels_is_named(
+    name: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (feeder.sample.reader, feeder.sample.finish):
-        monkeypatch.setattr(module, "resize_pack", partial(resize_pack, version=version))
-    assert compute_self_test() == HASH
+    changed = _change_one_version(version, getattr(feeder.sample.reader, name))
+    monkeypatch.setattr(feeder.sample.reader, name, changed)
+    with pytest.raises(ResourceError, match=rf"other pixels with .*(\({version}\)|turbojpeg)"):
+        compute_self_test()
+
+
+def test_turbojpeg_with_other_pixels_is_refused_unless_it_alone_decodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode_with(TJFLAG_FASTDCT))
+    with pytest.raises(ResourceError, match=r"with turbojpeg than with own \(portable\)"):
+        compute_self_test()
+    assert compute_self_test("turbojpeg") != HASH
 
 
 def decode_with(flags: int) -> Callable[..., None]:
@@ -157,7 +183,7 @@ CHANGES: dict[str, tuple[object, str, Callable[..., object]]] = {
 def test_hash_changes_with_any_visible_change(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, change = CHANGES[what]
     monkeypatch.setattr(owner, name, change(getattr(owner, name)))
-    assert compute_self_test() != HASH
+    assert compute_self_test("turbojpeg") != HASH
 
 
 def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
@@ -218,4 +244,4 @@ def test_failing_decoder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", fail)
     with pytest.raises(ResourceError, match=r"image of the self-test .* \(Huffman is out\)"):
-        compute_self_test()
+        compute_self_test("turbojpeg")

@@ -168,12 +168,15 @@ PyObject *feeder_resize_pack(PyObject *Py_UNUSED(module), PyObject *args) {
   else if (!(left >= (float)x && top >= (float)y && left < right && top < bottom &&
              right <= (float)(x + (int)width) && bottom <= (float)(y + (int)height)))
     PyErr_SetString(PyExc_ValueError, "the box must lie within the picture");
-  else if (!plan_filter(&job.across, &across, x, (int)width, left, right, mirrored, version > 0) ||
-           !plan_filter(&job.down, &down, y, (int)height, top, bottom, 0, version > 0) ||
-           !run_resize(&job, &versions[version], is_signed ? (int32_t)0x80808080 : 0, out.buf))
-    PyErr_NoMemory();
-  else
-    result = Py_NewRef(Py_None);
+  else {
+    int done;
+    Py_BEGIN_ALLOW_THREADS;
+    done = plan_filter(&job.across, &across, x, (int)width, left, right, mirrored, version > 0) &&
+           plan_filter(&job.down, &down, y, (int)height, top, bottom, 0, version > 0) &&
+           run_resize(&job, &versions[version], is_signed ? (int32_t)0x80808080 : 0, out.buf);
+    Py_END_ALLOW_THREADS;
+    result = done ? Py_NewRef(Py_None) : PyErr_NoMemory();
+  }
   PyBuffer_Release(&picture);
   PyBuffer_Release(&out);
   return result;
