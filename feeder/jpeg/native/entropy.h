@@ -35,8 +35,9 @@ int make_entropy_table(entropy_table *table, const huffman_spec *dc, const huffm
 
 /* Where a block of a row of MCUs goes. */
 typedef struct {
+  const entropy_table *table;
   uint32_t offset; /* in bytes, from the row's first */
-  uint8_t component, table;
+  uint32_t component;
 } block_place;
 
 /* MCUs of one row, from the left edge of a tile on. */
@@ -60,14 +61,14 @@ typedef struct {
 typedef struct {
   bit_cursor cursor;
   const mcu_run *run;
-  const block_place *place; /* of the block that is being decoded */
+  const block_place *place, *last; /* of the block that is being decoded; of the run */
+  unsigned char *coefficients;
   int dc[COMPONENTS_MAX];
 } entropy_stream;
 
 #define STREAMS 4
 
 typedef struct {
-  const entropy_table *tables;
   const unsigned char *scan, *scan_end;
   uint16_t order[64]; /* offset of a coefficient in its block, in bytes, by zigzag position */
   const mcu_run *runs;

@@ -28,22 +28,21 @@ INLINE int32_t extend(uint64_t bits, unsigned size) {
 /* Begins the block at s->place: reads its DC coefficient. */
 INLINE int begin_block(bit_cursor *c, entropy_stream *s, const entropy_job *job) {
   block_place place = *s->place;
-  const entropy_table *table = &job->tables[place.table];
   refill(c);
   if (RARELY(c->from > job->scan_end))
     return 0;
-  uint32_t entry = table->dc[c->bits >> (64 - DC_BITS)];
+  uint32_t entry = place.table->dc[c->bits >> (64 - DC_BITS)];
   int32_t difference = (int32_t)entry >> 16;
   if (RARELY(entry == 0)) {
-    unsigned length, size = find_symbol(&table->dc_codes, c->bits, 1, &length);
+    unsigned length, size = find_symbol(&place.table->dc_codes, c->bits, 1, &length);
     if (length == 0 || size >= DC_CATEGORIES)
       return 0;
     difference = extend(c->bits << length, size);
     entry = length + size;
   }
   c->bits <<= entry & 63;
-  c->lookup = table->ac;
-  c->block = s->run->coefficients + place.offset;
+  c->lookup = place.table->ac;
+  c->block = s->coefficients + place.offset;
   c->k = 0;
   s->dc[place.component] += difference;
   store(c->block, (uint32_t)s->dc[place.component]);
@@ -53,6 +52,8 @@ INLINE int begin_block(bit_cursor *c, entropy_stream *s, const entropy_job *job)
 static int begin_run(entropy_stream *s, entropy_job *job) {
   s->run = &job->runs[job->next_run++];
   s->place = s->run->first;
+  s->last = s->run->last;
+  s->coefficients = s->run->coefficients;
   memcpy(s->dc, s->run->dc, sizeof s->dc);
   s->cursor.from = job->scan + s->run->at / 8;
   s->cursor.bits = (uint64_t)1 << s->run->at % 8; /* so many bits of it are consumed */
@@ -78,7 +79,7 @@ static __attribute__((noinline)) int step_rarely(entropy_stream *s, entropy_job 
     unsigned length = value & 255, symbol = value >> 8;
     refill(c);
     if (length == 0)
-      symbol = find_symbol(&job->tables[s->place->table].ac_codes, c->bits, AC_BITS + 1, &length);
+      symbol = find_symbol(&s->place->table->ac_codes, c->bits, AC_BITS + 1, &length);
     if (length == 0)
       return DAMAGED;
     unsigned size = symbol & 15;
@@ -97,7 +98,7 @@ static __attribute__((noinline)) int step_rarely(entropy_stream *s, entropy_job 
     if (k < 63)
       return GO_ON;
   }
-  if (++s->place < s->run->last)
+  if (++s->place < s->last)
     return begin_block(c, s, job) ? GO_ON : DAMAGED;
   if (!ended_rightly(s, job))
     return DAMAGED;
@@ -116,7 +117,7 @@ INLINE int step(bit_cursor *c, entropy_stream *s, entropy_job *job) {
     store(c->block + job->order[k], entry >> 16);
     return GO_ON;
   }
-  if ((entry >> 8 & 255) == END_OF_BLOCK && s->place + 1 != s->run->last) {
+  if ((entry >> 8 & 255) == END_OF_BLOCK && s->place + 1 != s->last) {
     s->place++;
     c->bits <<= entry & 63;
     return begin_block(c, s, job) ? GO_ON : DAMAGED;

@@ -7,21 +7,16 @@
  * slowest; so more than STREAMS, but few enough for the CPU's second cache. */
 #define RING_ROWS 8
 
-static const uint8_t NATURAL_ORDER[64] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-
 /* Makes a table for each pair of specifications; `table_of` has each component's. */
-static int make_tables(entropy_table *tables, uint8_t *table_of, const jpeg_header *header) {
-  uint8_t made = 0;
-  for (int c = 0; c < COMPONENTS_MAX && c < header->components; c++) {
+static int make_tables(entropy_table *tables, const entropy_table **table_of,
+                       const jpeg_header *header) {
+  for (int c = 0; c < header->components; c++) {
     int same = 0;
     while (same < c && (header->ac[same].counts != header->ac[c].counts ||
                         header->dc[same].counts != header->dc[c].counts))
       same++;
-    table_of[c] = same < c ? table_of[same] : made;
-    if (same == c && !make_entropy_table(&tables[made++], &header->dc[c], &header->ac[c]))
+    table_of[c] = same < c ? table_of[same] : &tables[c];
+    if (same == c && !make_entropy_table(&tables[c], &header->dc[c], &header->ac[c]))
       return 0;
   }
   return 1;
@@ -53,42 +48,43 @@ static int decode_rows(const decode_version *version, entropy_job *job, row_writ
 window_outcome decode_window(const segmented *s, const tile_window *of_tiles, unsigned scale,
                              const decode_version *version, unsigned char *out, size_t stride) {
   static _Thread_local scratch ring_memory, plan_memory;
-  tile_window clipped = *of_tiles, *window = &clipped;
-  if (window->end_mcu > s->mcus && window->end_mcu <= s->columns * s->tile_mcus)
-    window->end_mcu = s->mcus;
+  const unsigned lanes = version->pixels->lanes;
+  tile_window window = *of_tiles;
+  if (window.end_mcu > s->mcus && window.end_mcu <= s->columns * s->tile_mcus)
+    window.end_mcu = s->mcus;
   window_plan plan;
-  window_outcome outcome = plan_window(&plan, s, window, scale, version->pixels->lanes);
+  window_outcome outcome = plan_window(&plan, s, &window, scale, lanes);
   if (outcome != DECODED)
     return outcome;
 
-  size_t places = count_places(&plan), runs = 2 * (size_t)plan.rows;
-  size_t tables_bytes = COMPONENTS_MAX * sizeof(entropy_table);
+  size_t tables_bytes = COMPONENTS_MAX * sizeof(entropy_table), places = count_places(&plan);
+  size_t runs = RUNS_OF_A_ROW * (size_t)plan.rows;
   unsigned slots = plan.rows < RING_ROWS ? plan.rows : RING_ROWS;
+  unsigned char *ring = take_zeros(&ring_memory, slots * plan.row_bytes);
   unsigned char *memory = take_scratch(
       &plan_memory, tables_bytes + runs * sizeof(mcu_run) + places * sizeof(block_place) +
-                        plan.rows * sizeof(unsigned) + planes_bytes(&plan, version->pixels->lanes));
-  unsigned char *ring = take_zeros(&ring_memory, slots * plan.row_bytes);
+                        plan.rows * sizeof(unsigned) + planes_bytes(&plan, lanes));
   if (memory == NULL || ring == NULL)
     return OUT_OF_MEMORY;
   entropy_table *tables = (void *)memory;
   mcu_run *run = (void *)(memory + tables_bytes);
   block_place *place = (void *)(run + runs);
   unsigned *runs_left = (void *)(place + places);
+  unsigned char *planes = (void *)(runs_left + plan.rows);
 
-  uint8_t table_of[COMPONENTS_MAX];
+  const entropy_table *table_of[COMPONENTS_MAX];
   if (!make_tables(tables, table_of, &s->header))
     return DAMAGED_BLOB;
-  make_places(&plan, table_of, version->pixels->lanes, place);
-  unsigned run_count = make_runs(&plan, s, window, place, run, runs_left);
+  make_places(&plan, table_of, lanes, place);
+  unsigned run_count = make_runs(&plan, s, &window, place, run, runs_left);
   if (run_count == 0)
     return DAMAGED_BLOB;
-  entropy_job job = {.tables = tables, .scan = s->scan, .scan_end = s->scan + s->scan_bits / 8,
-                     .runs = run, .runs_left = runs_left};
+  entropy_job job = {.scan = s->scan, .scan_end = s->scan + s->scan_bits / 8, .runs = run,
+                     .runs_left = runs_left};
   for (int k = 0; k < 64; k++)
-    job.order[k] =
-        (uint16_t)(NATURAL_ORDER[k] / 8 * 16u * version->pixels->lanes + NATURAL_ORDER[k] % 8 * 2u);
+    job.order[k] = (uint16_t)(NATURAL_ORDER[k] / 8 * 16u * lanes + NATURAL_ORDER[k] % 8 * 2u);
   row_writer writer;
-  begin_rows(&writer, &plan, version->pixels, (unsigned char *)(runs_left + plan.rows), out, stride);
+  begin_rows(&writer, &plan, version->pixels, planes, out, stride);
   if (!decode_rows(version, &job, &writer, run, run_count, ring, slots)) {
     memset(ring, 0, slots * plan.row_bytes);
     return DAMAGED_BLOB;

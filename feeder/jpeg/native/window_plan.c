@@ -4,7 +4,7 @@
 /* A block that is skipped is decoded to memory of its own: as far as a block of a group reaches. */
 #define SPARE_BYTES (BLOCK_BYTES * LANES_MAX)
 
-static const uint8_t NATURAL_ORDER[64] = {
+const uint8_t NATURAL_ORDER[64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
     30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
@@ -107,7 +107,7 @@ size_t count_places(const window_plan *p) {
   return blocks * (p->skipped + p->mcus);
 }
 
-void make_places(const window_plan *p, const uint8_t *table_of, unsigned lanes,
+void make_places(const window_plan *p, const entropy_table *const *table_of, unsigned lanes,
                  block_place *places) {
   for (unsigned mcu = 0; mcu < p->skipped + p->mcus; mcu++)
     for (int c = 0; c < p->components; c++) {
@@ -120,7 +120,7 @@ void make_places(const window_plan *p, const uint8_t *table_of, unsigned lanes,
             offset = own->offset[down] + (size_t)(block / lanes) * lanes * BLOCK_BYTES +
                      block % lanes * 16;
           }
-          *places++ = (block_place){(uint32_t)offset, (uint8_t)c, table_of[c]};
+          *places++ = (block_place){table_of[c], (uint32_t)offset, (uint32_t)c};
         }
     }
 }

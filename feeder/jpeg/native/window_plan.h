@@ -6,6 +6,10 @@
 #include "pixels.h"
 
 #define BLOCKS_DOWN_MAX 2
+#define RUNS_OF_A_ROW 2
+
+/* Row and column (8 * row + column) of a coefficient, by zigzag position (T.81 figure A.6). */
+extern const uint8_t NATURAL_ORDER[64];
 
 /* How a component lies in a row of MCUs, and as a plane. */
 typedef struct {
@@ -36,10 +40,10 @@ window_outcome plan_window(window_plan *plan, const segmented *s, const tile_win
 
 /* The blocks of a row, skipped ones first: their number, and `places` of them. */
 size_t count_places(const window_plan *plan);
-void make_places(const window_plan *plan, const uint8_t *table_of, unsigned lanes,
+void make_places(const window_plan *plan, const entropy_table *const *table_of, unsigned lanes,
                  block_place *places);
 
-/* Makes up to 2 runs for each row: of whole tiles, and of a part of one. Counts those of each row.
+/* Makes up to RUNS_OF_A_ROW runs for each row: of whole tiles, and of a part of one. Counts those of each row.
  * Returns their number; 0 if the blob's tables are wrong. */
 unsigned make_runs(const window_plan *plan, const segmented *s, const tile_window *window,
                    const block_place *places, mcu_run *runs, unsigned *runs_left);
