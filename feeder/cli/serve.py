@@ -61,6 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--client-recipes-max", metavar="N", help="of these, per client")
     parser.add_argument("--lease-s", metavar="S", help="silence after which a session ends")
     parser.add_argument("--drain-s", metavar="S", help="time to finish requests after SIGTERM")
+    parser.add_argument("--decoder", metavar="own|turbojpeg", help="what decodes the samples")
     parser.add_argument("--open-shards", metavar="N", help="open shard files per process")
     parser.add_argument(
         "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
@@ -110,6 +111,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
             "client_recipes_max",
             "lease_s",
             "drain_s",
+            "decoder",
             "open_shards",
             "topology_root",
         )

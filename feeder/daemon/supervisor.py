@@ -336,6 +336,7 @@ def plan_nodes(
             drain_s=serve.drain_s,
             connections_max=files.connections_max,
             callers_max=files.callers_max,
+            decoder=serve.decoder,
             open_shards=files.open_shards,
             log_level=config.log_level,
         )
@@ -369,11 +370,11 @@ def describe_security(config: Config) -> str:
 
 
 def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:
-    """Return in one line the endpoints, workers, datasets and libraries."""
+    """Return in one line the endpoints, workers, datasets, decoder and libraries."""
     endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
     workers = sum(len(report.worker_pids) for report in reports)
     libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())
     return (
-        f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; {libraries}, "
-        f"self-test {reports[0].self_test[:12]}"
+        f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; "
+        f"decoder {reports[0].decoder}; {libraries}, self-test {reports[0].self_test[:12]}"
     )

@@ -31,6 +31,11 @@ VERSIONS: Final = _native.decode_versions()
 """The versions of ``decode_window`` that this CPU runs, the fastest last."""
 
 
+def describe_decoder(decoder: Decoder) -> str:
+    """Return the decoder with the version that this CPU runs, such as "own (avx512)"."""
+    return f"own ({VERSIONS[-1]})" if decoder == "own" else decoder
+
+
 def decode_window(
     blob: NDArray[np.uint8],
     blob_bytes: int,

@@ -90,6 +90,7 @@ class NodeLoop:
                     )
                     for name, served in datasets.items()
                 },
+                decoder=config.decoder,
                 open_shards=config.open_shards,
                 self_test=True,
                 cache=None if cache is None else cache.plan,
@@ -159,6 +160,7 @@ class NodeLoop:
             worker_pids=self._pool.pids,
             libraries=self._pool.libraries,
             self_test=self._pool.self_test,
+            decoder=self._pool.decoder,
             warnings=warnings,
             library_warnings=library_warnings,
         )
@@ -187,6 +189,7 @@ class NodeLoop:
             len(ready.warnings),
             self._cache,
             library_warnings=len(ready.library_warnings),
+            decoder=ready.decoder,
             restarts=config.restarts,
         )
         for worker in self._pool.numbers:

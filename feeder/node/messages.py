@@ -9,6 +9,8 @@ Drain             ──────────►      (finishes requested bat
 end of channel    ──────────►      (ends)
 """
 
+from typing import Literal
+
 import msgspec
 
 from feeder.session.admission import SessionLimits
@@ -42,6 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     drain_s: float
     connections_max: int
     callers_max: int
+    decoder: Literal["own", "turbojpeg"]
     open_shards: int
     log_level: str
 
@@ -69,6 +72,8 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     libraries: dict[str, str]
     self_test: str
     """The same for all workers."""
+    decoder: str
+    """What the workers decode with, such as "own (avx512)"."""
     warnings: tuple[str, ...]
     """Warnings about this process's placement, a line each."""
     library_warnings: tuple[str, ...] = ()

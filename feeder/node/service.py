@@ -72,15 +72,18 @@ class NodeService:
         cache: DecodedCache | None = None,
         *,
         library_warnings: int = 0,
+        decoder: str = "",
         restarts: int = 0,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
-        ``restarts`` is how many predecessors of this process have crashed.
+        ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
+        workers decode with.
         """
         self._placement_warnings = placement_warnings
         self._library_warnings = library_warnings
+        self._decoder = decoder
         self._cache = cache
         self._restarts = restarts
         self._router = router
@@ -233,6 +236,7 @@ class NodeService:
             "node": self._identity.node,
             "feeder_version": __version__,
             "self_test": self._identity.self_test,
+            "decoder": self._decoder,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": len(self._table.sessions.open),
             "slots_committed_bytes": self._table.sessions.committed_bytes,

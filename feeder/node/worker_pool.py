@@ -127,6 +127,7 @@ class WorkerPool:
         self._last_reason = ""  # why a worker could not start, so that repeats are not logged
         self._young_deaths = 0
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
+        self._decoder = ""
         self._starts_due_s: list[float] = []  # when each missing worker is started
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
@@ -151,6 +152,11 @@ class WorkerPool:
     def self_test(self) -> str:
         """The workers' self-test; empty before the first one is up."""
         return self._agreement.self_test
+
+    @property
+    def decoder(self) -> str:
+        """What the workers decode with, as they describe it; empty before the first one is up."""
+        return self._decoder
 
     def start(self) -> None:
         """Start all workers at once; they come up later, each reported as Joined.
@@ -274,6 +280,7 @@ class WorkerPool:
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
                 self._crashed_starts, self._may_give_up, self._last_reason = 0, False, ""
                 self._stages, self._cache_counts = message.stages, message.cache_counts
+                self._decoder = message.decoder
                 worker.libraries, worker.start_by_s = message.libraries, float("inf")
                 worker.started_s = time.monotonic()
                 self._set_deadline()

@@ -39,6 +39,7 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
     check_libraries()
+    from feeder.jpeg.decode import describe_decoder
     from feeder.sample.cache import COUNTS
     from feeder.sample.cache_file import DecodedCache
     from feeder.sample.self_test import compute_self_test
@@ -48,16 +49,18 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     if configure.cache is not None:
         assert cache_fd is not None, "the cache comes with Configure"
         cache = DecodedCache(cache_fd, configure.cache)
-    filler = ChunkFiller(configure.datasets, configure.open_shards, cache)
+    decoder = configure.decoder
+    filler = ChunkFiller(configure.datasets, configure.open_shards, cache, decoder)
     if configure.self_test:
         filler.test_decoding()
-    self_test = compute_self_test()
+    self_test = compute_self_test(decoder)
     gc.collect()
     gc.freeze()
     channel.send(
         Started(
             libraries=library_versions(),
             self_test=self_test,
+            decoder=describe_decoder(decoder),
             stages=STAGES,
             cache_counts=COUNTS,
         )

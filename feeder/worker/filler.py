@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset.opened import Dataset
+from feeder.jpeg.decode import Decoder
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
@@ -67,11 +68,13 @@ class ChunkFiller:
         sources: Mapping[str, DatasetSource],
         open_shards: int,
         cache: DecodedCache | None = None,
+        decoder: Decoder = "own",
     ) -> None:
         """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
         decoded cache, if there is one."""
         self._sources = sources
         self._open_shards = open_shards
+        self._decoder = decoder
         self._datasets: dict[str, Dataset] = {}
         self._cache = cache
         self._sessions: dict[int, _Session] = {}
@@ -83,7 +86,7 @@ class ChunkFiller:
         for name in self._sources:
             recipe = Recipe.for_split("val", batch_size=1)
             size = recipe.image_size
-            SampleReader(self._dataset(name), recipe).fill(
+            SampleReader(self._dataset(name), recipe, decoder=self._decoder).fill(
                 np.zeros(1, np.int64),
                 seed=0,
                 epoch=0,
@@ -172,7 +175,7 @@ class ChunkFiller:
             dataset, cached = self._dataset(session.dataset), None
             if self._cache is not None:
                 cached = part_of(self._cache, session.dataset, dataset, session.recipe)
-            reader = SampleReader(dataset, session.recipe, cached)
+            reader = SampleReader(dataset, session.recipe, cached, decoder=self._decoder)
             self._readers[session.reader_key] = reader
         return reader
 

@@ -11,6 +11,7 @@ end of channel       ──────────►            (ends)
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -42,6 +43,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """Whether to decode one sample of each dataset before Started. Every worker hashes the built-in
     images: libraries can change between the first worker and its successor."""
     cache: CachePlan | None = None
+    decoder: Literal["own", "turbojpeg"] = "own"
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -81,6 +83,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tr
     libraries: dict[str, str]
     self_test: str
     """Hash of the bytes that these libraries make: ``feeder.sample.self_test``."""
+    decoder: str
+    """What decodes, such as "own (avx512)"; of no consequence for the bytes."""
     stages: tuple[str, ...]
     """Names of Filled.stage_seconds."""
     cache_counts: tuple[str, ...]

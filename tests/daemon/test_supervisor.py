@@ -110,13 +110,14 @@ def test_the_ready_line_names_endpoints_workers_and_libraries() -> None:
             worker_pids=(port, port + 1),
             libraries={"numpy": "2.4"},
             self_test="5" * 32,
+            decoder="own (avx2)",
             warnings=(),
         )
         for port in (6000, 6001)
     ]
     assert describe_ready(reports, usable, "data=d: 53 samples") == (
         "tcp://127.0.0.1:6000, tcp://127.0.0.1:6001; 4 workers (usable CPUs: 2 = affinity 2); "
-        "data=d: 53 samples; numpy 2.4, self-test 555555555555"
+        "data=d: 53 samples; decoder own (avx2); numpy 2.4, self-test 555555555555"
     )
 
 

@@ -147,7 +147,12 @@ def test_a_damaged_sample_is_reported_and_the_worker_lives(packed: Path, tmp_pat
     with WorkerProcess() as worker:
         channel = worker.channel
         channel.send(
-            Configure(datasets={"d": source_of(packed, tmp_path)}, open_shards=8, self_test=False)
+            Configure(
+                datasets={"d": source_of(packed, tmp_path)},
+                decoder="own",
+                open_shards=8,
+                self_test=False,
+            )
         )
         assert isinstance(channel.receive(), Started)
         channel.send(
