@@ -25,7 +25,7 @@ INLINE int32_t extend(uint64_t bits, unsigned size) {
   return magnitude + (is_negative & (1 - (1 << size)));
 }
 
-/* Begins the block at s->place: reads its DC coefficient. */
+/* Begins the block at s->place: reads its DC coefficient. Leaves bits for three symbols. */
 INLINE int begin_block(bit_cursor *c, entropy_stream *s, const entropy_job *job) {
   block_place place = *s->place;
   refill(c);
@@ -38,7 +38,8 @@ INLINE int begin_block(bit_cursor *c, entropy_stream *s, const entropy_job *job)
     if (length == 0 || size >= DC_CATEGORIES)
       return 0;
     difference = extend(c->bits << length, size);
-    entry = length + size;
+    c->bits <<= length + size;
+    refill(c);
   }
   c->bits <<= entry & 63;
   c->lookup = place.table->ac;
