@@ -156,15 +156,20 @@ class Dataset:
 
         The name is "name unreadable" where the shard is damaged or cannot be opened.
         """
+        shard, _ = self._locate(sample_id)
+        name = self.name_of(sample_id) or "name unreadable"
+        return f"sample {sample_id} ({name}) in {self.manifest.shards[shard].name}"
+
+    def name_of(self, sample_id: int) -> str | None:
+        """Return the sample's printable name, or None where its shard is damaged or unreadable."""
         shard, row = self._locate(sample_id)
         try:
             reader = self._reader(shard)
             record = np.empty(1, RECORD)
             proven = reader.copy_record(row, record.view(np.uint8).data)
-            name = printable(reader.read_name(record[0])) if proven else "name unreadable"
+            return printable(reader.read_name(record[0])) if proven else None
         except (DatasetError, ResourceError):
-            name = "name unreadable"
-        return f"sample {sample_id} ({name}) in {self.manifest.shards[shard].name}"
+            return None
 
     def close(self) -> None:
         """Close all shards."""

@@ -143,6 +143,7 @@ def test_damaged_record_names_the_sample(damaged: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DatasetError, match=r"row 1 is damaged.*feeder verify"):
             dataset.read_records(np.array([0, 1, 2]))
+        assert dataset.name_of(1) is None
         assert dataset.describe(1) == "sample 1 (name unreadable) in shard-00000.fds"
 
 
