@@ -1,24 +1,26 @@
 """``feeder-bench decode``: one core's images per second, stage by stage and whole.
 
-All contenders have the same images, crops and order (``contenders``), in turns on one pinned core;
-each round has the crops of another epoch, so that a lucky draw does not decide. Their output is
-compared too: without DCT scaling, the product's pixels must equal Pillow's resize of the full
-decode bit for bit.
+All contenders have the same images, crops and order (``contenders``), in turns on one pinned core
+(``rounds``); each round has the crops of another epoch, so that a lucky draw does not decide. Their
+output is compared too: without DCT scaling, the product's pixels must equal Pillow's resize of the
+full decode bit for bit, and our decoder's must always equal TurboJPEG's.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, describe_machine, pinned_to
 from bench.micro.cached import CachedReaders
-from bench.micro.classes import measure_classes
+from bench.micro.classes import format_classes, is_of_class, measure_classes
 from bench.micro.contenders import PreparedSamples
 from bench.micro.limits import LIMITS, StageLimits
 from bench.micro.quality import measure_scaling
@@ -26,6 +28,7 @@ from bench.report import RATE, Report, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
+from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
@@ -35,6 +38,17 @@ CHUNK_IMAGES = 32
 """Images in a call of the reader, the default of the daemon's workers."""
 
 _STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeReport(Report):
+    """The report of this bench: the classes of images have a table of their own."""
+
+    def to_text(self) -> str:
+        """Return header and both tables as text, with a newline at its end."""
+        rows = [result for result in self.results if not is_of_class(result)]
+        text = Report(bench=self.bench, machine=self.machine, results=rows).to_text()
+        return "\n".join([text, *format_classes(self.results)]) + "\n"
 
 
 def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report:
@@ -57,7 +71,7 @@ def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report
         results += measure_classes(dataset, recipe, samples.sample_ids, rounds=rounds)
         results += measure_scaling(dataset, recipe, samples.sample_ids)
     results.append(single("check/equal-to-pillow", "samples", compared))
-    return Report(bench="decode", machine=machine, results=results)
+    return DecodeReport(bench="decode", machine=machine, results=results)
 
 
 class _DecodeBench:
@@ -71,68 +85,97 @@ class _DecodeBench:
         self._samples = samples
         self._pixels = _pixels(CHUNK_IMAGES, recipe)
         self._labels = np.empty(CHUNK_IMAGES, np.int64)
-        self._reader = SampleReader(dataset, recipe)
+        self._readers = {
+            "": SampleReader(dataset, recipe),
+            "-turbojpeg": SampleReader(dataset, recipe, decoder="turbojpeg"),
+            "-unscaled": SampleReader(dataset, msgspec.structs.replace(recipe, dct_scaling=False)),
+        }
         self._limits = StageLimits(samples, recipe.image_size)
-        unscaled = Recipe.for_split("train", batch_size=CHUNK_IMAGES, dct_scaling=False)
-        self._unscaled_reader = SampleReader(dataset, unscaled)
+        val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
         self._contenders: dict[str, Contender] = {
             "decode/full-libraries": samples.decode_full,
             "decode/full": samples.decode_full_same_code,
             "decode/tiled": samples.decode_tiled,
+            "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
             "decode/tiled-unscaled": samples.decode_tiled_unscaled,
+            "limit/entropy": samples.decode_codes,
+            "limits": self._limits.measure,
             "sample/full-libraries": self._sample_full,
             "sample/full": self._sample_full_same_code,
-            "sample/whole": lambda first, end: self._fill(self._reader, first, end),
-            "sample/whole-unscaled": lambda first, end: self._fill(
-                self._unscaled_reader, first, end
+            "sample/centre": partial(self._fill, SampleReader(dataset, val)),
+            "sample/centre-turbojpeg": partial(
+                self._fill, SampleReader(dataset, val, decoder="turbojpeg")
             ),
-            "limits": self._limits.measure,
-            "sample/decoded-cache": lambda first, end: self._fill(cached.full, first, end),
-            "sample/decoded-cache-unscaled": lambda first, end: self._fill(
-                cached.full_unscaled, first, end
-            ),
+            "sample/decoded-cache": partial(self._fill, cached.full),
+            "sample/decoded-cache-unscaled": partial(self._fill, cached.full_unscaled),
             "sample/filling-cache": lambda first, end: self._fill(cached.cold, first, end),
         }
+        for suffix, reader in self._readers.items():
+            self._contenders[f"sample/whole{suffix}"] = partial(self._fill, reader)
+        for version in VERSIONS[:-1]:  # the last is the one that is chosen without a name
+            self._contenders[f"decode/tiled-{version}"] = partial(
+                samples.decode_tiled, version=version
+            )
+            self._contenders[f"sample/whole-{version}"] = partial(
+                self._fill, SampleReader(dataset, recipe, vectors=version)
+            )
 
     def compare_pixels(self) -> int:
         """Return the number of samples whose pixels were compared and are equal."""
         count = len(self._samples.sample_ids)
+        everywhere = np.ones(count, np.bool_)
+        unscaled = self._samples.crops.scales == 1
+        pillow = "Pillow's resize of the full decode"
+        versions = [f"sample/whole-{version}" for version in VERSIONS[:-1]]
         for first in range(0, count, CHUNK_IMAGES):
-            end = min(first + CHUNK_IMAGES, count)
-            self._sample_full(first, end)
-            expected = self._pixels[: end - first].copy()
-            everywhere = np.ones(end - first, np.bool_)
-            unscaled = self._samples.crops.scales[first:end] == 1
-            for name, must_equal in (
-                ("sample/full", everywhere),
-                ("sample/whole-unscaled", everywhere),
-                ("sample/whole", unscaled),
-                ("sample/filling-cache", unscaled),
-                ("sample/decoded-cache", unscaled),
-                ("sample/decoded-cache-unscaled", everywhere),
-            ):
-                self._contenders[name](first, end)
-                differs = (self._pixels[: end - first] != expected).any(axis=(1, 2, 3))
-                wrong = np.flatnonzero(differs & must_equal)
-                if wrong.size:
-                    sample_id = int(self._samples.sample_ids[first + int(wrong[0])])
-                    raise DatasetError(
-                        f"{self._dataset.describe(sample_id)}: {name} does not give the pixels of "
-                        "Pillow's resize of the full decode; report this with the image"
-                    )
+            rows = slice(first, min(first + CHUNK_IMAGES, count))
+            expected = self._make("sample/full-libraries", rows)
+            self._check("sample/full", rows, expected, everywhere, pillow)
+            self._check("sample/whole-unscaled", rows, expected, everywhere, pillow)
+            for name in ("sample/whole", "sample/filling-cache", "sample/decoded-cache"):
+                self._check(name, rows, expected, unscaled, pillow)
+            self._check("sample/decoded-cache-unscaled", rows, expected, everywhere, pillow)
+            expected = self._make("sample/whole-turbojpeg", rows)
+            for name in ("sample/whole", *versions):
+                self._check(name, rows, expected, everywhere, "sample/whole-turbojpeg")
+            expected = self._make("sample/centre-turbojpeg", rows)
+            self._check("sample/centre", rows, expected, everywhere, "sample/centre-turbojpeg")
         return count
+
+    def _make(self, name: str, rows: slice) -> NDArray[np.int8]:
+        self._contenders[name](rows.start, rows.stop)
+        return self._pixels[: rows.stop - rows.start].copy()
+
+    def _check(
+        self,
+        name: str,
+        rows: slice,
+        expected: NDArray[np.int8],
+        must_equal: NDArray[np.bool_],
+        reference: str,
+    ) -> None:
+        differs = (self._make(name, rows) != expected).any(axis=(1, 2, 3))
+        wrong = np.flatnonzero(differs & must_equal[rows])
+        if wrong.size:
+            sample_id = int(self._samples.sample_ids[rows.start + int(wrong[0])])
+            raise DatasetError(
+                f"{self._dataset.describe(sample_id)}: {name} does not give the pixels of "
+                f"{reference}; report this with the image"
+            )
 
     def measure(self, rounds: int) -> list[Result]:
         """Run the rounds and return all rows."""
         count = len(self._samples.sample_ids)
         warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
         rates: dict[str, list[float]] = {name: [] for name in self._contenders}
-        stages: dict[str, list[float]] = {name: [] for name in (*_STAGES, "rest")}
+        stages = {
+            suffix: _StageRates(self._readers[suffix], joins=bool(suffix))
+            for suffix in ("", "-turbojpeg")
+        }
         limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
         scaled: list[float] = []
         fills: list[float] = []
         filled: list[float] = []
-        before = dict(self._reader.seconds)
         limits_before = dict(self._limits.seconds)
         progress = ProgressLine(sys.stderr)
         progress.begin("measuring", "rounds", rounds)
@@ -140,12 +183,8 @@ class _DecodeBench:
         for seconds in run_rounds(self._contenders, items=count, piece=CHUNK_IMAGES, rounds=rounds):
             for name, taken_s in seconds.items():
                 rates[name].append(count / taken_s)
-            now = dict(self._reader.seconds)
-            spent = {stage: now[stage] - before[stage] for stage in _STAGES}
-            spent["rest"] = max(seconds["sample/whole"] - sum(spent.values()), 1e-9)
-            for stage, taken_s in spent.items():
-                stages[stage].append(count / taken_s)
-            before = now
+            for suffix, of_stages in stages.items():
+                of_stages.add_round(count, seconds[f"sample/whole{suffix}"])
             least = {name: self._limits.seconds[name] - limits_before[name] for name in LIMITS}
             limits_before = dict(self._limits.seconds)
             for name, taken_s in {**least, "whole": sum(least.values())}.items():
@@ -157,10 +196,18 @@ class _DecodeBench:
             self._samples.begin_epoch(self._samples.epoch + 1)
             progress.add(1)
         progress.end()
+        for way in ("decode/tiled", "sample/whole"):
+            rates[f"{way}-{VERSIONS[-1]}"] = rates[way]
         return [
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
-            *_compare_stages(stages, limits, rates["sample/whole"]),
+            *compare_rates(rates, "sample/centre-turbojpeg", ("sample/centre",)),
+            *_compare_stages(stages[""].rates, limits, rates["sample/whole"]),
+            *compare_rates(rates, "decode/tiled", ("limit/entropy",))[1:],
+            *(
+                summarise(f"stage/{name}-turbojpeg", RATE, values)
+                for name, values in stages["-turbojpeg"].rates.items()
+            ),
             *compare_rates(rates, "sample/whole", ("sample/decoded-cache",))[1:],
             *compare_rates(rates, "sample/whole-unscaled", ("sample/decoded-cache-unscaled",))[1:],
             summarise("decoded-cache/fill", "%", fills),
@@ -197,19 +244,44 @@ class _DecodeBench:
         )
 
 
+class _StageRates:
+    """The rates of a reader's stages by round, and ``rest`` of its time."""
+
+    def __init__(self, reader: SampleReader, *, joins: bool) -> None:
+        self._reader = reader
+        self._joins = joins
+        self._before = dict(reader.seconds)
+        self.rates: dict[str, list[float]] = {}
+
+    def add_round(self, count: int, whole_s: float) -> None:
+        """Add a round in which ``count`` samples took ``whole_s``."""
+        now = dict(self._reader.seconds)
+        spent = {stage: now[stage] - self._before[stage] for stage in _STAGES}
+        self._before = now
+        if not self._joins:  # what is left to TurboJPEG is a part of decoding
+            spent["decode"] += spent.pop("join")
+        spent["rest"] = max(whole_s - sum(spent.values()), 1e-9)
+        for stage, taken_s in spent.items():
+            self.rates.setdefault(stage, []).append(count / taken_s)
+
+
 def _pixels(images: int, recipe: Recipe) -> NDArray[np.int8]:
     return np.zeros((images, recipe.image_size, recipe.image_size, 3), np.int8)
 
 
-def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, ours: str) -> list[Result]:
-    """Return the rows of decoding, or of whole samples, against both baselines."""
-    libraries = f"{what}/full-libraries"
-    _, alone = compare_rates(rates, libraries, (f"{what}/{ours}",))
+def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, way: str) -> list[Result]:
+    """Return the rows of decoding, or of whole samples, against each baseline."""
+    ours = f"{what}/{way}"
+    libraries, turbojpeg = f"{what}/full-libraries", f"{ours}-turbojpeg"
+    versions = [f"{ours}-{version}" for version in VERSIONS]
+    others = (libraries, ours, turbojpeg, f"{ours}-unscaled")
+    _, against_libraries = compare_rates(rates, libraries, (ours,))
+    _, against_turbojpeg, *of_versions = compare_rates(rates, turbojpeg, (ours, *versions))
     return [
-        *compare_rates(
-            rates, f"{what}/full", (libraries, f"{what}/{ours}", f"{what}/{ours}-unscaled")
-        ),
-        replace(alone, name=f"{what}/{ours}-against-libraries"),
+        *compare_rates(rates, f"{what}/full", others),
+        replace(against_libraries, name=f"{ours}-against-libraries"),
+        replace(against_turbojpeg, name=f"{ours}-against-turbojpeg"),
+        *of_versions,
     ]
 
 

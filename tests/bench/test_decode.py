@@ -11,15 +11,18 @@ from bench.cli import main
 from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
 from bench.micro import contenders, decode, quality
-from bench.micro.classes import FEWEST
+from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
 from bench.micro.quality import measure_scaling
 from feeder.dataset.opened import Dataset
+from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from tests.support.synthetic_sets import pack_synthetic
 
 SAMPLES = 37
+
+TURBOJPEG_STAGES = ("read", "join", "decode", "resize", "rest")
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +49,28 @@ def test_names_and_baselines_of_rows(
         ("decode/tiled", "decode/full"),
         ("decode/full-libraries", "decode/full"),
         ("decode/tiled-unscaled", "decode/full"),
+        ("decode/tiled-turbojpeg", "decode/full"),
         ("decode/tiled-against-libraries", "decode/full-libraries"),
+        ("decode/tiled-against-turbojpeg", "decode/tiled-turbojpeg"),
+        *((f"decode/tiled-{version}", "decode/tiled-turbojpeg") for version in VERSIONS),
         ("sample/full", None),
         ("sample/full-libraries", "sample/full"),
         ("sample/whole", "sample/full"),
         ("sample/whole-unscaled", "sample/full"),
+        ("sample/whole-turbojpeg", "sample/full"),
         ("sample/whole-against-libraries", "sample/full-libraries"),
+        ("sample/whole-against-turbojpeg", "sample/whole-turbojpeg"),
+        *((f"sample/whole-{version}", "sample/whole-turbojpeg") for version in VERSIONS),
+        ("sample/centre-turbojpeg", None),
+        ("sample/centre", "sample/centre-turbojpeg"),
         ("sample/decoded-cache", "sample/whole"),
         ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
         ("stage/read", "limit/read"),
-        ("stage/join", "limit/join"),
         ("stage/decode", "limit/decode"),
         ("stage/resize", "limit/resize"),
         ("stage/rest", None),
+        *((f"stage/{stage}-turbojpeg", None) for stage in TURBOJPEG_STAGES),
+        ("limit/entropy", "decode/tiled"),
         ("sample/whole-against-limit", "sample/limit"),
     ):
         row = rows[name]
@@ -72,17 +84,42 @@ def test_names_and_baselines_of_rows(
     assert rows["dataset/images"]["value"] == SAMPLES
     assert rows["check/equal-to-pillow"]["value"] == SAMPLES
     assert 0 <= rows["crops/scaled"]["value"] <= 100
-    with Dataset.open(dataset) as opened:
-        kinds = opened.read_records(np.arange(SAMPLES))["subsampling"]
-    for kind in Subsampling:
-        measured = np.count_nonzero(kinds == kind) >= FEWEST
-        assert (f"sample/whole/{kind.name.lower()}" in rows) == measured
-    assert rows["sample/whole/s444"]["baseline"] == "sample/full/s444"
-    assert rows["decode/tiled/s444"]["baseline"] == "decode/full/s444"
     text = capsys.readouterr().out
     assert "sample/whole" in text
     assert "× sample/full" in text
     assert "libjpeg-turbo" in text
+
+
+def test_classes_have_rows_and_a_table(dataset: Path) -> None:
+    report = decode.measure_decode(dataset, images=SAMPLES, rounds=2, core=choose_core(None))
+    rows = {row.name: row for row in report.results}
+    table = report.to_text().partition("µs an image by class")[2]
+    with Dataset.open(dataset) as opened:
+        kinds = opened.read_records(np.arange(SAMPLES))["subsampling"]
+        halves = [half_of(opened.name_of(each) or "") for each in range(SAMPLES)]
+    counts = {kind.name.lower(): np.count_nonzero(kinds == kind) for kind in Subsampling}
+    counts |= {half: halves.count(half) for half in ("tune", "held-out")}
+    assert counts["tune"] + counts["held-out"] == SAMPLES
+    for name, count in counts.items():
+        measured = count >= FEWEST
+        assert (f"sample/whole/{name}" in rows) == (f"\n{name} " in table) == measured
+        if not measured:
+            continue
+        assert rows[f"dataset/images/{name}"].value == count
+        for what, way in (("decode", "tiled"), ("sample", "whole")):
+            for ours in (f"{what}/{way}", f"{what}/{way}-turbojpeg"):
+                assert rows[f"{ours}/{name}"].baseline == f"{what}/full/{name}"
+            against = rows[f"{what}/{way}-against-turbojpeg/{name}"]
+            assert against.baseline == f"{what}/{way}-turbojpeg/{name}"
+            assert f" {against.ratio:.2f}" in table
+    assert counts["s444"] >= FEWEST
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_half_of_a_name_does_not_depend_on_the_dataset() -> None:
+    names = [f"n{number:08}/{number}.JPEG" for number in range(500)]
+    assert half_of("n01440764/n01440764_10026.JPEG") == "held-out"
+    assert 200 < sum(half_of(name) == "tune" for name in names) < 300
 
 
 def test_quality_of_scaled_crops_is_their_psnr(dataset: Path, tmp_path: Path) -> None:
@@ -112,6 +149,22 @@ def test_pixels_that_differ_end_the_bench_and_name_the_sample(
     error = capsys.readouterr().err
     assert "sample/full does not give the pixels of Pillow's resize" in error
     assert ".jpg) in shard-" in error
+
+
+def test_our_pixels_that_differ_from_turbojpegs_end_the_bench(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill = decode.SampleReader.fill
+
+    def fill_wrongly(self: decode.SampleReader, *arguments: object, **named: object) -> None:
+        fill(self, *arguments, **named)  # type: ignore[arg-type]
+        if self._decoder == "turbojpeg":
+            named["pixels"][2, 5, 1] ^= 1  # type: ignore[index]
+
+    monkeypatch.setattr(decode.SampleReader, "fill", fill_wrongly)
+    assert main(["decode", str(dataset), "--rounds", "1"]) == 3
+    error = capsys.readouterr().err
+    assert "sample/whole does not give the pixels of sample/whole-turbojpeg" in error
 
 
 def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path) -> None:
@@ -180,8 +233,10 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(decode.SampleReader, "fill", counted)
     report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
-    # The cache is filled; then five readers are compared, warmed up and measured.
-    first = 5 * (1 + 1 + 3)
+    # The cache is filled; then the readers are compared (the first one with Pillow's pixels and
+    # with TurboJPEG's), warmed up and measured.
+    readers = 8 + len(VERSIONS[:-1])
+    first = 1 + readers * (1 + 1 + 3)
     assert calls[: 7 + first] == [1] * 7 + [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
 

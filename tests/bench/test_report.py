@@ -82,6 +82,32 @@ def test_rounds_give_each_contender_every_item_and_every_turn() -> None:
     assert len({step[0][0] for step in steps}) > 1, "the same one always begins"
 
 
+@pytest.mark.parametrize("contenders", [1, 2, 3, 4, 6, 7, 20])
+@pytest.mark.parametrize("items", [1, 3, 5, 8, 24])
+def test_all_other_items_come_between_two_turns_with_one(contenders: int, items: int) -> None:
+    turns: list[tuple[int, int]] = []
+    names = {
+        str(name): lambda first, end, name=name: turns.append((name, first))
+        for name in range(contenders)
+    }
+    rounds = 3
+    for _ in run_rounds(names, items=items, piece=1, rounds=rounds):
+        pass
+    assert [item for _, item in turns] == list(range(items)) * contenders * rounds
+    of_round = contenders * items
+    for first in range(0, len(turns), of_round):
+        assert len(set(turns[first : first + of_round])) == of_round
+
+
+def test_turns_of_a_contender_are_spread_over_the_round() -> None:
+    turns: list[str] = []
+    names = {name: lambda first, end, name=name: turns.append(name) for name in "abcdefghijkl"}
+    list(run_rounds(names, items=4, piece=1, rounds=1))
+    for name in names:
+        places = [place for place, other in enumerate(turns) if other == name]
+        assert max(places) - min(places) >= len(turns) // 2
+
+
 def test_machine_header_names_hardware_and_libraries() -> None:
     core = choose_core(None)
     machine = describe_machine({"all": core})
