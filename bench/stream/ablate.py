@@ -45,11 +45,12 @@ class DaemonSettings:
     workers: int
     pin: str
     decoded_bytes: str
+    decoder: str
 
     def options(self) -> list[str]:
         """Return them as command-line arguments."""
         settings = ["--pin", self.pin, "--decoded-bytes", self.decoded_bytes]
-        return [*settings, "--lease-s", str(_LEASE_S)]
+        return [*settings, "--decoder", self.decoder, "--lease-s", str(_LEASE_S)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ NOTHING: Final = Setup(
     dct_scaling=False,
     window=1,
     packing="float32-hwc-rgb",
-    daemon=DaemonSettings(workers=1, pin="off", decoded_bytes="0"),
+    daemon=DaemonSettings(workers=1, pin="off", decoded_bytes="0", decoder="turbojpeg"),
     transport="tcp",
 )
 
@@ -81,7 +82,7 @@ def everything(workers: int) -> Setup:
         dct_scaling=True,
         window=WINDOW,
         packing="int8-hwc-rgb",
-        daemon=DaemonSettings(workers=workers, pin="auto", decoded_bytes="auto"),
+        daemon=DaemonSettings(workers=workers, pin="auto", decoded_bytes="auto", decoder="own"),
         transport="ipc",
     )
 
@@ -89,6 +90,7 @@ def everything(workers: int) -> Setup:
 OPTIMISATIONS: Final[Mapping[str, Callable[[Setup, Setup], Setup]]] = {
     "partial-decode": lambda to, source: replace(to, partial_decode=source.partial_decode),
     "dct-scaling": lambda to, source: replace(to, dct_scaling=source.dct_scaling),
+    "own-decoder": lambda to, source: _with_daemon(to, decoder=source.daemon.decoder),
     "decoded-cache": lambda to, source: _with_daemon(to, decoded_bytes=source.daemon.decoded_bytes),
     "prefetch-window": lambda to, source: replace(to, window=source.window),
     "parallel-workers": lambda to, source: _with_daemon(to, workers=source.daemon.workers),
