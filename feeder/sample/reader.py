@@ -1,12 +1,12 @@
 """The sample path, from its shard to its row in a batch's slot: the hot path.
 
     read      one pread of the sample's blob into a reused buffer
-    join      the tiles that the crop touches, as one small JPEG, into a second one
-    decode    that JPEG to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a third
+    decode    the tiles that the crop touches to RGBX, at 1/1, 1/2, 1/4 or 1/8 size, into a second
+              one; TurboJPEG, where it decodes, needs them joined to one small JPEG first (join)
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
     augment   only if the recipe augments; ``feeder.sample.finish`` then also resizes and packs
 
-An image that the decoded cache holds whole skips the first three: its crop is resized from there. A
+An image that the decoded cache holds whole skips the first two: its crop is resized from there. A
 row that is the same in every epoch may be copied from the cache.
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
