@@ -34,6 +34,7 @@ from feeder.daemon.config_keys import (
     WholeNumber,
 )
 from feeder.errors import ConfigError
+from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.node.endpoint import check_exposure, parse_endpoint
 from feeder.process.path_text import encode_name, path_to_text
 from feeder.process.regular_file import read_regular
@@ -104,7 +105,7 @@ class ServeConfig:
 
     # Feeder's own decoder is twice as fast and gives the same bytes; "turbojpeg" is for a CPU on
     # which the self-test finds otherwise.
-    decoder: Annotated[Literal["own", "turbojpeg"], Choice(("own", "turbojpeg"))] = "own"
+    decoder: Annotated[Decoder, Choice(DECODERS)] = "own"
 
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if
     # that is too low, workers keep fewer open (daemon/descriptor_budget.py).

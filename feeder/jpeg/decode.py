@@ -13,16 +13,14 @@ destroys a decoder for every image, reads the header twice and makes a dozen cal
 
 import warnings
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from turbojpeg import TJPF_RGBX, TurboJPEG
 
 from feeder.jpeg import _native
-
-Decoder = Literal["own", "turbojpeg"]
-"""What decodes samples: ``decode_window`` where it can, or TurboJPEG alone."""
+from feeder.jpeg.decoders import Decoder
 
 READ_SLACK_BYTES: Final = 272
 """Bytes, with any content, that must be readable after a blob that is decoded."""

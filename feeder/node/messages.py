@@ -9,10 +9,9 @@ Drain             ──────────►      (finishes requested bat
 end of channel    ──────────►      (ends)
 """
 
-from typing import Literal
-
 import msgspec
 
+from feeder.jpeg.decoders import Decoder
 from feeder.session.admission import SessionLimits
 from feeder.worker.messages import CannotStart
 
@@ -44,7 +43,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     drain_s: float
     connections_max: int
     callers_max: int
-    decoder: Literal["own", "turbojpeg"]
+    decoder: Decoder
     open_shards: int
     log_level: str
 

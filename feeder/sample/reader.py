@@ -35,7 +35,8 @@ from feeder.jpeg.crop_decode import (
     join_segments,
     joined_room_bytes,
 )
-from feeder.jpeg.decode import READ_SLACK_BYTES, Decoder, decode_rgbx, decode_window
+from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
+from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.recode import SegmentLayout
 from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch

@@ -21,7 +21,8 @@ from feeder.dataset.format import RECORD
 from feeder.dataset.opened import BlobLocation
 from feeder.dataset.writer import record_of
 from feeder.errors import DatasetError, ResourceError
-from feeder.jpeg.decode import VERSIONS, Decoder
+from feeder.jpeg.decode import VERSIONS
+from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.packing import pixel_layout_of

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.decode import Decoder
+from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe

@@ -11,11 +11,11 @@ end of channel       ──────────►            (ends)
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
 from feeder.errors import FeederError
+from feeder.jpeg.decoders import Decoder
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache_plan import CachePlan
 
@@ -43,7 +43,7 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """Whether to decode one sample of each dataset before Started. Every worker hashes the built-in
     images: libraries can change between the first worker and its successor."""
     cache: CachePlan | None = None
-    decoder: Literal["own", "turbojpeg"] = "own"
+    decoder: Decoder = "own"
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
