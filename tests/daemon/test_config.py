@@ -52,6 +52,7 @@ def test_the_command_line_overrides_the_file_and_the_file_the_default(file: Path
         ("serve.lease_s", "2.5", 2.5),
         ("serve.bind", "ipc:///run/feeder/socket", ("ipc:///run/feeder/socket",)),
         ("serve.pin", "0-3,8", "0-3,8"),
+        ("serve.decoder", "turbojpeg", "turbojpeg"),
         ("log_level", "debug", "debug"),
     ],
 )
@@ -123,6 +124,13 @@ def test_relative_dataset_folders_start_at_the_file_or_the_working_directory(fil
         ("[serve]\ndrain_s = 5", "serve.drain_s is 5: allowed is a number 0 .. 4.5"),
         ("[serve]\npin = '3-1'", 'serve.pin is "3-1": allowed is "auto", "off" or a list of CPUs'),
         ("[serve]\npin = 3", "serve.pin is 3: allowed is"),
+        (
+            "[serve]\ndecoder = 'pillow'",
+            'serve.decoder is "pillow": allowed is one of "own", "turbojpeg"',
+        ),
+        ("[serve]\ndecoder = true", "serve.decoder is true: allowed is one of"),
+        ("[serve]\ndecoder = ['own']", 'serve.decoder is ["own"]: allowed is one of'),
+        ("[serve]\ndecode = 'own'", "there is no key serve.decode: did you mean serve.decoder?"),
         ("[serve]\nbind = []", "serve.bind is []: allowed is a list of different endpoints"),
         (f"[serve]\nbind = {[f'ipc:///{n}' for n in range(17)]}", '127.0.0.1:5555"], at most 16'),
         ("[serve]\nbind = 'tcp://127.0.0.1:1'", "allowed is a list of different endpoints"),
@@ -158,6 +166,7 @@ def test_a_mistake_in_the_file_is_reported_in_one_line(file: Path, text: str, me
     ("overrides", "message"),
     [
         ({"serve.workers": "many"}, 'command line: serve.workers is "many": allowed is a whole'),
+        ({"serve.decoder": "own "}, 'command line: serve.decoder is "own ": allowed is one of'),
         ({"serve.lease_s": "x"}, 'command line: serve.lease_s is "x": allowed is a number'),
         ({"serve.wrokers": "2"}, "command line: there is no key serve.wrokers: did you mean"),
         ({"data": "x"}, "write --data NAME=FOLDER"),

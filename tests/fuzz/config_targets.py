@@ -66,6 +66,7 @@ clients_max = 64
 lease_s = 15.0
 drain_s = 4
 open_shards = 512
+decoder = "turbojpeg"
 topology_root = "/"
 [cache]
 decoded_bytes = "auto"
@@ -117,6 +118,7 @@ _OVERRIDES = {
     "serve.pin": "0-3",
     "serve.lease_s": "2.5",
     "serve.slots_bytes": "auto",
+    "serve.decoder": "own",
     "serve.topology_root": "/",
     "log_level": "debug",
     "cache.decoded_bytes": "0",

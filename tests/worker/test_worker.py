@@ -10,13 +10,18 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
+from feeder.jpeg.decode import describe_decoder
+from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError, open_pair
+from feeder.sample.reader import SampleReader
+from feeder.sample.self_test import compute_self_test
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.__main__ import _fill
 from feeder.worker.filler import STAGES, ChunkFiller
@@ -326,6 +331,38 @@ def test_a_channel_that_is_full_or_closed_and_a_message_that_is_too_long_raise()
 def _send_forever(channel: NodeEnd) -> None:
     while True:
         channel.send(Fill(1, 1, 2, 3, 4, 5, 6))
+
+
+def test_every_reader_gets_the_configured_decoder(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Decoder] = []
+
+    class Recorded(SampleReader):
+        def __init__(self, *arguments: Any, decoder: Decoder = "own") -> None:
+            used.append(decoder)
+            super().__init__(*arguments, decoder=decoder)
+
+    monkeypatch.setattr("feeder.worker.filler.SampleReader", Recorded)
+    made = ChunkFiller({"d": source_of(packed)}, open_shards=8, decoder="turbojpeg")
+    memory = SlotMemory.create(_layout())
+    with contextlib.closing(made) as filler:
+        filler.test_decoding()
+        _open(filler, memory, 1)
+        filler.fill(Fill(0, 1, 0, 0, 0, 0, 1))
+        filler.close_session(1)
+    assert used == ["turbojpeg", "turbojpeg"], "for the check at the start, and for the session"
+    memory.close()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_worker_reports_its_decoder_and_the_same_self_test(decoder: Decoder) -> None:
+    with WorkerProcess() as worker:
+        worker.channel.send(Configure(datasets={}, open_shards=8, self_test=True, decoder=decoder))
+        started = worker.channel.receive()
+        assert isinstance(started, Started)
+        assert started.decoder == describe_decoder(decoder)
+        assert started.self_test == compute_self_test()
 
 
 def test_self_test_decodes_every_dataset(filler: ChunkFiller) -> None:
