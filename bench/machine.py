@@ -10,11 +10,17 @@ import zmq
 
 from feeder.errors import ConfigError
 from feeder.host.topology import format_cpulist, read_topology, usable_cpus
+from feeder.jpeg.decode import describe_decoder
+from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.libraries import library_versions
 
 
-def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object]:
+def describe_machine(
+    cores: Mapping[str, int] | None = None, *, decoder: Decoder | None = "own"
+) -> dict[str, object]:
     """Return the header of a report; ``cores`` maps each part of the bench to its core.
+
+    ``decoder`` is that of the product's samples, None where the bench decodes nothing.
 
     Call it before pinning, so that ``usable_cores`` is what the process was given. The load is the
     average of the last minute: well above zero, the machine was in use.
@@ -34,6 +40,8 @@ def describe_machine(cores: Mapping[str, int] | None = None) -> dict[str, object
     }
     if cores:
         machine["cores_used"] = dict(cores)
+    if decoder is not None:
+        machine["decoder"] = describe_decoder(decoder)
     machine["libraries"] = library_versions() | {
         "libzmq": zmq.zmq_version(),
         "pyzmq": zmq.pyzmq_version(),

@@ -24,7 +24,7 @@ _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (500, 400), (640, 480)
 
 def measure_resize(*, crops: int, rounds: int, core: int) -> Report:
     """Time ``crops`` crops, in each of ``rounds`` rounds."""
-    machine = describe_machine({"all contenders": core})
+    machine = describe_machine({"all contenders": core}, decoder=None)
     recipe = Recipe.for_split("train", batch_size=crops)
     sizes = np.array(_SIZES)[np.arange(crops) % len(_SIZES)]
     plan = plan_crops(

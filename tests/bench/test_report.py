@@ -9,6 +9,7 @@ from bench.machine import choose_core, choose_other_core, describe_machine, pinn
 from bench.report import RATE, Report, single, summarise
 from bench.rounds import run_rounds, warm_up
 from feeder.errors import ConfigError, ResourceError
+from feeder.jpeg.decode import describe_decoder
 
 FIELDS = {"name", "value", "unit", "min", "max", "baseline", "ratio"}
 
@@ -113,6 +114,9 @@ def test_machine_header_names_hardware_and_libraries() -> None:
     machine = describe_machine({"all": core})
     assert machine["cpu"]
     assert machine["cores_used"] == {"all": core}
+    assert machine["decoder"] == describe_decoder("own")
+    assert describe_machine(decoder="turbojpeg")["decoder"] == "turbojpeg"
+    assert "decoder" not in describe_machine(decoder=None)
     libraries = machine["libraries"]
     assert isinstance(libraries, dict)
     assert {"libjpeg-turbo", "pillow", "libzmq", "numpy", "PyTurboJPEG", "python"} <= set(libraries)
