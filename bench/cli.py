@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
     add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
     _add_shared(add, images=256, rounds=7)
+    decode.add_arguments(add)
     add.set_defaults(run=decode.run)
     add = benches.add_parser("stream", help="the daemon and its clients, over ipc and tcp")
     _add_shared(add, images=1024, rounds=5)

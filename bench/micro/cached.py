@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
+from feeder.jpeg.decoders import Decoder
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache import DecodedPictures
 from feeder.sample.cache_file import DecodedCache
@@ -39,8 +40,15 @@ class _AtOnce(FillAllowance):
 class CachedReaders:
     """Readers of ``samples`` (n,) with a full cache and with one that ``begin_round`` empties."""
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, samples: NDArray[np.int64]) -> None:
-        self._dataset, self._recipe = dataset, recipe
+    def __init__(
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        samples: NDArray[np.int64],
+        *,
+        decoder: Decoder = "own",
+    ) -> None:
+        self._dataset, self._recipe, self._decoder = dataset, recipe, decoder
         records = dataset.read_records(samples)
         pictures_bytes = [
             aligned_bytes(4 * width * height)
@@ -51,7 +59,7 @@ class CachedReaders:
         self.full = self._reader(self._full_cache)
         unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
         pictures = DecodedPictures(self._full_cache, dataset.fingerprint, 1.0)
-        self.full_unscaled = SampleReader(dataset, unscaled, pictures)
+        self.full_unscaled = SampleReader(dataset, unscaled, pictures, decoder=decoder)
         self.cold = self._reader(self._cold_cache)
         self._fill(samples)
 
@@ -95,13 +103,13 @@ class CachedReaders:
     def _reader(self, cache: DecodedCache) -> SampleReader:
         share = cache.plan.picture_share
         pictures = DecodedPictures(cache, self._dataset.fingerprint, share)
-        return SampleReader(self._dataset, self._recipe, pictures)
+        return SampleReader(self._dataset, self._recipe, pictures, decoder=self._decoder)
 
     def _fill(self, samples: NDArray[np.int64]) -> None:
         """Fill the full cache: one pass, because without DCT scaling all crops have one scale."""
         recipe = Recipe.for_split("train", batch_size=1, image_size=8, dct_scaling=False)
         pictures = DecodedPictures(self._full_cache, self._dataset.fingerprint, 1.0, _AtOnce(1.0))
-        reader = SampleReader(self._dataset, recipe, pictures)
+        reader = SampleReader(self._dataset, recipe, pictures, decoder=self._decoder)
         pixels, labels = np.empty((1, 8, 8, 3), np.int8), np.empty(1, np.int64)
         for row in range(len(samples)):
             reader.fill(samples[row : row + 1], seed=0, epoch=0, pixels=pixels, labels=labels)

@@ -15,6 +15,7 @@ from bench.micro.contenders import PreparedSamples
 from bench.report import RATE, Result, align, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
+from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -29,13 +30,21 @@ _HALVES: Final = ("tune", "held-out")
 
 
 def measure_classes(
-    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, rounds: int
+    dataset: Dataset,
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    *,
+    rounds: int,
+    decoder: Decoder = "own",
 ) -> list[Result]:
-    """Return the rows ``…/CLASS`` of each class that has FEWEST images."""
+    """Return the rows ``…/CLASS`` of each class that has FEWEST images.
+
+    ``decoder`` is that of ``sample/whole/CLASS``.
+    """
     results = []
     for name, members in _classes(dataset, sample_ids):
         if np.count_nonzero(members) >= FEWEST:
-            results += _measure_class(dataset, recipe, sample_ids[members], name, rounds)
+            results += _measure_class(dataset, recipe, sample_ids[members], name, rounds, decoder)
     return results
 
 
@@ -90,7 +99,12 @@ def _classes(
 
 
 def _measure_class(
-    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], name: str, rounds: int
+    dataset: Dataset,
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    name: str,
+    rounds: int,
+    decoder: Decoder,
 ) -> list[Result]:
     count, chunk = len(sample_ids), recipe.batch_size
     pixels = np.zeros((chunk, recipe.image_size, recipe.image_size, 3), np.int8)
@@ -115,7 +129,7 @@ def _measure_class(
             "decode/tiled": samples.decode_tiled,
             "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
             "sample/full": make_full,
-            "sample/whole": make_with(SampleReader(dataset, recipe)),
+            "sample/whole": make_with(SampleReader(dataset, recipe, decoder=decoder)),
             "sample/whole-turbojpeg": make_with(by_turbojpeg),
         }
         rates: dict[str, list[float]] = {way: [] for way in contenders}

@@ -29,6 +29,7 @@ from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg.decode import VERSIONS
+from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
@@ -51,9 +52,14 @@ class DecodeReport(Report):
         return "\n".join([text, *format_classes(self.results)]) + "\n"
 
 
-def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report:
-    """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's."""
-    machine = describe_machine({"all contenders": core})
+def measure_decode(
+    path: Path, *, images: int, rounds: int, core: int, decoder: Decoder = "own"
+) -> Report:
+    """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's.
+
+    ``decoder`` is that of the samples in rows that do not name one.
+    """
+    machine = describe_machine({"all contenders": core}, decoder=decoder)
     check_libraries()
     tune_allocator()
     recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
@@ -63,12 +69,14 @@ def measure_decode(path: Path, *, images: int, rounds: int, core: int) -> Report
         ids = order.astype(np.int64)
         with (
             PreparedSamples(dataset, recipe, ids) as samples,
-            CachedReaders(dataset, recipe, ids) as cached,
+            CachedReaders(dataset, recipe, ids, decoder=decoder) as cached,
         ):
-            bench = _DecodeBench(dataset, samples, recipe, cached)
+            bench = _DecodeBench(dataset, samples, recipe, cached, decoder)
             compared = bench.compare_pixels()
             results = bench.measure(rounds)
-        results += measure_classes(dataset, recipe, samples.sample_ids, rounds=rounds)
+        results += measure_classes(
+            dataset, recipe, samples.sample_ids, rounds=rounds, decoder=decoder
+        )
         results += measure_scaling(dataset, recipe, samples.sample_ids)
     results.append(single("check/equal-to-pillow", "samples", compared))
     return DecodeReport(bench="decode", machine=machine, results=results)
@@ -78,17 +86,24 @@ class _DecodeBench:
     """The contenders over prepared samples, with the buffers that they write to."""
 
     def __init__(
-        self, dataset: Dataset, samples: PreparedSamples, recipe: Recipe, cached: CachedReaders
+        self,
+        dataset: Dataset,
+        samples: PreparedSamples,
+        recipe: Recipe,
+        cached: CachedReaders,
+        decoder: Decoder,
     ) -> None:
         self._dataset = dataset
         self._cached = cached
         self._samples = samples
         self._pixels = _pixels(CHUNK_IMAGES, recipe)
         self._labels = np.empty(CHUNK_IMAGES, np.int64)
+        self._decoder = decoder
+        unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
         self._readers = {
-            "": SampleReader(dataset, recipe),
+            "": SampleReader(dataset, recipe, decoder=decoder),
             "-turbojpeg": SampleReader(dataset, recipe, decoder="turbojpeg"),
-            "-unscaled": SampleReader(dataset, msgspec.structs.replace(recipe, dct_scaling=False)),
+            "-unscaled": SampleReader(dataset, unscaled, decoder=decoder),
         }
         self._limits = StageLimits(samples, recipe.image_size)
         val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
@@ -102,7 +117,7 @@ class _DecodeBench:
             "limits": self._limits.measure,
             "sample/full-libraries": self._sample_full,
             "sample/full": self._sample_full_same_code,
-            "sample/centre": partial(self._fill, SampleReader(dataset, val)),
+            "sample/centre": partial(self._fill, SampleReader(dataset, val, decoder=decoder)),
             "sample/centre-turbojpeg": partial(
                 self._fill, SampleReader(dataset, val, decoder="turbojpeg")
             ),
@@ -116,6 +131,8 @@ class _DecodeBench:
             self._contenders[f"decode/tiled-{version}"] = partial(
                 samples.decode_tiled, version=version
             )
+        self._versions = VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1]
+        for version in self._versions:
             self._contenders[f"sample/whole-{version}"] = partial(
                 self._fill, SampleReader(dataset, recipe, vectors=version)
             )
@@ -126,7 +143,7 @@ class _DecodeBench:
         everywhere = np.ones(count, np.bool_)
         unscaled = self._samples.crops.scales == 1
         pillow = "Pillow's resize of the full decode"
-        versions = [f"sample/whole-{version}" for version in VERSIONS[:-1]]
+        versions = [f"sample/whole-{version}" for version in self._versions]
         for first in range(0, count, CHUNK_IMAGES):
             rows = slice(first, min(first + CHUNK_IMAGES, count))
             expected = self._make("sample/full-libraries", rows)
@@ -169,8 +186,8 @@ class _DecodeBench:
         warm_up(self._contenders, items=count, piece=CHUNK_IMAGES)
         rates: dict[str, list[float]] = {name: [] for name in self._contenders}
         stages = {
-            suffix: _StageRates(self._readers[suffix], joins=bool(suffix))
-            for suffix in ("", "-turbojpeg")
+            "": _StageRates(self._readers[""], joins=self._decoder == "turbojpeg"),
+            "-turbojpeg": _StageRates(self._readers["-turbojpeg"], joins=True),
         }
         limits: dict[str, list[float]] = {name: [] for name in (*LIMITS, "whole")}
         scaled: list[float] = []
@@ -197,7 +214,7 @@ class _DecodeBench:
             progress.add(1)
         progress.end()
         for way in ("decode/tiled", "sample/whole"):
-            rates[f"{way}-{VERSIONS[-1]}"] = rates[way]
+            rates.setdefault(f"{way}-{VERSIONS[-1]}", rates[way])
         return [
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
@@ -326,8 +343,24 @@ def compare_rates(
     ]
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this bench's own options."""
+    parser.add_argument(
+        "--decoder",
+        choices=DECODERS,
+        default="own",
+        help="decoder of the samples in rows that do not name one (default: own)",
+    )
+
+
 def run(arguments: argparse.Namespace) -> Report:
     """Do what the command line asks."""
     core = choose_core(arguments.core)
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_decode(path, images=arguments.images, rounds=arguments.rounds, core=core)
+        return measure_decode(
+            path,
+            images=arguments.images,
+            rounds=arguments.rounds,
+            core=core,
+            decoder=arguments.decoder,
+        )

@@ -17,12 +17,16 @@ from bench.cli import build_parser
         ("soak --minutes long", "argument --minutes: 'long' is no number"),
         ("soak --minutes nan", "argument --minutes: nan is not between 0 and 100000"),
         ("chaos --seed 1.5", "argument --seed: invalid int value: '1.5'"),
+        (
+            "decode --decoder pillow",
+            "argument --decoder: invalid choice: 'pillow' (choose from 'own', 'turbojpeg')",
+        ),
         ("peers --batches 0", "argument --batches: 0 is not 1 or more"),
         ("peers --deadline nan", "argument --deadline: nan is not between 0 and 100000"),
         ("peers --deadline -1", "argument --deadline: -1 is not between 0 and 100000"),
     ],
 )
-def test_an_invalid_number_is_refused_in_one_line(
+def test_an_invalid_argument_is_refused_in_one_line(
     arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

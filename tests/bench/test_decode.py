@@ -15,7 +15,8 @@ from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
 from bench.micro.quality import measure_scaling
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.decode import VERSIONS
+from feeder.jpeg.decode import VERSIONS, describe_decoder
+from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from tests.support.synthetic_sets import pack_synthetic
@@ -239,6 +240,40 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
     first = 1 + readers * (1 + 1 + 3)
     assert calls[: 7 + first] == [1] * 7 + [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_samples_are_decoded_as_asked(
+    dataset: Path,
+    tmp_path: Path,
+    decoder: Decoder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every reader that no row names otherwise has the decoder, and the names of rows stay."""
+    made: list[str] = []
+    init = decode.SampleReader.__init__
+
+    def recorded(self: decode.SampleReader, *arguments: object, **named: object) -> None:
+        if "vectors" not in named:
+            made.append(str(named.get("decoder", "unnamed")))
+        init(self, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decode.SampleReader, "__init__", recorded)
+    monkeypatch.setattr(decode, "measure_scaling", lambda *_: [])  # it times nothing
+    out = tmp_path / "decode.json"
+    options = ["--images", "11", "--rounds", "1", "--json", str(out), "--decoder", decoder]
+    assert main(["decode", str(dataset), *options]) == 0
+    document = json.loads(out.read_text())
+    classes = sum(row["name"].startswith("dataset/images/") for row in document["results"])
+    references = 2 + classes  # sample/whole-turbojpeg, sample/centre-turbojpeg
+    assert "unnamed" not in made
+    assert made.count("turbojpeg") == (len(made) if decoder == "turbojpeg" else references)
+    assert document["machine"]["decoder"] == describe_decoder(decoder)
+    assert f"decoder: {describe_decoder(decoder)}\n" in capsys.readouterr().out
+    names = {row["name"] for row in document["results"]}
+    assert names >= {f"sample/whole-{version}" for version in VERSIONS}
+    assert ("stage/join" in names) == (decoder == "turbojpeg")
 
 
 def test_likeness_compares_real_images_with_synthetic_ones(tmp_path: Path) -> None:
