@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from feeder.client.blocking import BatchFetcher
 from feeder.errors import DisagreementError
-from feeder.jpeg.decode import describe_decoder
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.agreement import Agreement, Producer, find_disagreement
-from tests.support.daemon import DEADLINE_S, Daemon, pack_small, run_status, small_recipe
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, run_status
 from tests.support.machine_tree import node, write_tree
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -86,22 +84,6 @@ def test_status_and_ready_line_contain_the_hash(packed: Path) -> None:
     with Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0") as daemon:
         assert run_status(daemon.endpoint)["self_test"] == expected
         assert daemon.ready.rstrip().endswith(f"self-test {expected[:12]}")
-
-
-def test_either_decoder_serves_the_same_bytes_and_is_shown(packed: Path) -> None:
-    served = []
-    for option, shown in (("own", describe_decoder("own")), ("turbojpeg", "turbojpeg")):
-        arguments = ("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", "--decoder", option)
-        with Daemon(*arguments) as daemon:
-            assert f"; decoder {shown}; " in daemon.ready
-            status = run_status(daemon.endpoint)
-            assert (status["decoder"], status["self_test"]) == (shown, compute_self_test())
-            with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
-                batch = next(fetcher.fetch([(0, 1)]))
-                served.append((batch.pixels.tobytes(), batch.labels.tobytes()))
-            joined_s = run_status(daemon.endpoint)["stage_seconds.join"]
-            assert (joined_s > 0) == (option == "turbojpeg")
-    assert served[0] == served[1]
 
 
 def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:
