@@ -4,6 +4,7 @@
 # make fast   lint, format and the pure tests (under a minute)
 # make fix    apply the formatter and the linter's fixes
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
+# make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000)
 # make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
 # make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
@@ -24,8 +25,8 @@ SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz peers test-numa \
-	test-systemd clean FORCE
+.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz exact \
+	peers test-numa test-systemd clean FORCE
 
 setup: $(VENV)/.project
 
@@ -62,6 +63,9 @@ types: setup
 
 fuzz: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES))
+
+exact: setup $(VENV)/.test-packages
+	@nice -n 10 $(BIN)/python -m tests.exact $(if $(CROPS),--crops $(CROPS))
 
 peers: setup
 	@$(BIN)/python -m bench peers-setup

@@ -1,0 +1,11 @@
+"""Feeder's decoder against TurboJPEG, byte by byte.
+
+    make exact                                      40,000 crops, by every version
+    make exact CROPS=1000000
+    python -m tests.exact --images FOLDER           real images from class folders of JPEGs
+
+``windows`` decodes a window both ways; ``tests/jpeg/test_decode_window.py`` uses it too. ``run``
+draws images and windows and counts.
+
+May import: the product, bench, tests.
+"""

@@ -1,0 +1,175 @@
+"""Windows of real and of hard synthetic images, each decoded by TurboJPEG and by all versions."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from feeder.jpeg.decode import VERSIONS
+from feeder.jpeg.recode import TILE_WIDTHS_PX, TiledJpeg, tile_jpeg
+from tests.exact.windows import (
+    Window,
+    expected_pixels,
+    mcus_across,
+    own_pixels,
+    scales_of,
+    window_of,
+)
+from tests.support.hard_jpegs import KINDS, hard_jpeg
+from tests.support.jpegs import class_files
+
+_CROPS_OF_REAL = 25
+_CROPS_OF_HARD = 6
+_SIDE_MAX = 260  # of synthetic images
+
+
+class _Image(NamedTuple):
+    name: str
+    images: str
+    kind: str
+    tiled: TiledJpeg
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What windows are counted by."""
+
+    images: str
+    """"real" or "hard"."""
+    kind: str
+    scale: int
+
+
+@dataclass(slots=True)
+class Count:
+    """What came out; the crops that were not decoded are left to TurboJPEG."""
+
+    crops: int = 0
+    decoded: int = 0
+    compared_bytes: int = 0
+    """By each version."""
+    differing_bytes: Counter[str] = field(default_factory=Counter)
+    """By version."""
+
+    def add(self, other: "Count") -> None:
+        """Add the results of other crops."""
+        self.crops += other.crops
+        self.decoded += other.decoded
+        self.compared_bytes += other.compared_bytes
+        self.differing_bytes += other.differing_bytes
+
+
+Tally = dict[Row, Count]
+
+
+def total(tally: Tally) -> Count:
+    """Return the sum of all rows."""
+    all_rows = Count()
+    for count in tally.values():
+        all_rows.add(count)
+    return all_rows
+
+
+def compare(images: Path, crops: int, seed: int, log: Callable[[str], None]) -> Tally:
+    """Decode at least ``crops`` windows, half of them of real images if there are any."""
+    tally: Tally = defaultdict(Count)
+    done = 0
+    half = crops // 2
+    sources = (
+        (_real(class_files(images)), _CROPS_OF_REAL, half),
+        (_hard(seed), _CROPS_OF_HARD, crops),
+    )
+    for source, of_each, most in sources:
+        for image in source:
+            if done >= most:
+                break
+            rng = np.random.Generator(np.random.Philox([seed, done]))
+            for _ in range(of_each):
+                _compare(tally, image, draw_window(rng, image.tiled), rng, log)
+            done += of_each
+        log(f"{done:,} crops, {total(tally).differing_bytes.total():,} differing bytes")
+    return tally
+
+
+def _real(paths: list[Path]) -> Iterator[_Image]:
+    """Yield all images again and again, with other tiles each time."""
+    for turn in range(1000 if paths else 0):
+        for number, path in enumerate(paths):
+            tile_width_px = TILE_WIDTHS_PX[(turn + number) % len(TILE_WIDTHS_PX)]
+            tiled = tile_jpeg(path.read_bytes(), tile_width_px)
+            name = f"{path.name}, tiles of {tile_width_px} px"
+            yield _Image(name, "real", tiled.subsampling.name, tiled)
+
+
+def _hard(seed: int) -> Iterator[_Image]:
+    rng = np.random.Generator(np.random.Philox(seed))
+    for number in range(1 << 30):
+        kind = KINDS[number % len(KINDS)]
+        sides = rng.integers(1, (_SIDE_MAX, 40)[int(rng.integers(2))], 2)
+        quality, tile_width_px = int(rng.integers(1, 101)), int(rng.choice(TILE_WIDTHS_PX))
+        arguments = (seed << 32 | number, kind, int(sides[0]), int(sides[1]), quality)
+        tiled = tile_jpeg(hard_jpeg(*arguments), tile_width_px)
+        yield _Image(f"hard_jpeg{arguments}, tiles of {tile_width_px} px", "hard", kind, tiled)
+
+
+def draw_window(rng: np.random.Generator, tiled: TiledJpeg) -> Window:
+    """Return a window of any MCUs; each of its edges is the image's at times."""
+    edges: list[int] = []
+    for count in (mcus_across(tiled), tiled.layout.tile_rows):
+        first, last = sorted(int(mcu) for mcu in rng.integers(0, count, 2))
+        edges += [0 if rng.integers(4) == 0 else first, count if rng.integers(4) == 0 else last + 1]
+    return window_of(tiled, *edges)
+
+
+def _compare(
+    tally: Tally,
+    image: _Image,
+    window: Window,
+    rng: np.random.Generator,
+    log: Callable[[str], None],
+) -> None:
+    scale = (1, 1, 1, 2, 2, 4, 8)[int(rng.integers(7))]
+    if scale not in scales_of(window):
+        scale = 1
+    spare_bytes, slack = 4 * int(rng.integers(0, 20)), int(rng.integers(256))
+    expected = expected_pixels(image.tiled, window, scale)
+    count = tally[Row(image.images, image.kind, scale)]
+    count.crops += 1
+    got = [
+        own_pixels(image.tiled, window, scale, version, spare_bytes=spare_bytes, slack=slack)
+        for version in VERSIONS
+    ]
+    for version, pixels in zip(VERSIONS, got, strict=True):
+        assert (pixels is None) == (got[0] is None), (image.name, window, scale)
+        if pixels is not None and not np.array_equal(pixels, expected):
+            differing = int((pixels != expected).sum())
+            count.differing_bytes[version] += differing
+            log(f"{differing} bytes differ: {image.name}, {window}, 1/{scale}, {version}")
+    if got[0] is not None:
+        count.decoded += 1
+        count.compared_bytes += expected.size
+
+
+def format_table(tally: Tally) -> str:
+    """Return the counts of each row and of all."""
+    head = ["crops", "decoded", "bytes", *(f"≠ {version}" for version in VERSIONS)]
+    lines = [_line("images", "kind", "scale", head)]
+    for row in sorted(tally, key=lambda row: (row.images, row.kind, row.scale)):
+        lines.append(_line(row.images, row.kind, f"1/{row.scale}", _numbers(tally[row])))
+    lines.append(_line("all", "", "", _numbers(total(tally))))
+    lines.append(
+        "Crops that are not decoded are left to TurboJPEG. ≠: differing bytes of a version."
+    )
+    return "\n".join(lines)
+
+
+def _numbers(count: Count) -> list[str]:
+    differing = [count.differing_bytes[version] for version in VERSIONS]
+    return [f"{n:,}" for n in (count.crops, count.decoded, count.compared_bytes, *differing)]
+
+
+def _line(images: str, kind: str, scale: str, numbers: list[str]) -> str:
+    return f"{images:8}{kind:15}{scale:7}" + "".join(f"{number:>15}" for number in numbers)
