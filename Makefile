@@ -4,6 +4,7 @@
 # make fast   lint, format and the pure tests (under a minute)
 # make fix    apply the formatter and the linter's fixes
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
+# make fuzz-decode  two million damaged samples decoded by the C parts alone, with sanitizers
 # make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000)
 # make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
@@ -25,7 +26,7 @@ SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz exact \
+.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz fuzz-decode exact \
 	peers test-numa test-systemd clean FORCE
 
 setup: $(VENV)/.project
@@ -63,6 +64,9 @@ types: setup
 
 fuzz: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.fuzz $(if $(MINUTES),--minutes $(MINUTES))
+
+fuzz-decode: setup $(VENV)/.test-packages
+	@nice -n 10 $(BIN)/python -m tests.fuzz.windows
 
 exact: setup $(VENV)/.test-packages
 	@nice -n 10 $(BIN)/python -m tests.exact $(if $(CROPS),--crops $(CROPS))

@@ -1,4 +1,7 @@
-"""Feeder's C parts built with AddressSanitizer and UndefinedBehaviorSanitizer, into build/fuzz."""
+"""Feeder's C parts built with AddressSanitizer and UndefinedBehaviorSanitizer, into build/fuzz.
+
+Their scratch memory then has exactly the size that is asked for: see ``native/scratch.c``.
+"""
 
 import hashlib
 import os
@@ -6,13 +9,15 @@ import shutil
 import subprocess
 import sysconfig
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FOLDER = REPOSITORY / "build" / "fuzz"
 _FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-_FLAGS += ["-g", "-O1", "-shared", "-fPIC"]
+_FLAGS += ["-g", "-O1", "-DFEEDER_EXACT_SCRATCH"]
 _ASAN_OPTIONS = {
     "detect_leaks": "0",  # Python frees much only at exit; the batch measures growth instead
     "max_allocation_size_mb": "2048",
@@ -23,6 +28,11 @@ _ASAN_OPTIONS = {
     "disable_coredump": "1",
     "use_sigaltstack": "0",
 }
+OPTIONS = {
+    "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _ASAN_OPTIONS.items()),
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+"""The environment of a sanitized program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +58,63 @@ def build() -> Build:
     runtimes = [_runtime(compiler, name) for name in ("libasan.so", "libubsan.so")]
     if None in runtimes:
         return _without("this gcc has no libasan or libubsan")
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    module = _module()
     sources = [REPOSITORY / name for name in module["sources"]]
     depends = [REPOSITORY / name for name in module["depends"]]
-    flags = [*module["extra-compile-args"], *_FLAGS, f"-I{sysconfig.get_path('include')}"]
+    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-l{name}" for name in module["libraries"]]
-    inputs = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
-    folder = _FOLDER / hashlib.blake2b(inputs, digest_size=8).hexdigest()
-    extension = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not extension.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = extension.with_suffix(f".{os.getpid()}")
-        command = [compiler, *flags, *map(str, sources), *libraries, "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return _without("the build failed: " + (done.stderr.splitlines() or ["?"])[-1])
-        unfinished.replace(extension)
+    name = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    try:
+        extension = _compile(compiler, name, sources, depends, [*flags, *libraries])
+    except RuntimeError as error:
+        return _without(str(error))
     environment = {
+        **OPTIONS,
         "LD_PRELOAD": " ".join(path for path in runtimes if path),
-        "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _ASAN_OPTIONS.items()),
-        "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # gives every bytes object redzones
     }
     return Build(str(extension), environment, "C parts with AddressSanitizer and UBSan")
+
+
+def build_program(name: str, sources: Iterable[str], headers: Iterable[str], *macros: str) -> Path:
+    """Return a sanitized program of C files, given from the repository's root on.
+
+    ``macros`` are defined, and the headers of ``feeder/jpeg/native`` are on its path. Raises
+    RuntimeError where it cannot be built.
+    """
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError("there is no gcc")
+    depends = [REPOSITORY / path for path in (*headers, *_module()["depends"])]
+    options = [f"-I{REPOSITORY / 'feeder/jpeg/native'}", "-pthread", *(f"-D{m}" for m in macros)]
+    return _compile(compiler, name, [REPOSITORY / path for path in sources], depends, options)
+
+
+def _module() -> dict[str, Any]:
+    """Return the description of the extension in pyproject.toml."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    return dict(module)
+
+
+def _compile(
+    compiler: str, name: str, sources: list[Path], depends: list[Path], options: list[str]
+) -> Path:
+    """Return what the compiler makes of the sources, cached; RuntimeError if it cannot."""
+    flags = [*_module()["extra-compile-args"], *_FLAGS, *options]
+    inputs = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
+    folder = _FOLDER / hashlib.blake2b(inputs, digest_size=8).hexdigest()
+    made = folder / name
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = made.with_suffix(f".{os.getpid()}")
+        # Options after the sources: the linker takes libraries from what follows their users.
+        command = [compiler, *map(str, sources), *flags, "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError("the build failed: " + (done.stderr.splitlines() or ["?"])[-1])
+        unfinished.replace(made)
+    return made
 
 
 def _without(reason: str) -> Build:

@@ -6,6 +6,14 @@
 
 #define KEEP_BYTES (8u << 20) /* more than this is freed when less is needed */
 
+/* For the sanitizers, which find accesses outside of a block: each call gets a new one of exactly the
+ * size that it asks for. Its content differs from call to call, so that what depends on it shows. */
+#ifdef FEEDER_EXACT_SCRATCH
+enum { IS_EXACT = 1 };
+#else
+enum { IS_EXACT = 0 };
+#endif
+
 /* The scratch memory of a thread is a list, which is freed when the thread ends. */
 static pthread_key_t list_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -29,20 +37,34 @@ static int grow(scratch *s, size_t bytes) {
   }
   free(s->memory);
   s->size = s->zeros = 0;
-  if (posix_memalign(&s->memory, 64, bytes + bytes / 4) != 0) {
+  size_t room = IS_EXACT ? bytes : bytes + bytes / 4;
+  if (posix_memalign(&s->memory, 64, room) != 0) {
     s->memory = NULL;
     return 0;
   }
-  s->size = bytes + bytes / 4;
+  s->size = room;
+  if (IS_EXACT) {
+    static _Thread_local unsigned char content;
+    memset(s->memory, content += 77, room);
+  }
   return 1;
+}
+
+static void check_zeros(const scratch *s) {
+  const unsigned char *memory = s->memory;
+  for (size_t i = 0; i < s->zeros; i++)
+    if (memory[i] != 0)
+      abort();
 }
 
 void *take_scratch(scratch *from, size_t bytes) {
   int is_giant = from->size > KEEP_BYTES && bytes <= KEEP_BYTES;
-  return (bytes <= from->size && !is_giant) || grow(from, bytes) ? from->memory : NULL;
+  return (bytes <= from->size && !is_giant && !IS_EXACT) || grow(from, bytes) ? from->memory : NULL;
 }
 
 void *take_zeros(scratch *from, size_t bytes) {
+  if (IS_EXACT)
+    check_zeros(from);
   unsigned char *memory = take_scratch(from, bytes);
   if (memory != NULL && from->zeros < bytes) {
     memset(memory + from->zeros, 0, bytes - from->zeros);
