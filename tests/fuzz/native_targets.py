@@ -15,7 +15,7 @@ from feeder.jpeg.crop_decode import (
     joined_room_bytes,
     whole_jpeg,
 )
-from feeder.jpeg.decode import decode_rgbx
+from feeder.jpeg.decode import READ_SLACK_BYTES, VERSIONS, decode_rgbx, decode_window
 from feeder.jpeg.recode import (
     TILE_WIDTHS_PX,
     RecodeError,
@@ -24,6 +24,7 @@ from feeder.jpeg.recode import (
     tile_jpeg,
     transform_jpeg,
 )
+from tests.exact.windows import Window
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.pictures import JPEG_TOKENS, jpegs, tiled_jpegs
 from tests.fuzz.target import Target
@@ -122,6 +123,30 @@ def _check_sample(sample: Sample) -> bool:
     )
 
 
+def _check_windows(sample: Sample) -> bool:
+    """The same pixels by every version, whatever follows the blob, or ValueError."""
+    layout, window = SegmentLayout(*sample.layout), Window(*sample.window)
+    width, height = window.size_px(sample.scale)
+    stride = 4 * width + len(sample.blob) % 3
+    room_bytes = stride * (height - 1) + 4 * width
+    if not 0 < room_bytes <= 4 * _SMALL_PIXELS:
+        room_bytes = 0
+    outcomes = []
+    for number, version in enumerate(VERSIONS):
+        blob = np.full(len(sample.blob) + READ_SLACK_BYTES, 85 * number, np.uint8)
+        blob[: len(sample.blob)] = np.frombuffer(sample.blob, np.uint8)
+        out = Guarded(room_bytes)
+        shape = layout, window, sample.scale, stride
+        is_decoded = None
+        with contextlib.suppress(ValueError):
+            is_decoded = decode_window(blob, len(sample.blob), *shape, out.inside, version=version)
+        out.check()
+        assert is_decoded is not False or (out.inside == _GUARD).all(), "written, and declined"
+        outcomes.append((is_decoded, out.inside.tobytes() if is_decoded else b""))
+    assert outcomes == outcomes[:1] * len(VERSIONS), "the versions differ"
+    return bool(outcomes[0][0])
+
+
 def _decodes(
     jpeg: NDArray[np.uint8], width: int, height: int, scale: int, spare_bytes: int
 ) -> bool:
@@ -215,6 +240,7 @@ _PACKING_BYTES = 1 << 30
 
 TARGETS = (
     Target(name="join", make=_sample, check=_check_sample, inputs=200_000, native=True),
+    Target(name="decode-window", make=_sample, check=_check_windows, inputs=100_000, native=True),
     Target(name="decode", make=_jpeg_to_decode, check=_check_decoding, inputs=80_000, native=True),
     Target(
         name="jpeg-pack",

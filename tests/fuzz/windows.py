@@ -5,9 +5,8 @@
     python -m tests.fuzz.windows --first N --inputs 1      reproduce one
 
 ``native/windows.c`` says what must hold for each. Every second span of seeds runs with the vectors
-that are plain C, which other CPUs use. The target ``decode-window`` does the same
-through the binding, and compares with TurboJPEG; it makes fewer. The exit status is 1 if there are
-findings.
+that are plain C, which other CPUs use. The target ``decode-window`` does the same through the
+binding, for fewer. The exit status is 1 if there are findings.
 """
 
 import argparse
