@@ -4,8 +4,8 @@
     make exact CROPS=1000000
     python -m tests.exact --images FOLDER           real images from class folders of JPEGs
 
-``windows`` decodes a window both ways; ``tests/jpeg/test_decode_window.py`` uses it too. ``run``
-draws images and windows and counts.
+``windows`` decodes a window both ways; ``tests/jpeg`` uses it too. ``run`` draws images and windows
+and counts.
 
 May import: the product, bench, tests.
 """
