@@ -45,6 +45,7 @@ INLINE wide all_wide(int32_t value) {
 }
 
 #if defined(__SSE2__) && (LANES > 1 || !defined(PLAIN_C))
+#define VECTOR_X86
 #include "vector_x86.h"
 #else
 #include "vector_plain.h"
