@@ -30,7 +30,7 @@ _ASAN_OPTIONS = {
 }
 OPTIONS = {
     "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _ASAN_OPTIONS.items()),
-    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
 }
 """The environment of a sanitized program."""
 

@@ -31,7 +31,8 @@ _NAMES = "entropy entropy_bmi2 entropy_table huffman pixels_avx2 pixels_avx512 p
 _NAMES += " plane_rows scratch segments versions window window_plan"
 _DRIVER = "tests/fuzz/native"
 _SOURCES = [f"feeder/jpeg/native/{name}.c" for name in _NAMES.split()]
-_SOURCES += [f"{_DRIVER}/{name}.c" for name in ("damage", "windows")]
+_SOURCES += [f"{_DRIVER}/{name}.c" for name in ("damage", "slow_decode", "windows")]
+_HEADERS = [f"{_DRIVER}/{name}.h" for name in ("damage", "slow_decode")]
 _KINDS = [kind for kind in KINDS if kind not in ("4:4:0", "4:1:1", "rgb")]  # for TurboJPEG
 _ENTRY = struct.Struct("<8I")
 _FINDINGS_MAX = 5
@@ -39,7 +40,7 @@ _FINDINGS_MAX = 5
 
 def build(*macros: str) -> Path:
     """Return the sanitized program."""
-    return build_program("windows", _SOURCES, [f"{_DRIVER}/damage.h"], *macros)
+    return build_program("windows", _SOURCES, _HEADERS, *macros)
 
 
 def write_corpus(path: Path) -> None:

@@ -3,10 +3,10 @@
  *     windows CORPUS FIRST COUNT [PLANTED]
  *
  * An input is a function of the corpus and its seed, FIRST to FIRST + COUNT - 1. What must hold:
- * the versions agree on the outcome and on the pixels; nothing is written outside of the rows of
- * pixels; nothing outside of the blob, its slack and the scratch memory is accessed. The sanitizers
- * check the last; the pixels end at a page that cannot be accessed, as the sanitizers do not see
- * masked stores. PLANTED is a fault that must be found: "read" or "write".
+ * the versions and a slow second reader agree on the outcome and on the pixels; nothing is written
+ * outside of the rows of pixels; nothing outside of the blob, its slack and the scratch memory is
+ * accessed. The sanitizers check the last; the pixels end at a page that cannot be accessed, as the
+ * sanitizers do not see masked stores. PLANTED is a fault that must be found: "read" or "write".
  *
  * CORPUS has entries: 8 numbers of 32 bits (blob_bytes, tables_bytes, the six fields of the layout)
  * and the blob. Prints the counts of outcomes by scale. */
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "damage.h"
-#include "window.h"
+#include "slow_decode.h"
 
 #define ENTRIES_MAX 4096
 #define ROOM_BYTES (1u << 24) /* of pixels; more are not decoded */
@@ -130,13 +130,15 @@ static void damage_fields(random_source *random, sample *input) {
   input->stride = 4 * (size_t)columns + (pick(random, 2) == 0 ? 0 : pick(random, 160));
 }
 
-/* What the binding does, but for taking the arguments. */
+/* What the binding does, but for taking the arguments; with the slow reader if `is_slow`. */
 static window_outcome decode(const sample *input, const unsigned char *blob,
-                             const decode_version *version, unsigned char *out) {
+                             const decode_version *version, unsigned char *out, int is_slow) {
   segmented s;
   if (!open_blob(&s, blob, input->blob_bytes, &input->layout) ||
       s.header.sof_offset != input->layout.sof_offset)
     return DAMAGED_BLOB;
+  if (is_slow)
+    return decode_slowly(&s, &input->window, input->scale, version->pixels, out, input->stride);
   return decode_window(&s, &input->window, input->scale, version, out, input->stride);
 }
 
@@ -161,17 +163,18 @@ static int decode_all(const sample *input, const unsigned char *damaged, unsigne
     return -1;
   size_t size = input->stride * (rows - 1) + row_bytes;
   size_t reserve = size + 256;
-  static unsigned char *first; /* the first version's pixels */
+  static unsigned char *first; /* pixels of the version before */
   first = realloc(first, size);
   const decode_version *versions;
   int count = decode_versions(&versions), outcome = -1;
-  for (int v = 0; v < count; v++) {
+  for (int v = -1; v < count; v++) { /* the slow reader first */
+    const decode_version *version = &versions[v < 0 ? 0 : v];
     unsigned char *blob = malloc(input->blob_bytes + READ_SLACK_BYTES);
     memcpy(blob, damaged, input->blob_bytes);
-    memset(blob + input->blob_bytes, v * 255, READ_SLACK_BYTES);
+    memset(blob + input->blob_bytes, (v + 1) * 85, READ_SLACK_BYTES);
     unsigned char *out = room_end - size, *room = room_end - reserve;
     memset(room, GUARD, reserve);
-    int own = (int)decode(input, blob, &versions[v], out);
+    int own = (int)decode(input, blob, version, out, v < 0);
     if (planted != NULL && strcmp(planted, "write") == 0)
       *(volatile unsigned char *)(out + size) = 0;
     if (planted != NULL && strcmp(planted, "read") == 0)
@@ -182,8 +185,8 @@ static int decode_all(const sample *input, const unsigned char *damaged, unsigne
     /* What was decoded before damage was met is written. */
     int is_written = own == DECODED || own == DAMAGED_BLOB;
     check_guards(room, out, input, row_bytes, rows, is_written);
-    if (v > 0 && (own != outcome || (own == DECODED && memcmp(out, first, size) != 0))) {
-      fprintf(stderr, "%s: outcome %d, %s: %d\n", versions[0].name, outcome, versions[v].name, own);
+    if (v >= 0 && (own != outcome || (own == DECODED && memcmp(out, first, size) != 0))) {
+      fprintf(stderr, "outcome %d, of version %s: %d\n", outcome, version->name, own);
       fail("the versions differ");
     }
     memcpy(first, out, size);
