@@ -126,6 +126,29 @@ def test_a_blob_that_ends_early_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("marker", "offset", "value"),
+    [
+        (b"\xff\xd8", 1, 0xD9),
+        (b"\xff\xc0", 1, 0xC2),  # progressive
+        (b"\xff\xc0", 4, 12),  # bits of a sample
+        (b"\xff\xc0", 9, 4),  # components
+        (b"\xff\xda", 11, 1),  # the scan's first coefficient, its last, and its bits
+        (b"\xff\xda", 12, 62),
+        (b"\xff\xda", 13, 1),
+    ],
+)
+def test_a_header_of_another_kind_of_jpeg_is_refused(
+    marker: bytes, offset: int, value: int
+) -> None:
+    tiled = tile_jpeg(encode(picture(40, 24)), 16)
+    wrong = bytearray(tiled.blob)
+    wrong[tiled.blob.index(marker, tiled.layout.tables_bytes) + offset] = value
+    other = replace(tiled, blob=bytes(wrong))
+    assert own_or_none(tiled, whole_window(tiled), VERSIONS[0]) is not None
+    assert all(own_or_none(other, whole_window(tiled), version) is None for version in VERSIONS)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"first_mcu": 13},

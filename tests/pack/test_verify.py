@@ -223,6 +223,11 @@ def _sample_precision(fields: dict[str, int]) -> int:
     return layout.tables_bytes + layout.sof_offset + 4
 
 
+def _jfif_version(fields: dict[str, int]) -> int:
+    """Return the offset of a byte that only libjpeg reads."""
+    return _layout(fields).tables_bytes + 2 + 4 + len(b"JFIF\0")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -240,7 +245,8 @@ def _sample_precision(fields: dict[str, int]) -> int:
         (_set("sof_offset", 3), "its frame header is not where its record says"),
         (_put(lambda fields: 0, 1), "segment 0 differs from its tables"),
         (_put(lambda fields: -1, 0xD0), "differs from its tables"),
-        (_put(_sample_precision, 12), "it does not decode"),
+        (_put(_sample_precision, 12), "its tables or its JPEG header make no sense"),
+        (_put(_jfif_version, 9), "it does not decode"),
         (_set("flags", 0xFFFF), "its counts of odd kinds"),
         (_set("name_bytes", 3), "its name is not where it belongs"),
         (_set("offset", 72), "a gap or an overlap"),

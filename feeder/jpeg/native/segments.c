@@ -6,6 +6,8 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
   int dqt_bytes[4] = {0}, has_jfif = 0, adobe_transform = -1;
   unsigned char id[COMPONENTS_MAX] = {0}, quant[COMPONENTS_MAX] = {0};
   header->components = 0;
+  if (bytes < 2 || load_be16(jpeg) != 0xFFD8) /* SOI */
+    return 0;
   for (size_t at = 2; at + 4 <= bytes;) {
     size_t length = load_be16(jpeg + at + 2), end = at + 2 + length;
     const unsigned char *p = jpeg + at + 4;
@@ -31,7 +33,7 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
       break;
     case 0xC0: /* SOF0 and SOF1 */
     case 0xC1:
-      if (length < 8 || (p[5] != 1 && p[5] != 3) || length < 8 + 3u * p[5])
+      if (length < 8 || *p != 8 || (p[5] != 1 && p[5] != 3) || length < 8 + 3u * p[5])
         return 0;
       header->components = p[5];
       header->sof_offset = at;
@@ -75,6 +77,9 @@ int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes) {
         if (header->dc[c].counts == NULL || header->ac[c].counts == NULL)
           return 0;
       }
+      p += 1 + 2 * header->components;
+      if (p[0] != 0 || p[1] != 63 || p[2] != 0) /* all coefficients, all of their bits */
+        return 0;
       header->is_ycc = header->components == 1 || has_jfif ||
                        (adobe_transform >= 0 ? adobe_transform != 0
                                              : id[0] != 'R' || id[1] != 'G' || id[2] != 'B');
