@@ -39,6 +39,7 @@ _EXTRAS: Final = {"torch": "client", "altair": "plots", "vl_convert": "plots"}
 """The extra of pyproject.toml for each library, where it is not ``daemon``."""
 
 _NO_MEMORY_TEXTS: Final = ("failed to map segment", "cannot allocate memory", "Cannot allocate")
+_LOST_ERROR: Final = "error return without exception set"
 _NO_LIBRARY_TEXT: Final = "cannot open shared object file"
 
 
@@ -48,7 +49,12 @@ def explain_shortage(error: BaseException) -> ResourceError | None:
     Takes any exception, also one wrapped by a library.
     """
     texts = [str(error), str(error.__cause__ or ""), str(error.__context__ or "")]
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    if (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) == errno.ENOMEM
+        # Python's compiler loses a MemoryError now and then.
+        or (isinstance(error, SystemError) and texts[0] == _LOST_ERROR)
+    ):
         return ResourceError(f"memory ran out: {_more_memory()}")
     if isinstance(error, ImportError):
         if any(mark in text for mark in _NO_MEMORY_TEXTS for text in texts):

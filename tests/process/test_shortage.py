@@ -183,6 +183,7 @@ def _wrapped(text: str) -> ImportError:
     [
         (MemoryError(), "memory ran out"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out"),
+        (SystemError("error return without exception set"), "memory ran out"),
         (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
         (_wrapped("x.so: failed to map segment from shared object"), "loading libraries"),
         (_wrapped("libjpeg.so.62: cannot open shared object file"), "libjpeg.so.62"),
@@ -208,6 +209,7 @@ def test_each_kind_of_shortage_is_explained(error: Exception, words: str) -> Non
         ModuleNotFoundError("No module named 'feeder.gone'", name="feeder.gone"),
         ImportError("cannot import name 'x' from 'feeder'", name="feeder"),
         RuntimeError("dictionary changed size during iteration"),
+        SystemError("bad argument to internal function"),
         OSError(errno.ENOENT, "No such file or directory", "x"),
         AssertionError(),
     ],
