@@ -131,6 +131,9 @@ class _DecodeBench:
             self._contenders[f"decode/tiled-{version}"] = partial(
                 samples.decode_tiled, version=version
             )
+            self._contenders[f"sample/whole-turbojpeg-{version}"] = partial(
+                self._fill, SampleReader(dataset, recipe, decoder="turbojpeg", vectors=version)
+            )
         self._versions = VERSIONS if decoder == "turbojpeg" else VERSIONS[:-1]
         for version in self._versions:
             self._contenders[f"sample/whole-{version}"] = partial(
@@ -213,11 +216,18 @@ class _DecodeBench:
             self._samples.begin_epoch(self._samples.epoch + 1)
             progress.add(1)
         progress.end()
-        for way in ("decode/tiled", "sample/whole"):
+        for way in ("decode/tiled", "sample/whole", "sample/whole-turbojpeg"):
             rates.setdefault(f"{way}-{VERSIONS[-1]}", rates[way])
         return [
             *_compare_ways(rates, "decode", "tiled"),
             *_compare_ways(rates, "sample", "whole"),
+            *(
+                row
+                for version in VERSIONS
+                for row in compare_rates(
+                    rates, f"sample/whole-turbojpeg-{version}", (f"sample/whole-{version}",)
+                )
+            ),
             *compare_rates(rates, "sample/centre-turbojpeg", ("sample/centre",)),
             *_compare_stages(stages[""].rates, limits, rates["sample/whole"]),
             *compare_rates(rates, "decode/tiled", ("limit/entropy",))[1:],
@@ -290,7 +300,8 @@ def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, way: str) -> 
     """Return the rows of decoding, or of whole samples, against each baseline."""
     ours = f"{what}/{way}"
     libraries, turbojpeg = f"{what}/full-libraries", f"{ours}-turbojpeg"
-    versions = [f"{ours}-{version}" for version in VERSIONS]
+    # A whole sample is resized with the version, too: its baseline is of the same version.
+    versions = [f"{ours}-{version}" for version in VERSIONS if what == "decode"]
     others = (libraries, ours, turbojpeg, f"{ours}-unscaled")
     _, against_libraries = compare_rates(rates, libraries, (ours,))
     _, against_turbojpeg, *of_versions = compare_rates(rates, turbojpeg, (ours, *versions))

@@ -61,7 +61,7 @@ def test_names_and_baselines_of_rows(
         ("sample/whole-turbojpeg", "sample/full"),
         ("sample/whole-against-libraries", "sample/full-libraries"),
         ("sample/whole-against-turbojpeg", "sample/whole-turbojpeg"),
-        *((f"sample/whole-{version}", "sample/whole-turbojpeg") for version in VERSIONS),
+        *((f"sample/whole-{version}", f"sample/whole-turbojpeg-{version}") for version in VERSIONS),
         ("sample/centre-turbojpeg", None),
         ("sample/centre", "sample/centre-turbojpeg"),
         ("sample/decoded-cache", "sample/whole"),
