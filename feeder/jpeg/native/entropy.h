@@ -1,26 +1,29 @@
 /* Huffman decoding of a blob's segments to coefficients, four runs of MCUs at a time.
  *
- * Decoding symbols is one chain of shift, load, shift, in which nothing overlaps with the next symbol of
- * the same run. So four runs are decoded in turns, in one loop. One look-up by the next bits gives all of
- * a symbol that fits them: the bits to consume (of code and magnitude), how far the position in the block
- * advances, and the value.
+ * Decoding symbols is one chain of shift, load, shift, in which nothing overlaps with the next
+ * symbol of the same run. So four runs are decoded in turns, in one loop. One look-up by the next
+ * bits gives all of a symbol that fits them: the bits to consume (of code and magnitude), how far
+ * the position in the block advances, and the value.
  *
- * Whatever the bytes are, writes stay within the blocks that are given and reads within the blob and
- * READ_SLACK_BYTES after it. */
+ * Whatever the bytes are, writes stay within the blocks that are given and reads within the blob
+ * and READ_SLACK_BYTES after it. */
 #ifndef FEEDER_ENTROPY_H
 #define FEEDER_ENTROPY_H
 
 #include "segments.h"
 
-/* What a block's codes can take: 31 bits for each of 63 coefficients, 27 for the first, and two words. */
+/* What a block's codes can take: 31 bits for each of 63 coefficients, 27 for the first, and two
+ * words. */
 #define READ_SLACK_BYTES 272
 
 #define AC_BITS 12 /* 11 and 13 are slower or no faster */
 #define DC_BITS 11
 
-/* An entry of `ac`: what to consume | advance << 8 | value << 16. Two advances are beyond any block, so
- * that one test finds a block's end and them: END_OF_BLOCK, and TO_SEARCH where the look-up's bits
- * are too few; then bits 16 to 23 are the code's length (0: it is not known) and 24 to 31 the symbol.
+/* An entry of `ac`: what to consume | advance << 8 | value << 16. Two advances are beyond any
+ * block, so that one test finds a block's end and them: END_OF_BLOCK, and TO_SEARCH where the
+ * look-up's bits are too few; then bits 16 to 23 are the code's length (0: it is not known) and 24
+ * to 31 the symbol.
+ *
  * An entry of `dc`: what to consume | difference << 16; 0 where the bits are too few. */
 #define END_OF_BLOCK 0x80u
 #define TO_SEARCH 0xC0u

@@ -1,12 +1,12 @@
-/* decode_runs of entropy.h. The file that includes this may set a target (GCC's pragma), and defines
- * DECODE_RUNS, the function's name. */
+/* decode_runs of entropy.h. The file that includes this may set a target (GCC's pragma), and
+ * defines DECODE_RUNS, the function's name. */
 #include "entropy.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define RARELY(condition) __builtin_expect(!!(condition), 0)
 
-/* Loads the bits after those that were consumed: at least 56. The lowest one of `bits` is the single one
- * below the valid bits, so its position is the number that were consumed. */
+/* Loads the bits after those that were consumed: at least 56. The lowest one of `bits` is the
+ * single one below the valid bits, so its position is the number that were consumed. */
 INLINE void refill(bit_cursor *c) {
   unsigned consumed = (unsigned)__builtin_ctzll(c->bits);
   c->from += consumed / 8;
@@ -129,7 +129,8 @@ INLINE int step(bit_cursor *c, entropy_stream *s, entropy_job *job) {
   return outcome;
 }
 
-/* A symbol of each of `count` streams. Returns 0, or what stopped one: its outcome + 4 * its number. */
+/* A symbol of each of `count` streams. Returns 0, or what stopped one: its outcome + 4 * its
+ * number. */
 INLINE int step_each(bit_cursor *a, bit_cursor *b, bit_cursor *c, bit_cursor *d, entropy_job *job,
                      const int count) {
   entropy_stream *s = job->streams;
@@ -145,8 +146,8 @@ INLINE int step_each(bit_cursor *a, bit_cursor *b, bit_cursor *c, bit_cursor *d,
   return 0;
 }
 
-/* The loop for `count` streams, with the cursors in registers. Returns the number of the stream that has
- * no run to begin, -1 for damage. */
+/* The loop for `count` streams, with the cursors in registers. Returns the number of the stream
+ * that has no run to begin, -1 for damage. */
 INLINE int decode_streams(entropy_job *job, const int count) {
   entropy_stream *s = job->streams;
   bit_cursor a = s[0].cursor, b = s[1].cursor, c = s[2].cursor, d = s[3].cursor;

@@ -111,7 +111,8 @@ typedef struct {
 static int find_run(const segmented *s, const tile_window *window, size_t segment, size_t at,
                     row_run *run) {
   size_t first = window->first_mcu / s->tile_mcus, last = (window->end_mcu - 1) / s->tile_mcus;
-  unsigned skip = window->first_mcu % s->tile_mcus, cut = window->end_mcu == s->mcus ? 0 : window->end_mcu % s->tile_mcus;
+  unsigned skip = window->first_mcu % s->tile_mcus;
+  unsigned cut = window->end_mcu == s->mcus ? 0 : window->end_mcu % s->tile_mcus;
   size_t column = 0;
   memset(run->before, 0, sizeof run->before);
   memset(run->after, 0, sizeof run->after);

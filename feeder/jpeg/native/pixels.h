@@ -1,10 +1,10 @@
 /* From coefficients to RGBX pixels, with the arithmetic of libjpeg-turbo: accurate integer IDCT,
- * "fancy" upsampling, YCbCr to RGB. Kernels of every width give the
- * same bytes.
+ * "fancy" upsampling, YCbCr to RGB. Kernels of every width give the same bytes.
  *
- * Kernels work on groups of `lanes` blocks at once. The coefficients of a group are 8 rows of 8 int16
- * for each of its blocks, row by row, blocks side by side: coefficient (row, column) of block b is
- * at byte 16 * (lanes * row + b) + 2 * column. Every function that reads a group leaves it zero. */
+ * Kernels work on groups of `lanes` blocks at once. The coefficients of a group are 8 rows of 8
+ * int16 for each of its blocks, row by row, blocks side by side: coefficient (row, column) of block
+ * b is at byte 16 * (lanes * row + b) + 2 * column. Every function that reads a group leaves it
+ * zero. */
 #ifndef FEEDER_PIXELS_H
 #define FEEDER_PIXELS_H
 

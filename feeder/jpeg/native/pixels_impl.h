@@ -1,8 +1,8 @@
 /* The kernels of pixels.h, for LANES. The file that includes this defines KERNELS, their name.
  *
- * Sources of the arithmetic: libjpeg-turbo's jidctint.c, jidctred.c, jdsample.c, jdcolor.c. Coefficients
- * that no encoder writes (several times the range of 8-bit samples) overflow in some of its versions, and
- * give other pixels in each. */
+ * Sources of the arithmetic: libjpeg-turbo's jidctint.c, jidctred.c, jdsample.c, jdcolor.c.
+ * Coefficients that no encoder writes (several times the range of 8-bit samples) overflow in some
+ * of its versions, and give other pixels in each. */
 #include "pixels.h"
 #include "vector.h"
 
@@ -171,8 +171,9 @@ static void transform2(unsigned char *groups, unsigned count, const int16_t *qua
       for (int row = 0; row < 2; row++) {
         const int *c = row == 0 ? top : bottom;
         uint32_t even = (uint32_t)c[0] << 15, odd = (uint32_t)idct2_odd(c[1], c[3], c[5], c[7]);
-        out[(size_t)row * stride] = (unsigned char)(saturate(descale(even + odd, 20), 127) + 128);
-        out[(size_t)row * stride + 1] = (unsigned char)(saturate(descale(even - odd, 20), 127) + 128);
+        unsigned char *at = out + (size_t)row * stride;
+        at[0] = (unsigned char)(saturate(descale(even + odd, 20), 127) + 128);
+        at[1] = (unsigned char)(saturate(descale(even - odd, 20), 127) + 128);
       }
     }
     memset(groups, 0, GROUP_BYTES);
@@ -192,8 +193,8 @@ static void transform1(unsigned char *groups, unsigned count, const int16_t *qua
   }
 }
 
-/* `count` pixels, at most SHORTS, of y (0..255), cb and cr (less 128). The products of red and blue are
- * those of jdcolor.c for each of the 256 values. */
+/* `count` pixels, at most SHORTS, of y (0..255), cb and cr (less 128). The products of red and blue
+ * are those of jdcolor.c for each of the 256 values. */
 INLINE void convert(shorts y, shorts cb, shorts cr, unsigned char *out, int count) {
   shorts red = add(multiply_fraction(cr, 13173), cr);
   shorts blue = add(add(multiply_fraction(cb, -7471), cb), cb);

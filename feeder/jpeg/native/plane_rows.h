@@ -4,9 +4,9 @@
 
 #include "window_plan.h"
 
-/* Planes of one row of MCUs. With H2V2 a pixel's colour comes from two rows of chroma, so the last rows
- * of the row of MCUs above are kept before them, and its last row of pixels is written with the next
- * one's. */
+/* Planes of one row of MCUs. With H2V2 a pixel's colour comes from two rows of chroma, so the last
+ * rows of the row of MCUs above are kept before them, and its last row of pixels is written with
+ * the next one's. */
 typedef struct {
   const window_plan *plan;
   const pixel_kernels *kernels;

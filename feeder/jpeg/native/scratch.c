@@ -6,8 +6,9 @@
 
 #define KEEP_BYTES (8u << 20) /* more than this is freed when less is needed */
 
-/* For the sanitizers, which find accesses outside of a block: each call gets a new one of exactly the
- * size that it asks for. Its content differs from call to call, so that what depends on it shows. */
+/* For the sanitizers, which find accesses outside of a block: each call gets a new one of exactly
+ * the size that it asks for. Its content differs from call to call, so that what depends on it
+ * shows. */
 #ifdef FEEDER_EXACT_SCRATCH
 enum { IS_EXACT = 1 };
 #else

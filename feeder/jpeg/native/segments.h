@@ -18,12 +18,12 @@ typedef struct {
   int blocks_across[COMPONENTS_MAX], blocks_down[COMPONENTS_MAX]; /* of an MCU, by component */
   int is_ycc; /* grey or YCbCr, by the rules of libjpeg (jdapimin.c) */
   huffman_spec dc[COMPONENTS_MAX], ac[COMPONENTS_MAX];
-  const unsigned char *quant[COMPONENTS_MAX]; /* 64 values in zigzag order; NULL if there are none */
+  const unsigned char *quant[COMPONENTS_MAX]; /* 64 values in zigzag order; NULL if missing */
   int quant_bytes[COMPONENTS_MAX];            /* of a value, 1 or 2 */
 } jpeg_header;
 
-/* Reads a baseline JPEG's header from SOI up to and including SOS, and points into it. Returns 0 if it
- * is invalid. */
+/* Reads a baseline JPEG's header from SOI up to and including SOS, and points into it. Returns 0 if
+ * it is invalid. */
 int read_header(jpeg_header *header, const unsigned char *jpeg, size_t bytes);
 
 /* What reading, and writing, a scan's codes without decoding them takes. */

@@ -1,9 +1,9 @@
 /* Vectors of int16 and the operations on them that the pixel kernels are written in.
  *
- * A file that includes this defines LANES, the number of 128-bit lanes of a vector, and sets the target
- * (GCC's pragma). Nearly all operations work in each lane by itself, as x86's instructions do, so that
- * the same source serves vectors of 128, 256 and 512 bits. Another architecture needs a table of its own
- * beside vector_x86.h; vector_plain.h is correct on any. */
+ * A file that includes this defines LANES, the number of 128-bit lanes of a vector, and sets the
+ * target (GCC's pragma). Nearly all operations work in each lane by itself, as x86's instructions
+ * do, so that the same source serves vectors of 128, 256 and 512 bits. Another architecture needs a
+ * table of its own beside vector_x86.h; vector_plain.h is correct on any. */
 #ifndef FEEDER_VECTOR_H
 #define FEEDER_VECTOR_H
 

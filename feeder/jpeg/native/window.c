@@ -3,8 +3,8 @@
 #include "plane_rows.h"
 #include "scratch.h"
 
-/* Rows of MCUs that have coefficients at a time. While streams decode the next rows, the first may be the
- * slowest; so more than STREAMS, but few enough for the CPU's second cache. */
+/* Rows of MCUs that have coefficients at a time. While streams decode the next rows, the first may
+ * be the slowest; so more than STREAMS, but few enough for the CPU's second cache. */
 #define RING_ROWS 8
 
 /* Makes a table for each pair of specifications; `table_of` has each component's. */

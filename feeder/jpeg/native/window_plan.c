@@ -21,9 +21,10 @@ static unsigned pixels_of(unsigned first, unsigned end, unsigned mcu_pixels, uns
 static int window_fits(const segmented *s, const tile_window *w) {
   unsigned across = 1, down = 1;
   for (int c = 0; c < s->header.components; c++) {
-    unsigned of_c = (unsigned)s->header.blocks_across[c], down_c = (unsigned)s->header.blocks_down[c];
-    across = of_c > across ? of_c : across;
-    down = down_c > down ? down_c : down;
+    unsigned blocks_across = (unsigned)s->header.blocks_across[c];
+    unsigned blocks_down = (unsigned)s->header.blocks_down[c];
+    across = blocks_across > across ? blocks_across : across;
+    down = blocks_down > down ? blocks_down : down;
   }
   unsigned width = s->header.width, height = s->header.height;
   return width >= 1 && height >= 1 && s->columns == divide_up(s->mcus, s->tile_mcus) &&
@@ -79,7 +80,7 @@ window_outcome plan_window(window_plan *p, const segmented *s, const tile_window
   p->upsampling = across == 1 ? SAME_SIZE : down == 1 ? H2V1 : H2V2;
   p->width = (window->width + scale - 1) / scale;
   p->height = (window->height + scale - 1) / scale;
-  /* libjpeg repeats chroma that is one or two samples wide, or at 1/8 size, as it is (jdsample.c). */
+  /* Chroma of one or two samples a row, and at 1/8 size, is repeated as it is (jdsample.c). */
   if (p->upsampling != SAME_SIZE && ((p->width + 1) / 2 <= 2 || scale == 8))
     return UNSUPPORTED;
 

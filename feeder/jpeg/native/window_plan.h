@@ -34,7 +34,8 @@ typedef struct {
 
 typedef enum { DECODED, UNSUPPORTED, DAMAGED_BLOB, OUT_OF_MEMORY } window_outcome;
 
-/* Returns DECODED if all is well so far, UNSUPPORTED for a kind of image that only TurboJPEG decodes. */
+/* Returns DECODED if all is well so far, UNSUPPORTED for a kind of image that only TurboJPEG
+ * decodes. */
 window_outcome plan_window(window_plan *plan, const segmented *s, const tile_window *window,
                            unsigned scale, unsigned lanes);
 
@@ -43,8 +44,8 @@ size_t count_places(const window_plan *plan);
 void make_places(const window_plan *plan, const entropy_table *const *table_of, unsigned lanes,
                  block_place *places);
 
-/* Makes up to RUNS_OF_A_ROW runs for each row: of whole tiles, and of a part of one. Counts those of each row.
- * Returns their number; 0 if the blob's tables are wrong. */
+/* Makes up to RUNS_OF_A_ROW runs for each row: of whole tiles, and of a part of one. Counts those
+ * of each row. Returns their number; 0 if the blob's tables are wrong. */
 unsigned make_runs(const window_plan *plan, const segmented *s, const tile_window *window,
                    const block_place *places, mcu_run *runs, unsigned *runs_left);
 
