@@ -92,11 +92,11 @@ class Transport:
                 self._changed.wait(gather_by_s - now_s)
             return self._session.check()
 
-    def begin(self, epoch: int, step: int = 0) -> None:
-        """Request the batches of ``epoch`` from a step on, then those of the next."""
+    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
+        """Request the batches ``indices`` of ``epoch`` from a step on, then of the next epochs."""
         self.check_usable()
         with self._changed:
-            self._session.begin(epoch, step)
+            self._session.begin(epoch, indices, step)
         self._wake()
 
     def take(

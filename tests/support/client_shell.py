@@ -110,7 +110,7 @@ class Shell:
         share_memory: bool = True,
     ) -> None:
         """Dial ``endpoints``, as links 0, 1, …"""
-        prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=buffers)
+        prefetch = Prefetch(RECIPE, buffers=buffers)
         job = Job(name=NAME, hello=hello(window), share_memory=share_memory)
         self.session = ClientSession(job, prefetch)
         self.prefetch = prefetch

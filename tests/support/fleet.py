@@ -117,7 +117,7 @@ class Fleet:
         self.lines: dict[int, Line] = {}
         self.loss = self.repetition = 0.0
         self.reading_s: tuple[float, ...] = (0.0, 0.01, 0.3)  # how long the consumer holds a batch
-        self.prefetch = Prefetch(RECIPE, rank=0, world_size=1, buffers=buffers)
+        self.prefetch = Prefetch(RECIPE, buffers=buffers)
         hello = Hello(dataset="d", recipe=RECIPE, seed=7, window=buffers, client="me")
         self.session = ClientSession(Job(name="fleet", hello=hello), self.prefetch)
         self.logged: list[Log] = []
@@ -136,7 +136,7 @@ class Fleet:
 
     def begin(self, epoch: int) -> None:
         """Have the consumer start an epoch."""
-        self.session.begin(epoch)
+        self.session.begin(epoch, range(BATCHES))
         self.has_begun = True
         indices = rank_indices(BATCHES, 0, 1, RECIPE.last_batch)
         self.expected = ((e, i) for e in itertools.count(epoch) for i in indices)

@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
-from feeder.plan.epoch import MAX_EPOCH, rank_indices
+from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Lent
 
@@ -107,11 +107,9 @@ class _Loan:
 class Prefetch:
     """The batches between the nodes and the consumer. Not thread-safe."""
 
-    def __init__(self, recipe: Recipe, *, rank: int, world_size: int, buffers: int) -> None:
+    def __init__(self, recipe: Recipe, *, buffers: int) -> None:
         """Start with all buffers, numbered from 0, free and nothing wanted."""
         self.recipe = recipe
-        self.rank = rank
-        self.world_size = world_size
         self.buffers = buffers
         self.chunks_discarded = 0
         self.lent = 0  # batches that a node has lent
@@ -124,9 +122,11 @@ class Prefetch:
 
     # --- The consumer's side ------------------------------------------------------------------
 
-    def begin(self, epoch: int, batches: int, step: int = 0) -> None:
-        """Start a sequence at a step of ``epoch``, keeping what is already held of it."""
-        indices = rank_indices(batches, self.rank, self.world_size, self.recipe.last_batch)
+    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
+        """Start a sequence at a step of ``epoch``, keeping what is already held of it.
+
+        ``indices`` are this rank's batches of every epoch.
+        """
         sequence = BatchSequence(epoch, indices, step)
         kept: dict[BatchKey, Assembly] = {}
         while (key := sequence.key(len(kept))) in self._held:
@@ -135,6 +135,12 @@ class Prefetch:
             self._free.append(assembly.buffer)
             self._release(key, assembly)
         self._sequence, self._held, self._position = sequence, kept, len(kept)
+
+    @property
+    def ready(self) -> int:
+        """Number of batches that can be taken without waiting, one after the other."""
+        held = list(self._held.values())  # one copy: another thread may change the dict
+        return next((n for n, each in enumerate(held) if not each.settled), len(held))
 
     @property
     def is_next_settled(self) -> bool:

@@ -77,9 +77,13 @@ class ClientSession:
 
     # --- Consumer calls -----------------------------------------------------------------------
 
-    def begin(self, epoch: int, step: int = 0) -> None:
-        """Start at a step of an epoch; batches of it that are already here are kept."""
-        self._prefetch.begin(epoch, self.check().batches, step)
+    def begin(self, epoch: int, indices: range, step: int = 0) -> None:
+        """Start at a step of an epoch, of which this rank has the batches ``indices``.
+
+        Batches that are already here are kept.
+        """
+        self.check()
+        self._prefetch.begin(epoch, indices, step)
 
     def is_next_complete(self) -> bool:
         """Return whether ``take`` would return a batch or raise an error."""

@@ -46,7 +46,7 @@ def serve(
     shell = Shell(*ENDPOINTS[:nodes], buffers=buffers, window=window)
     for link in range(nodes):
         join(shell, link, **fields)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     return shell, shell.do()
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
     shell = Shell(*ENDPOINTS[:2], window=8, buffers=6)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     out = shell.do()
     assert asked(out, OWNER) == keys(0)
     assert asked(out, NEXT) == keys(1, 2, 3)
@@ -95,7 +95,7 @@ def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> No
     for link, node in ((0, 1), (1, 0)):
         shell.connect(link)
         shell.receive(welcome(link + 1, node=NODES[node]), link)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
 
 
@@ -127,7 +127,7 @@ def test_a_node_without_a_welcome_is_not_asked() -> None:
     shell = Shell(*ENDPOINTS[:2])
     shell.connect(OWNER)
     join(shell, NEXT)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     out = shell.do()
     assert asked(out, NEXT) == keys(0, 1, 2)[: hello().window]
     assert shell.session.feeders == 1
@@ -217,7 +217,7 @@ def share_slots(window: int) -> Shell:
     for link in range(2):
         join(shell, link, window=window)
         shell.map_slots(link, session=link + 1, slots=window)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     shell.do()
     return shell
 
@@ -313,7 +313,7 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
 def test_a_quiet_node_is_asked_last() -> None:
     shell, _ = serve(buffers=6)
     pass_time(shell, QUIET_S, NEXT)
-    shell.session.begin(1)
+    shell.session.begin(1, range(10))
     out = shell.do()
     assert asked(out, NEXT) == [(1, 0), (1, 1), (1, 2)]
     assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)]
@@ -340,7 +340,7 @@ def meet_duplicates() -> tuple[Shell, list[Instruction]]:
     """Return a client of which two endpoints are one node, and its last instructions."""
     shell = Shell(*ENDPOINTS[:2])
     join(shell, 0, incarnation=5)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     shell.do()
     return shell, join(shell, 1, node=NODES[0], incarnation=5)
 

@@ -18,13 +18,11 @@ CHUNK_FIRSTS = (0, 3, 6)
 A, B, C = 0, 1, 2  # links
 
 
-def make_prefetch(
-    *, split: str = "train", rank: int = 0, world_size: int = 1, buffers: int = 5
-) -> Prefetch:
+def make_prefetch(*, split: str = "train", buffers: int = 5) -> Prefetch:
     recipe = Recipe.for_split(
         "val" if split == "val" else "train", batch_size=BATCH, image_size=SIDE
     )
-    return Prefetch(recipe, rank=rank, world_size=world_size, buffers=buffers)
+    return Prefetch(recipe, buffers=buffers)
 
 
 def chunk(key: BatchKey, first: int, **changes: int) -> tuple[Chunk, list[int]]:
@@ -94,10 +92,10 @@ def take_keys(prefetch: Prefetch) -> list[BatchKey]:
 
 
 def test_a_sequence_begins_at_any_step_and_continues_with_whole_epochs() -> None:
-    prefetch = make_prefetch(rank=1, world_size=2, buffers=6)
-    prefetch.begin(3, batches=6, step=2)
+    prefetch = make_prefetch(buffers=6)
+    prefetch.begin(3, range(1, 6, 2), step=2)
     assert want(prefetch, window=6) == [(3, 5), (4, 1), (4, 3), (4, 5), (5, 1), (5, 3)]
-    prefetch.begin(4, batches=6, step=1)
+    prefetch.begin(4, range(1, 6, 2), step=1)
     assert prefetch.take_releases(A) == [(3, 5), (4, 1)], "the rest is kept"
     assert want(prefetch, window=6) == [(5, 5), (6, 1)]
 
@@ -108,7 +106,7 @@ def test_nothing_is_wanted_before_an_epoch_begins() -> None:
 
 def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(3, batches=10)
+    prefetch.begin(3, range(10))
     assert want(prefetch) == [(3, 0), (3, 1), (3, 2), (3, 3)]
     assert want(prefetch) == []
     arrive_whole(prefetch, (3, 1))
@@ -120,7 +118,7 @@ def test_requests_fill_the_window_in_order_and_continue_as_batches_complete() ->
 
 def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     pairs = [*itertools.product([(0, 0), (0, 1), (0, 2), (0, 3)], CHUNK_FIRSTS)]
     random.Random(5).shuffle(pairs)
@@ -133,29 +131,29 @@ def test_batches_are_taken_in_order_whatever_the_order_of_arrival() -> None:
 
 def test_the_sequence_continues_with_the_next_epoch() -> None:
     prefetch = make_prefetch(buffers=6)
-    prefetch.begin(4, batches=3)
+    prefetch.begin(4, range(3))
     assert want(prefetch, window=6) == [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]
 
 
 def test_beginning_the_prefetched_epoch_keeps_its_batches() -> None:
     prefetch = make_prefetch(buffers=6)
-    prefetch.begin(4, batches=3)
+    prefetch.begin(4, range(3))
     for key in want(prefetch, window=6):
         arrive_whole(prefetch, key)
     prefetch.take_releases(A)
     assert [prefetch.take() is not None for _ in range(3)] == [True] * 3
-    prefetch.begin(5, batches=3)
+    prefetch.begin(5, range(3))
     assert prefetch.take_releases(A) == []
     assert take_keys(prefetch) == [(5, 0), (5, 1), (5, 2)]
 
 
 def test_beginning_another_epoch_releases_all_requests() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(4, batches=10)
+    prefetch.begin(4, range(10))
     want(prefetch)
     arrive_whole(prefetch, (4, 0))
     assert prefetch.take_releases(A) == [(4, 0)]
-    prefetch.begin(9, batches=10)
+    prefetch.begin(9, range(10))
     assert prefetch.take_releases(A) == [(4, 1), (4, 2), (4, 3)], "(4, 0) was released already"
     assert want(prefetch) == [(9, 0), (9, 1), (9, 2), (9, 3)]
     assert arrive(prefetch, (4, 1), 0) is None
@@ -164,18 +162,18 @@ def test_beginning_another_epoch_releases_all_requests() -> None:
 
 def test_restarting_an_epoch_requests_it_again_from_its_start() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     for key in want(prefetch):
         arrive_whole(prefetch, key)
     assert prefetch.take() is not None
     prefetch.take_releases(A)
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     assert want(prefetch)[0] == (0, 0)
 
 
 def test_a_chunk_that_arrives_twice_is_discarded() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     assert arrive(prefetch, (0, 0), 3) is not None
     assert arrive(prefetch, (0, 0), 3) is None
@@ -187,7 +185,7 @@ def test_a_chunk_that_arrives_twice_is_discarded() -> None:
 
 def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     arrive_whole(prefetch, (0, 1))
     arrive(prefetch, (0, 0), 0)
@@ -203,7 +201,7 @@ def test_incomplete_batches_of_a_lost_session_are_requested_again_as_a_whole() -
 
 def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     prefetch.forget(A)
     assert want(prefetch, window=2) == [(0, 0), (0, 1)]
@@ -213,7 +211,7 @@ def test_a_new_session_with_a_smaller_window_gets_no_more_requests_than_that() -
 
 def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     prefetch.failed(A, (0, 1), "sample 12 is broken")
     prefetch.give_up((0, 1))
@@ -228,7 +226,7 @@ def test_an_unavailable_batch_is_reported_in_its_turn_and_once() -> None:
 
 def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
     prefetch = make_prefetch(split="val")
-    prefetch.begin(0, batches=3)
+    prefetch.begin(0, range(3))
     want(prefetch, samples=16)
     with pytest.raises(ProtocolError, match="counts 7 real rows, it must be 2"):
         arrive(prefetch, (0, 2), 0)
@@ -239,8 +237,8 @@ def test_the_valid_count_of_a_padded_batch_is_known_and_checked() -> None:
 
 
 def test_indices_past_the_end_are_padding_and_not_requested() -> None:
-    prefetch = make_prefetch(split="val", rank=2, world_size=3)  # 4 batches: rank 2 has 2 and 5
-    prefetch.begin(0, batches=4)
+    prefetch = make_prefetch(split="val")
+    prefetch.begin(0, range(2, 6, 3))  # of 4 batches: 5 is past the end
     assert want(prefetch, samples=25)[:2] == [(0, 2), (1, 2)]
     arrive_whole(prefetch, (0, 2))
     first, second = prefetch.take(), prefetch.take()
@@ -263,7 +261,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     changes: dict[str, int], message: str
 ) -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
@@ -273,7 +271,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
 def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     prefetch = make_prefetch()
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
@@ -286,7 +284,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
 def share(buffers: int = 5) -> Prefetch:
     """Return one whose first batch is requested on A and B."""
     prefetch = make_prefetch(buffers=buffers)
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     prefetch.extend(70)
     ask(prefetch, A, (0, 0))
     ask(prefetch, B, (0, 0))
@@ -420,7 +418,7 @@ def test_a_batch_that_is_still_read_is_not_requested_from_its_lender_again() -> 
     lend(prefetch, A, lent((0, 0)))
     batch = prefetch.take()
     assert batch is not None
-    prefetch.begin(0, batches=10)
+    prefetch.begin(0, range(10))
     prefetch.extend(70)
     assert not prefetch.can_request(A, (0, 0)), "it would take it for the same"
     assert prefetch.can_request(B, (0, 0))

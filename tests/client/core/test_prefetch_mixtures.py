@@ -119,7 +119,7 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
 ) -> None:
     """Nodes answer late, twice and out of order, and lose sessions; the consumer starts over."""
     chance = random.Random(seed)
-    prefetch = make_prefetch(split="val", world_size=world_size, buffers=buffers)
+    prefetch = make_prefetch(split="val", buffers=buffers)
     indices = rank_indices(batches, 0, world_size, prefetch.recipe.last_batch)
     nodes = Nodes(prefetch, chance, links, window)
     in_flight: list[tuple[int, BatchKey, int]] = []
@@ -146,7 +146,7 @@ def test_any_mixture_of_events_gives_the_sequence_and_nothing_else(
                 prefetch.return_buffer(owned.pop())
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(4)
-                prefetch.begin(epoch, batches)
+                prefetch.begin(epoch, indices)
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
             case "lose" if chance.random() < 0.6:
                 nodes.lose(link)
@@ -231,7 +231,7 @@ def test_a_node_never_may_write_a_lent_slot_that_is_read(
                 prefetch.return_buffer(buffer)
             case "begin" if chance.random() < 0.6:
                 epoch = chance.randrange(3)
-                prefetch.begin(epoch, batches)
+                prefetch.begin(epoch, indices)
                 expected = ((e, i) for e in itertools.count(epoch) for i in indices)
             case "lose" if chance.random() < 0.4:
                 nodes.lose(link)

@@ -48,7 +48,7 @@ def serve(now_s: float = 0.0) -> Shell:
     shell.now_s = now_s
     assert sends(shell.connect()) == [HELLO]
     assert sends(shell.receive(welcome())) == []
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     assert sends(shell.do()) == [Request(session=1, number=1, want=((0, 0), (0, 1)))]
     return shell
 
@@ -179,7 +179,7 @@ def test_other_refusals_end_the_session_for_good(
     shell = make_shell()
     shell.connect()
     refuse(shell, code)
-    for call in (shell.session.check, shell.session.take, lambda: shell.session.begin(0)):
+    for call in (shell.session.check, shell.session.take, lambda: shell.session.begin(0, range(10))):
         with pytest.raises(kind, match="tcp://feeder-3:5555: because of it"):
             call()
     assert shell.session.is_next_complete(), "a wait for it is over"
@@ -290,7 +290,7 @@ def test_every_wait_has_an_explanation() -> None:
     shell.now_s = 2.0
     shell.receive(welcome())
     assert "the next batch was not requested yet" in explain(2.0)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     shell.do()
     assert explain(3.5) == "its last message came 1.5 s ago, but 0 of 1 chunks have arrived"
     shell.receive(Draining(session=1))
@@ -302,7 +302,7 @@ def test_every_wait_has_an_explanation() -> None:
 
 def test_a_session_without_a_welcome_cannot_begin() -> None:
     with pytest.raises(PeerError, match=f"{NAME}: there was no welcome yet"):
-        make_shell().session.begin(0)
+        make_shell().session.begin(0, range(10))
 
 
 def test_a_client_without_endpoints_explains_that() -> None:
@@ -344,7 +344,7 @@ def share() -> Shell:
     shell = Shell(IPC)
     shell.connect()
     shell.receive(welcome())
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     assert asked(shell.do()) == []
     return shell
 
@@ -373,7 +373,7 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     (claim,) = claims(shell.receive(welcome()))
     assert (claim.link, claim.session, claim.path) == (0, 1, "/run/node.slots")
     assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     assert shell.do() == []
     assert shell.session.feeders == 0
     slots = shell.map_slots()
@@ -498,9 +498,9 @@ def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> No
 
 def test_a_loan_of_an_earlier_request_is_ignored() -> None:
     shell = share_slots()
-    shell.session.begin(1)
+    shell.session.begin(1, range(10))
     shell.do()
-    shell.session.begin(0)
+    shell.session.begin(0, range(10))
     assert sends(shell.do()) == [
         Request(session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1)))
     ]
