@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
     from trainer_client._epoch import EpochIterator
     from trainer_client._loader import FeederLoader
-    from trainer_client._statistics import LoaderStatistics
+    from trainer_client._dataset import DatasetInfo
+    from trainer_client._statistics import EpochTimes, LoaderStatistics
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -37,7 +38,9 @@ __all__ = [
     "Batch",
     "ConfigError",
     "DatasetError",
+    "DatasetInfo",
     "EpochIterator",
+    "EpochTimes",
     "FeederError",
     "FeederLoader",
     "LoaderStatistics",
@@ -56,7 +59,8 @@ _LAZY: Final = {
     "trainer_client._device": ("IMAGENET_MEAN", "IMAGENET_STD", "denormalise", "normalise"),
     "trainer_client._epoch": ("EpochIterator",),
     "trainer_client._loader": ("FeederLoader",),
-    "trainer_client._statistics": ("LoaderStatistics",),
+    "trainer_client._dataset": ("DatasetInfo",),
+    "trainer_client._statistics": ("EpochTimes", "LoaderStatistics"),
 }
 
 

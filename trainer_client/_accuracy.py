@@ -47,7 +47,7 @@ class Accuracy:
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
         self._times = torch.zeros(samples, dtype=torch.int32)  # how often each was counted
 
-    def add(self, logits: torch.Tensor, batch: Batch) -> None:
+    def add(self, logits: torch.Tensor, batch: Batch[torch.Tensor]) -> None:
         """Count a batch; ``logits`` (N, classes) are the model's output for its images.
 
         Raises ConfigError when the batch is of a larger dataset.

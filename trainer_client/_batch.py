@@ -1,130 +1,110 @@
-"""A batch as the trainer gets it, and the host memory that it arrives in.
+"""A batch as the training loop gets it: a pair of arrays that knows where it comes from."""
 
-A ``BatchBuffer`` has one writer at a time. The I/O thread writes arriving chunks; the buffer of a
-complete batch belongs to the consumer, and is reused only after the consumer gave it back.
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Self, TypeVar
 
-A ``SlotBuffer`` is the same to the consumer, but lies in the node process's memory: it is
-read-only, needs no copy, and giving it back returns the slot to the node.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import torch
-
-from feeder.client.io_thread import Bytes
-from feeder.client.mapped_slots import LentMemory
-from feeder.plan.packing import DEFAULT_PACKING, Packing, pixel_layout_of
-from feeder.plan.recipe import Recipe
-from feeder.wire.messages import PADDING_LABEL, PADDING_SAMPLE_ID
+Array = TypeVar("Array")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """One batch on the device; unpacks to ``(images, labels)``.
+class Origin(NamedTuple):
+    """What a batch is, besides its images and labels."""
 
-    ``images`` is (N, 4, S, S) in the loader's dtype, channels_last, normalised. ``labels`` is int64
-    (N,) on the same device. ``sample_ids`` is int64 (N,) on the host. All have N = batch size
-    rows, of which the first ``valid`` are real; the padding of a last batch has the label -100,
-    which ``cross_entropy`` ignores, and the sample id -1.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
-    sample_ids: torch.Tensor
+    sample_ids: Any
     valid: int
     epoch: int
-    index: int
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        """Yield images, then labels: ``for images, labels in loader``."""
-        yield self.images
-        yield self.labels
+    batch: int
 
 
-class HostTensors(Protocol):
-    """A complete batch in host memory: pixels in the recipe's packing, int64 labels and ids."""
+class Batch(tuple[Array, Array], Generic[Array]):
+    """One batch: the tuple ``(images, labels)``, with attributes.
 
-    @property
-    def pixels(self) -> torch.Tensor: ...
-    @property
-    def labels(self) -> torch.Tensor: ...
-    @property
-    def sample_ids(self) -> torch.Tensor: ...
+    N is the batch size; S the image size; C is 4 or 3, the loader's ``channels``.
 
+    Of a ``FeederLoader``, on its device: ``images`` (N, C, S, S) in the loader's dtype,
+    channels_last, normalised; ``labels`` int64 (N,); ``sample_ids`` int64 (N,), on the host.
+    Of a ``NumpyLoader``: arrays as that class documents them.
 
-class SlotBuffer:
-    """A lent slot as tensors, which are read-only and keep the slots mapped."""
+    The first ``valid`` rows are real. On one rank all are: the last batch of an evaluation is
+    short. Over several ranks all batches have N rows, and the rows after ``valid`` are padding with
+    the label -100, which ``cross_entropy`` ignores, and the sample id -1.
 
-    def __init__(self, memory: LentMemory, number: int) -> None:
-        slot = memory.slot(number)
-        self.memory = memory
-        self.address = memory.address + number * memory.layout.slot_bytes
-        self.is_page_locked: bool | None = None  # None: not tried yet
-        self.pixels = torch.from_numpy(slot.pixels)
-        self.labels = torch.from_numpy(slot.labels)
-        self.sample_ids = torch.from_numpy(slot.sample_ids)
-
-
-class BatchBuffer:
-    """Host memory for one batch: pixels int8 (N, S, S, 3), labels and sample ids int64 (N,).
-
-    Pixels of another packing have its type and shape.
+    Frameworks that take tuples apart and put them together again with the class (``Batch(images,
+    labels)`` or ``Batch((images, labels))``) get a Batch without ``sample_ids``, ``valid``,
+    ``epoch`` and ``index``: reading one of these is an AttributeError then. ``to`` and
+    ``pin_memory`` keep them.
     """
 
-    def __init__(
-        self,
-        batch_size: int,
-        image_size: int,
-        *,
-        pinned: bool,
-        packing: Packing = DEFAULT_PACKING,
-    ) -> None:
-        """Allocate; ``pinned`` memory is page-locked for asynchronous copies to a CUDA device."""
-        layout = pixel_layout_of(packing)
-        shape = (batch_size, *layout.image_shape(image_size))
-        dtype = getattr(torch, layout.dtype.name)
-        self.pixels = torch.empty(shape, dtype=dtype, pin_memory=pinned)
-        self._grey = layout.grey
-        self.labels = torch.empty(batch_size, dtype=torch.int64, pin_memory=pinned)
-        self.sample_ids = torch.empty(batch_size, dtype=torch.int64)
-        self._pixel_rows = self.pixels.numpy().reshape(batch_size, -1)
-        self._label_rows = self.labels.numpy()
-        self._id_rows = self.sample_ids.numpy()
+    _fields: ClassVar = ("images", "labels")  # as of a named tuple, which frameworks look for
+    _origin: Origin | None = None
 
-    def write(self, first: int, pixels: Bytes, labels: Bytes, sample_ids: Bytes) -> None:
-        """Copy a chunk's frames to the rows from ``first`` on; callers check the sizes."""
-        label_rows = np.frombuffer(labels, "<i8")
-        rows = slice(first, first + len(label_rows))
-        self._pixel_rows[rows] = np.frombuffer(pixels, self._pixel_rows.dtype).reshape(
-            len(label_rows), -1
+    def __new__(cls, images: Array | Iterable[Array], labels: Array | None = None) -> Self:
+        """Make a batch of two arrays, or of an iterable of the two."""
+        return super().__new__(cls, images if labels is None else (images, labels))  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, images: Array, labels: Array, origin: Origin | None) -> Self:
+        """Make a batch that knows its origin."""
+        batch = cls(images, labels)
+        batch._origin = origin
+        return batch
+
+    @property
+    def images(self) -> Array:
+        """The images."""
+        return self[0]
+
+    @property
+    def labels(self) -> Array:
+        """The labels, int64 (N,)."""
+        return self[1]
+
+    @property
+    def sample_ids(self) -> Array:
+        """The samples' numbers in the dataset, int64 (N,), on the host; -1 in padding rows."""
+        ids: Array = self._known("sample_ids").sample_ids
+        return ids
+
+    @property
+    def valid(self) -> int:
+        """How many rows are real; those after them pad."""
+        return self._known("valid").valid
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the batch belongs to."""
+        return self._known("epoch").epoch
+
+    @property
+    def index(self) -> int:  # type: ignore[override]
+        """The batch's number in the epoch, counted over all ranks."""
+        return self._known("index").batch
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Self:
+        """Return the batch with images and labels on a torch device."""
+        images, labels = (each.to(device, non_blocking=non_blocking) for each in self._tensors())
+        return type(self).of(images, labels, self._origin)
+
+    def pin_memory(self, device: Any = None) -> Self:
+        """Return the batch in page-locked memory, if it is not on a device."""
+        images, labels = (
+            each.pin_memory() if each.device.type == "cpu" else each for each in self._tensors()
         )
-        self._label_rows[rows] = label_rows
-        self._id_rows[rows] = np.frombuffer(sample_ids, "<i8")
+        return type(self).of(images, labels, self._origin)
 
-    def fill_padding(self) -> None:
-        """Make all rows padding: grey pixels, no label, no sample."""
-        self._pixel_rows[:] = self._grey
-        self._label_rows[:] = PADDING_LABEL
-        self._id_rows[:] = PADDING_SAMPLE_ID
+    def _asdict(self) -> dict[str, Array]:
+        return {"images": self[0], "labels": self[1]}
+
+    def _tensors(self) -> tuple[Any, Any]:
+        return self[0], self[1]
+
+    def _known(self, name: str) -> Origin:
+        if self._origin is None:
+            _raise_unknown(name)
+        return self._origin
 
 
-class BatchBuffers:
-    """The buffers of a loader, by number; allocated at first use, so never for lent batches."""
-
-    def __init__(self, recipe: Recipe, *, pinned: bool) -> None:
-        self._recipe = recipe
-        self._pinned = pinned
-        self._buffers: dict[int, BatchBuffer] = {}
-
-    def __getitem__(self, number: int) -> BatchBuffer:
-        """Return a buffer; only its present owner may call this."""
-        buffer = self._buffers.get(number)
-        if buffer is None:
-            recipe = self._recipe
-            buffer = self._buffers[number] = BatchBuffer(
-                recipe.batch_size, recipe.image_size, pinned=self._pinned, packing=recipe.packing
-            )
-        return buffer
+def _raise_unknown(name: str) -> NoReturn:
+    raise AttributeError(
+        f"this Batch was put together from its parts, so its {name} is not known: use the batch "
+        "that the loader returned, or its to() and pin_memory(), which keep it"
+    )

@@ -87,6 +87,7 @@ class Normaliser:
         std: Sequence[float] = IMAGENET_STD,
         *,
         packing: Packing = DEFAULT_PACKING,
+        channels: int = 4,
         compiler: Compile | None = None,
     ) -> None:
         """Prepare scale and bias; ``compiler`` defaults to torch.compile on CUDA, none on a CPU."""
@@ -101,6 +102,7 @@ class Normaliser:
         bias64 = (128 - 255 * np.array(mean, np.float64)) * scale64
         self._layout = pixel_layout_of(packing)
         self._is_default = packing == DEFAULT_PACKING
+        self._channels = channels
         self.device = device
         self.dtype = dtype
         self.compile_failures = 0
@@ -113,6 +115,12 @@ class Normaliser:
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalise packed pixels, contiguous and on the device, into a new tensor."""
+        images = self._normalise(pixels)
+        if self._channels == 3:
+            images = images[:, :3].contiguous(memory_format=torch.channels_last)
+        return images
+
+    def _normalise(self, pixels: torch.Tensor) -> torch.Tensor:
         if self._compiled is not None:
             try:
                 return self._compiled(

@@ -1,38 +1,59 @@
 """The iterator over one epoch of a loader."""
 
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from feeder.errors import ConfigError
-from trainer_client._batch import Batch
+
+AnyBatch = TypeVar("AnyBatch")
 
 
-class EpochIterator:
-    """The batches of one epoch. It ends when exhausted, closed, or when a newer one starts."""
+class EpochIterator(Generic[AnyBatch]):
+    """The batches of one epoch, which begins when the first is taken.
 
-    def __init__(self, take: Callable[[int, int], Batch], epoch: int, indices: range) -> None:
-        """``take(epoch, index)``, a method of the loader, waits for a batch."""
-        self.epoch = epoch
+    It ends when it is exhausted or closed, and when a newer iterator of the loader begins.
+    """
+
+    def __init__(
+        self,
+        begin: "Callable[[EpochIterator[AnyBatch]], tuple[int, range]]",
+        take: Callable[[int, int], AnyBatch],
+    ) -> None:
+        """Take two methods of the loader.
+
+        ``begin(iterator)`` begins the next epoch and returns it with the indices of its batches.
+        ``take(epoch, index)`` waits for a batch.
+        """
+        self._begin = begin
         self._take = take
-        self._indices = indices  # not taken yet
-        self._is_closed = False
+        self._epoch: int | None = None
+        self._indices = range(0)  # not taken yet
+        self._closed_because: str | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the epoch; None until the first batch is taken."""
+        return self._epoch
 
     @property
     def is_over(self) -> bool:
         """Whether the epoch's last batch was returned, or the iterator was closed."""
-        return not self._indices
+        return self._closed_because is not None or (self._epoch is not None and not self._indices)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> "Iterator[AnyBatch]":
         """Return the iterator itself."""
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> AnyBatch:
         """Return the next batch; PeerError when it does not arrive within the loader's timeout."""
-        if self._is_closed:
-            raise ConfigError(f"this iterator of epoch {self.epoch} was closed")
+        if self._closed_because is not None:
+            raise ConfigError(self._closed_because)
+        if self._epoch is None:
+            self._epoch, self._indices = self._begin(self)
         if not self._indices:
             raise StopIteration
         try:
-            batch = self._take(self.epoch, self._indices[0])
+            batch = self._take(self._epoch, self._indices[0])
         except BaseException:
             self.close()
             raise
@@ -41,4 +62,15 @@ class EpochIterator:
 
     def close(self) -> None:
         """End the iterator; the rest of the epoch is dropped."""
-        self._indices, self._is_closed = range(0), True
+        self._end(f"this iterator of epoch {self._epoch} was closed")
+
+    def supersede(self) -> None:
+        """End the iterator because a newer one of the same loader begins."""
+        self._end(
+            f"this iterator of epoch {self._epoch} ended when a newer one of its loader began: use "
+            "one iterator at a time, and a second loader for a second pass"
+        )
+
+    def _end(self, reason: str) -> None:
+        if self._closed_because is None:
+            self._closed_because = reason

@@ -14,8 +14,10 @@ from typing import Final, Protocol
 
 import torch
 
-from trainer_client._batch import HostTensors, SlotBuffer
+from trainer_client._batch import Batch, Origin
 from trainer_client._device import Normaliser
+from trainer_client._feed import Delivery, Stage
+from trainer_client._host_memory import HostRows, SlotBuffer
 from trainer_client._page_lock import PageLocks
 
 MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken
@@ -37,9 +39,9 @@ class CopiesInFlight:
     """Buffers with a copy to the device in flight, oldest first."""
 
     def __init__(self) -> None:
-        self._copies: deque[tuple[CopyEvent, int, HostTensors | None]] = deque()
+        self._copies: deque[tuple[CopyEvent, int, HostRows | None]] = deque()
 
-    def add(self, event: CopyEvent, buffer: int, batch: HostTensors | None = None) -> None:
+    def add(self, event: CopyEvent, buffer: int, batch: HostRows | None = None) -> None:
         """Keep ``buffer`` from being written and ``batch`` mapped until ``event``."""
         self._copies.append((event, buffer, batch))
 
@@ -63,46 +65,25 @@ class CopiesInFlight:
         return self.reclaim()
 
 
-class Stage(Protocol):
-    """Turns a complete buffer into normalised tensors on one device."""
-
-    buffers_held: int  # the most buffers that it holds
-
-    @property
-    def page_locks_refused(self) -> int:
-        """Number of lent slots that are copied through staging memory."""
-        ...
-
-    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images and labels of ``buffer``, which has this number, on the device.
-
-        Even when this raises, e.g. out of device memory, ``reclaim`` returns the buffer later.
-        """
-        ...
-
-    def reclaim(self) -> list[int]:
-        """Return the numbers of the loaded buffers that may be written again."""
-        ...
-
-    def finish(self) -> list[int]:
-        """Wait until the device has read all loaded buffers; return their numbers."""
-        ...
+TensorBatch = Batch[torch.Tensor]
 
 
 class HostStage:
     """Normalises on the CPU."""
 
     buffers_held = 1
-    page_locks_refused = 0
 
     def __init__(self, normaliser: Normaliser) -> None:
         self._normaliser = normaliser
         self._loaded: list[int] = []
 
-    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
         """Normalise into a new tensor; the buffer is free when this returns."""
-        self._loaded.append(number)
-        return self._normaliser(buffer.pixels), buffer.labels.clone()
+        self._loaded.append(buffer)
+        rows, count = delivery.rows, delivery.count
+        images = self._normaliser(torch.from_numpy(rows.pixels[:count]))
+        labels = torch.from_numpy(rows.labels[:count].copy())
+        return Batch.of(images, labels, _origin(delivery))
 
     def reclaim(self) -> list[int]:
         """Return the buffers loaded since the last call."""
@@ -112,6 +93,10 @@ class HostStage:
     def finish(self) -> list[int]:
         """Return the same: there is nothing to wait for."""
         return self.reclaim()
+
+    def counters(self) -> dict[str, int]:
+        """Return the failures to compile."""
+        return {"compile_failures": self._normaliser.compile_failures}
 
 
 class CudaStage:
@@ -126,23 +111,20 @@ class CudaStage:
         self._copies = CopiesInFlight()
         self._locks = PageLocks(torch.cuda.cudart(), self._clear_error)  # type: ignore[no-untyped-call]
 
-    @property
-    def page_locks_refused(self) -> int:
-        """Number of lent slots that CUDA refused to register."""
-        return self._locks.refused
-
-    def load(self, buffer: HostTensors, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
         """Start the copy, and on the current stream, after it, the normalisation."""
+        rows, count = delivery.rows, delivery.count
         try:
-            if isinstance(buffer, SlotBuffer):
+            if isinstance(rows, SlotBuffer):
                 with torch.cuda.device(self._device):
-                    self._locks.lock(buffer)
+                    self._locks.lock(rows)
             with torch.cuda.stream(self._copy_stream):
-                pixels = buffer.pixels.to(self._device, non_blocking=True)
-                labels = buffer.labels.to(self._device, non_blocking=True)
+                # Whole, also when it is short: another shape would be compiled anew.
+                pixels = torch.from_numpy(rows.pixels).to(self._device, non_blocking=True)
+                labels = torch.from_numpy(rows.labels).to(self._device, non_blocking=True)
         finally:
             event = self._copy_stream.record_event()
-            self._copies.add(event, number, buffer)
+            self._copies.add(event, buffer, rows)
         compute = torch.cuda.current_stream(self._device)
         compute.wait_event(event)
         # The allocator assigns these tensors to the copy stream: without this it could reuse their
@@ -150,7 +132,8 @@ class CudaStage:
         pixels.record_stream(compute)
         labels.record_stream(compute)
         with torch.cuda.device(self._device):
-            return self._normaliser(pixels), labels
+            images = self._normaliser(pixels)
+        return Batch.of(images[:count], labels[:count], _origin(delivery))
 
     def reclaim(self) -> list[int]:
         """Return the buffers with finished copies; waits when the host is too far ahead."""
@@ -160,6 +143,13 @@ class CudaStage:
         """Wait for all copies."""
         return self._copies.finish()
 
+    def counters(self) -> dict[str, int]:
+        """Return the failures to compile, and the number of lent slots that CUDA cannot lock."""
+        return {
+            "compile_failures": self._normaliser.compile_failures,
+            "page_locks_refused": self._locks.refused,
+        }
+
     def _clear_error(self) -> None:
         # After each launch torch raises CUDA's last error, also one of an earlier call that was
         # handled. This launch absorbs it.
@@ -167,6 +157,15 @@ class CudaStage:
             torch.zeros(1, device=self._device)
 
 
-def make_stage(normaliser: Normaliser) -> Stage:
+def _origin(delivery: Delivery) -> Origin:
+    return Origin(
+        torch.from_numpy(delivery.rows.sample_ids[: delivery.count].copy()),
+        delivery.valid,
+        delivery.epoch,
+        delivery.index,
+    )
+
+
+def make_stage(normaliser: Normaliser) -> Stage[TensorBatch]:
     """Return the stage for the normaliser's device."""
     return CudaStage(normaliser) if normaliser.device.type == "cuda" else HostStage(normaliser)

@@ -42,50 +42,69 @@ class Position(NamedTuple):
 class Cursor:
     """A loader's position (``at``) and its next iterator's first one (``next``).
 
-    They differ in the middle of an epoch only: the next iterator begins the next epoch. Not
-    thread-safe, but any thread may read ``at``.
+    They differ in the middle of an epoch only: the next iterator begins the next epoch, or the one
+    that ``set_epoch`` chose. The number of steps in an epoch is passed wherever it matters, since a
+    loader does not know it before its ranks. Not thread-safe, but any thread may read ``at``.
     """
 
-    def __init__(self, steps: int) -> None:
-        """Begin at the start of epoch 0; every epoch has ``steps`` steps, at least one."""
-        self.steps = steps
+    def __init__(self) -> None:
+        """Begin at the start of epoch 0."""
         self.at = self.next = Position(0, 0)
         self.has_started = False
+        self._is_loaded = False  # since the last iterator began
 
     def load(self, position: Position) -> None:
-        """Move to a position; ConfigError after ``start`` or ``set_epoch``."""
+        """Move to a position; ConfigError after the first ``start``."""
         if self.has_started:
             raise ConfigError(
                 f"this loader has started, it is at step {self.at.step} of epoch {self.at.epoch}: "
-                "call load_state_dict() on a new loader, before iter() and set_epoch()"
-            )
-        if position.step >= self.steps:
-            raise ConfigError(
-                f"the state is at step {position.step}, but epochs have {self.steps:,} steps here: "
-                f"{_REMEDY}"
+                "call load_state_dict() before the first batch is taken"
             )
         self.at = self.next = position
+        self._is_loaded = True
 
-    def set_epoch(self, epoch: int) -> Position:
-        """Choose the next epoch and return its first position.
+    def set_epoch(self, epoch: int, *, is_between: bool = True) -> None:
+        """Choose the next iterator's epoch.
 
-        That is step 0, or the position of a state that was loaded in this epoch.
+        It begins at step 0, or at the position that was loaded in this epoch. ``is_between`` is
+        whether the position moves there now: no iterator has batches remaining.
         """
-        self.has_started = True
         if epoch != self.next.epoch:
             self.next = Position(epoch, 0)
-        self.at = self.next
-        return self.next
+        if is_between:
+            self.at = self.next
 
-    def start(self) -> None:
-        """Begin an iterator, at ``next``."""
-        self.has_started = True
+    def skip(self, count: int, *, is_between: bool = True) -> None:
+        """Have the next iterator begin ``count`` steps later; ConfigError after ``load``."""
+        if self._is_loaded and self.next.step:
+            raise ConfigError(
+                f"the loaded state is at step {self.next.step} of epoch {self.next.epoch}, where "
+                "the loader begins by itself: call either load_state_dict() or "
+                "skip_first_batches(), not both"
+            )
+        self.next = Position(self.next.epoch, self.next.step + count)
+        if is_between:
+            self.at = self.next
+
+    def check(self, steps: int, position: Position | None = None) -> None:
+        """Raise ConfigError if ``position`` or ``next`` is past an epoch of ``steps`` steps."""
+        epoch, step = position or self.next
+        if step >= steps:
+            raise ConfigError(
+                f"the next batch would be step {step} of epoch {epoch}, but epochs have {steps:,} "
+                f"steps here: {_REMEDY}, and skip fewer batches than an epoch has"
+            )
+
+    def start(self) -> Position:
+        """Begin an iterator at ``next``, and return that position."""
+        self.has_started, self._is_loaded = True, False
         self.at, self.next = self.next, Position(self.next.epoch + 1, 0)
+        return self.at
 
-    def advance(self) -> None:
-        """Move past the batch at ``at``, which the consumer has."""
+    def advance(self, steps: int) -> None:
+        """Move past the batch at ``at``, which the consumer has, in an epoch of ``steps``."""
         epoch, step = self.at
-        self.at = Position(epoch, step + 1) if step + 1 < self.steps else Position(epoch + 1, 0)
+        self.at = Position(epoch, step + 1) if step + 1 < steps else self.next
 
 
 class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,8 +153,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the state as a dict for ``parse``."""
         return msgspec.structs.asdict(self)
 
-    def check_fits(self, loader: "LoaderState") -> None:
-        """Raise ConfigError if a loader with the state ``loader`` cannot resume at this state.
+    def check_order(self, loader: "LoaderState") -> None:
+        """Raise ConfigError if a loader with the state ``loader`` has another order of samples.
 
         The dataset's name may differ: its fingerprint is its identity.
         """
@@ -156,6 +175,9 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"the state is of seed {self.seed}, this loader has {loader.seed}: pass "
                 f"seed={self.seed}"
             )
+
+    def check_global_batch(self, loader: "LoaderState") -> None:
+        """Raise ConfigError if the ranks of a loader together take other numbers of rows a step."""
         rows = self.batch_size * self.world_size
         if rows != loader.batch_size * loader.world_size:
             batch_size, remainder = divmod(rows, loader.world_size)

@@ -1,14 +1,105 @@
-"""The counters of a loader."""
+"""The counters of a loader, and how long its steps have waited."""
 
+import time
+from array import array
 from dataclasses import dataclass
+from typing import Final, Literal
+
+_FEEDER_IS_LATE: Final = 0.02  # a smaller share of the time is not worth a second thought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochTimes:
+    """How the steps of the latest epoch have waited for their batches so far."""
+
+    steps: int = 0
+    """Steps that were timed: all but the loader's first, which waits for the feeder to start."""
+    seconds: float = 0.0
+    """Time from the start of the first of them to the last one's batch."""
+    wait_s: float = 0.0
+    """The part of this time in which the consumer waited."""
+    wait_p50_s: float = 0.0
+    """Median wait of a step."""
+    wait_p99_s: float = 0.0
+    """99th percentile of the waits."""
+    images_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Pixels, labels and sample ids delivered, by whatever way."""
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time in which the consumer waited for batches, 0 to 1."""
+        return self.wait_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def late(self) -> Literal["feeder", "trainer"] | None:
+        """Which side the other waits for; None before any step was timed.
+
+        The feeder, if the consumer has waited for more than 2 % of the time.
+        """
+        if not self.steps:
+            return None
+        return "feeder" if self.wait_share > _FEEDER_IS_LATE else "trainer"
+
+    def __str__(self) -> str:
+        """Return one line that answers whether the accelerator waits for data."""
+        return (
+            f"{self.steps:,} steps in {self.seconds:.1f} s, {self.images_per_s:,.0f} images/s, "
+            f"{self.bytes_per_s / 1e6:,.0f} MB/s; waited for batches {self.wait_share:.1%} of the "
+            f"time (a step: median {1e3 * self.wait_p50_s:.1f} ms, 99th percentile "
+            f"{1e3 * self.wait_p99_s:.1f} ms); the {self.late or 'feeder'} sets the pace"
+        )
+
+
+class StepClock:
+    """Times the steps of one epoch after another."""
+
+    def __init__(self, batch_bytes: int) -> None:
+        """``batch_bytes`` are the bytes of a batch."""
+        self._batch_bytes = batch_bytes
+        self._is_first = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an epoch."""
+        self._waits_s = array("d")
+        self._images = 0
+        self._began_s = self._ended_s = time.monotonic()
+
+    def add(self, wait_s: float, images: int) -> None:
+        """Record a step that has its batch now, after a wait."""
+        self._ended_s = time.monotonic()
+        if self._is_first:
+            self._is_first, self._began_s = False, self._ended_s
+        else:
+            self._waits_s.append(wait_s)
+            self._images += images
+
+    def read(self) -> EpochTimes:
+        """Return the times of the epoch so far."""
+        waits = sorted(self._waits_s)
+        seconds = self._ended_s - self._began_s
+        if not waits or not seconds:
+            return EpochTimes()
+        return EpochTimes(
+            steps=len(waits),
+            seconds=seconds,
+            wait_s=sum(waits),
+            wait_p50_s=waits[len(waits) // 2],
+            wait_p99_s=waits[99 * len(waits) // 100],
+            images_per_s=self._images / seconds,
+            bytes_per_s=len(waits) * self._batch_bytes / seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStatistics:
-    """Counts since the loader was made."""
+    """Counts since the loader was made, and the times of its latest epoch."""
 
     batches: int  # returned to the consumer
     images: int  # in these batches, without padding
+    batches_ready: int  # complete here, in order, not taken yet: the queue's depth now
+    epoch: EpochTimes
     feeders: int  # node processes that serve this loader now
     feeders_left_out: int  # endpoints that reply but cannot serve this job; the log has the reason
     batches_asked_again: int  # requested again: their node was lost, or failed to make them
@@ -20,5 +111,5 @@ class LoaderStatistics:
     first_batch_s: float | None  # from the first request to the first complete batch
     reconnects: int  # connections that came back after a daemon restarted or a connection broke
     chunks_discarded: int  # duplicates, and chunks of an epoch that was dropped
-    compile_failures: int  # when not 0, normalising runs uncompiled and is slower
-    page_locks_refused: int  # lent slots that CUDA copies through staging memory, which is slower
+    compile_failures: int = 0  # when not 0, normalising runs uncompiled and is slower
+    page_locks_refused: int = 0  # slots that CUDA copies through staging memory, which is slower

@@ -30,6 +30,8 @@ from feeder.pack.progress import ProgressLine
 from feeder.process.stop_signals import StopSignals
 
 if TYPE_CHECKING:  # torch is loaded late, see main
+    import torch
+
     from trainer_client import Batch, FeederLoader
     from trainer_client.train import TrainingResult
 
@@ -167,7 +169,7 @@ def _draw(destination: Path, images: int, classes: int, seed: int) -> None:
     progress.end()
 
 
-def _draw_first_batch(batch: "Batch", loader: "FeederLoader", out: Path) -> None:
+def _draw_first_batch(batch: "Batch[torch.Tensor]", loader: "FeederLoader", out: Path) -> None:
     """Draw the job's first batch as the model sees it, from the model's own input tensor."""
     from trainer_client import denormalise
 

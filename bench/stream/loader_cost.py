@@ -19,7 +19,8 @@ from feeder.process.python_process import child_environment, python_command
 if TYPE_CHECKING:  # torch takes a second to import, in that process only
     import torch
 
-    from trainer_client._batch import HostTensors
+    from trainer_client import Batch
+    from trainer_client._feed import Delivery
 
 BATCHES: Final = 48
 _WARM_UP: Final = 12
@@ -30,17 +31,19 @@ class _IdleStage:
     """Replaces the device: a batch's buffer is given back when the next batch is taken."""
 
     buffers_held = 1
-    page_locks_refused = 0
 
     def __init__(self) -> None:
         import torch
 
-        self._loaded: list[int] = []
-        self._nothing = torch.empty(0)
+        from trainer_client import Batch
 
-    def load(self, buffer: "HostTensors", number: int) -> "tuple[torch.Tensor, torch.Tensor]":
-        self._loaded.append(number)
-        return self._nothing, self._nothing
+        self._loaded: list[int] = []
+        nothing = torch.empty(0)
+        self._batch = Batch(nothing, nothing)
+
+    def load(self, delivery: "Delivery", buffer: int) -> "Batch[torch.Tensor]":
+        self._loaded.append(buffer)
+        return self._batch
 
     def reclaim(self) -> list[int]:
         free, self._loaded = self._loaded, []
@@ -48,6 +51,9 @@ class _IdleStage:
 
     def finish(self) -> list[int]:
         return self.reclaim()
+
+    def counters(self) -> dict[str, int]:
+        return {}
 
 
 def measure_loader_cost(endpoint: str, batch_size: int, suffix: str) -> Result:
@@ -76,7 +82,7 @@ def _take(endpoint: str, batch_size: int) -> float:
     with FeederLoader(
         endpoint, dataset=DATASET_NAME, batch_size=batch_size, device="cpu", timeout_s=_TIMEOUT_S
     ) as loader:
-        loader._stage = _IdleStage()
+        loader._feed.stage = _IdleStage()
         batches = (batch for _ in iter(int, 1) for batch in loader)
         for _ in range(_WARM_UP):
             next(batches)

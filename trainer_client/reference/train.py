@@ -48,7 +48,7 @@ def train(
     options: TrainingOptions,
     *,
     report: Callable[[str], None],
-    on_batch: Callable[[Batch, FeederLoader], None] | None = None,
+    on_batch: Callable[[Batch[torch.Tensor], FeederLoader], None] | None = None,
 ) -> TrainingResult:
     """Run the job to its end; ``report`` gets a line at a time.
 
@@ -80,7 +80,7 @@ def train(
             "classes"
         )
 
-        def show_batch(batch: Batch) -> None:
+        def show_batch(batch: Batch[torch.Tensor]) -> None:
             if on_batch is not None:
                 on_batch(batch, loader)
 

@@ -182,7 +182,7 @@ class Trainer:
         epoch: int,
         losses: list[float],
         report: Callable[[str], None],
-        on_batch: Callable[[Batch], None] | None,
+        on_batch: Callable[[Batch[torch.Tensor]], None] | None,
         step_hook: StepHook | None = None,
     ) -> EpochResult:
         """Take the remaining steps of an epoch; append each step's loss to ``losses``.
@@ -226,7 +226,7 @@ class Trainer:
             lr=float(self.schedule.get_last_lr()[0]),
         )
 
-    def _step(self, batch: Batch) -> torch.Tensor:
+    def _step(self, batch: Batch[torch.Tensor]) -> torch.Tensor:
         images, labels = batch
         with self.autocast:
             loss: torch.Tensor = self.loss(self.model(images), labels)

@@ -1,0 +1,419 @@
+"""What all loaders share: batches of a feeder, in the order of the plan. Needs no torch.
+
+Epochs. An iterator finds its place when its first batch is taken, not when it is made: epoch 0,
+then 1, 2, …, or the one that ``set_epoch`` chose. So an ``iter(loader)`` of which nothing is taken
+uses up no epoch. Unlike with a DistributedSampler, forgetting ``set_epoch`` does not repeat the
+previous epoch's order. The next epoch's first batches are fetched while this one's last batches are
+consumed, so there is no gap between epochs. Breaking out of an epoch drops the rest of it. A loader
+has one iterator at a time: the first batch of a newer one ends an older one.
+
+Ranks. Rank r of W gets the batches r, r + W, r + 2W, … of the epoch. They are known when the first
+iterator is made at the latest, see ``_ranks``. All ranks take the same number of steps,
+``len(loader)``. Dropping (training) leaves out samples that do not fill a batch on every rank. In
+evaluation the last batch is short on one rank; several are filled up with padding, see ``Batch``.
+
+Resuming. ``state_dict()`` is the position of the next batch, a few integers and strings. A loader
+of a new process resumes there, as fast as at an epoch's start:
+
+    loader.load_state_dict(state)
+    for epoch in range(state["epoch"], 90):
+        loader.set_epoch(epoch)            # the loaded epoch keeps its position, others begin at 0
+        for images, labels in loader: ...
+
+Only batches that the iterator has returned count, not those fetched ahead. Any rank's state serves
+all ranks, and another number of them as long as ``batch_size × world_size`` stays the same: the
+global order continues. As with torchdata's StatefulDataLoader, the state is that of the latest
+iterator, also after a break. Unlike there, no step stores or computes anything for it; after an
+epoch's last batch it is the start of the next epoch, never an epoch without a batch; and loading is
+an error once a batch was taken, or for another dataset, recipe, seed or global batch.
+"""
+
+import logging
+import operator
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Final, Generic, NoReturn, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.plan.epoch import MAX_EPOCH, LastBatch, rank_indices
+from feeder.plan.recipe import Recipe
+from trainer_client._dataset import DatasetInfo
+from trainer_client._epoch import EpochIterator
+from trainer_client._feed import Feed, LoaderOptions, Stage
+from trainer_client._host_memory import Allocate
+from trainer_client._progress import show_progress
+from trainer_client._ranks import Ranks, RankSource, check_process
+from trainer_client._state import Cursor, LoaderState, state_recipe
+from trainer_client._statistics import LoaderStatistics, StepClock
+
+AnyBatch = TypeVar("AnyBatch")
+
+_log = logging.getLogger("trainer_client")
+
+
+class Loader(Generic[AnyBatch]):
+    """Batches from a feeder; see the module's docstring for epochs and ranks.
+
+    Use it as a context manager or call ``close()``. One thread may iterate at a time.
+    """
+
+    num_workers: Final = 0
+    """As in a DataLoader; the feeder's workers are in the daemon."""
+    pin_memory: Final = False
+    """As in a DataLoader: batches are on the device already, or in ordinary memory."""
+
+    def __init__(
+        self,
+        options: LoaderOptions,
+        recipe: Recipe,
+        stage: Stage[AnyBatch],
+        *,
+        described: str,
+        allocate: Allocate = np.empty,
+    ) -> None:
+        """Connect and wait for the first feeder's welcome.
+
+        ``described`` are the images, for the log. ``allocate`` makes the memory of batches that are
+        not read in place.
+        """
+        check_process()
+        self.recipe = recipe
+        """The recipe that the feeder was asked for."""
+        self._options = options
+        self._stage = stage
+        self._described = described
+        self._allocate = allocate
+        self._ranks = RankSource(options.rank, options.world_size)
+        self._cursor = Cursor()
+        self._loaded: LoaderState | None = None  # while its global batch is not checked
+        self._state_recipe = state_recipe(recipe)
+        self._iterator: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
+        self._indices: range | None = None  # of this rank, once the ranks are fixed
+        self._batches = self._images = 0
+        self._feed = self._open_feed()
+        self._clock = StepClock(self._feed.batch_bytes)
+        welcome = self._feed.welcome
+        self.dataset = DatasetInfo(
+            name=options.dataset,
+            classes=tuple(welcome.classes),
+            fingerprint=welcome.fingerprint,
+            samples=welcome.samples,
+        )
+        """The dataset: ``len()``, ``name``, ``classes``, ``class_to_idx``, ``fingerprint``."""
+        try:
+            if options.classes_of is not None:
+                self.dataset.check_classes(options.classes_of)
+            if self._ranks.is_fixed:
+                self._find_indices()  # raises ConfigError for too small a dataset
+        except BaseException:
+            self.close()
+            raise
+
+    # --- What training scripts and frameworks ask for -----------------------------------------
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The dataset's class names by label."""
+        return self.dataset.classes
+
+    @property
+    def samples(self) -> int:
+        """The number of samples in the dataset, over all ranks."""
+        return self.dataset.samples
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the dataset."""
+        return self.dataset.fingerprint
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch, on each rank."""
+        return self.recipe.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that do not fill a batch are left out, as in training."""
+        return self.recipe.last_batch == LastBatch.DROP
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoints, as they were given."""
+        return self._feed.name
+
+    @property
+    def rank(self) -> int:
+        """This loader's rank; ConfigError while it is not known."""
+        return self._ranks.peek().rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks; ConfigError while it is not known."""
+        return self._ranks.peek().world_size
+
+    @property
+    def sampler(self) -> "EpochSetter":
+        """An object with this loader's ``set_epoch``, where scripts look for it."""
+        return EpochSetter(self)
+
+    def __len__(self) -> int:
+        """Return the number of steps in a whole epoch, the same for every rank.
+
+        An epoch resumed in the middle has fewer remaining. Raises ConfigError while the ranks are
+        not known, and for a dataset that is too small for them.
+        """
+        return len(self._indices if self._indices is not None else self._find_indices())
+
+    # --- Epochs -------------------------------------------------------------------------------
+
+    def __iter__(self) -> EpochIterator[AnyBatch]:
+        """Return an iterator over the next epoch, which begins when its first batch is taken."""
+        check_process()
+        self._feed.check_usable()
+        self._fix_ranks()
+        self._fetch_ahead()
+        # Its methods keep the loader alive.
+        return EpochIterator(self._begin_epoch, self._take)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch``, an integer of any type, the next iterator's.
+
+        It begins at its first batch, or at a loaded state's position in this epoch. An iterator
+        that has begun continues in its own epoch.
+        """
+        self._feed.check_usable()
+        try:
+            epoch = operator.index(epoch)
+        except TypeError:
+            raise ConfigError(f"epoch must be a whole number, got {epoch!r}") from None
+        if not 0 <= epoch < MAX_EPOCH:
+            raise ConfigError(f"epoch must be 0 .. {MAX_EPOCH - 1}, got {epoch}")
+        self._cursor.set_epoch(epoch, is_between=self._live_iterator() is None)
+        self._fetch_ahead()
+
+    def skip_first_batches(self, count: int) -> Self:
+        """Have the next iterator begin ``count`` batches later, without fetching those.
+
+        For jobs that count their steps themselves, as with ``accelerate.skip_first_batches``; later
+        epochs begin at their first batch. Returns the loader.
+
+        Raises ConfigError where a loaded state has placed the loader in mid-epoch already, and, at
+        the next ``iter``, if an epoch has no more batches than that.
+        """
+        self._feed.check_usable()
+        if count < 0:
+            raise ConfigError(f"the number of batches to skip must be 0 or more, got {count}")
+        self._cursor.skip(count, is_between=self._live_iterator() is None)
+        if self._indices is not None:
+            self._cursor.check(len(self._indices))
+        self._fetch_ahead()
+        return self
+
+    def progress(self) -> Iterator[AnyBatch]:
+        """Return an iterator over the next epoch that shows a progress line with the waits.
+
+        Raises ConfigError where tqdm is not installed.
+        """
+        batches = iter(self)
+        return show_progress(
+            batches, first=self._cursor.next.step, steps=len(self), read=self._clock.read
+        )
+
+    # --- State --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, int | str]:
+        """Return the loader's position, to be saved with the model: see the module's docstring.
+
+        Takes microseconds, is under 1 KB as JSON, and may be called at any time, also in another
+        thread, after an error and after ``close``.
+        """
+        return self._state(self._ranks.peek()).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Resume at ``state``, from another loader's ``state_dict``.
+
+        The order is that of the batch size that the job began with. If this loader's differs, the
+        session is reopened; ``recipe={"order_batch_size": …}`` with the state's value avoids that.
+
+        Raises ConfigError for an invalid state, one of another dataset, recipe or seed, and in a
+        loader of which a batch was taken. A state of another global batch is a ConfigError, too: at
+        the next ``iter`` if the ranks are not known yet.
+        """
+        self._feed.check_usable()
+        parsed = LoaderState.parse(state)
+        parsed.check_order(self._state(Ranks(0, 1)))
+        if self._ranks.is_fixed:
+            self._check_fits(parsed)
+            self._cursor.check(len(self), parsed.position)
+        self._cursor.load(parsed.position)
+        self._loaded = parsed
+        if parsed.order_batch_size != self.recipe.order_batch_size:
+            self._reopen(parsed.order_batch_size)
+        self._fetch_ahead()
+
+    # --- Statistics and the end ---------------------------------------------------------------
+
+    def statistics(self) -> LoaderStatistics:
+        """Return the counters so far, and the latest epoch's times; also after ``close``."""
+        return LoaderStatistics(
+            batches=self._batches,
+            images=self._images,
+            epoch=self._clock.read(),
+            **self._feed.counters(),
+        )
+
+    def close(self) -> None:
+        """End the session and free everything, within 2 s. Idempotent."""
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        """Return the loader itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: threads and connections belong to one process."""
+        raise TypeError(
+            f"the loader of {self.endpoint} cannot be pickled or copied: make a loader in each "
+            "process, and pass state_dict() on to resume at this one's position"
+        )
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _state(self, ranks: Ranks) -> LoaderState:
+        position = self._cursor.at
+        return LoaderState(
+            epoch=position.epoch,
+            step=position.step,
+            world_size=ranks.world_size,
+            batch_size=self.recipe.batch_size,
+            order_batch_size=self.recipe.order_batch_size,
+            seed=self._options.seed,
+            dataset=self.dataset.name,
+            fingerprint=self.dataset.fingerprint,
+            recipe=self._state_recipe,
+        )
+
+    def _fix_ranks(self) -> range:
+        """Return this rank's indices, of ranks that are final from now on; check what needs them.
+
+        Raises ConfigError for ranks that are not known or have changed, a dataset that is too small
+        for them, and a position that does not fit them.
+        """
+        ranks = self._ranks.fix()
+        if self._indices is None:
+            self._indices = self._find_indices()
+            self._log_plan(ranks)
+        if self._loaded is not None:
+            self._check_fits(self._loaded)
+        self._cursor.check(len(self._indices))
+        return self._indices
+
+    def _find_indices(self) -> range:
+        ranks, batches = self._ranks.peek(), self._feed.welcome.batches
+        indices = rank_indices(batches, ranks.rank, ranks.world_size, self.recipe.last_batch)
+        if not indices:
+            raise ConfigError(
+                f"an epoch of dataset {self.dataset.name!r} has {batches} whole batches of "
+                f"{self.batch_size}, fewer than the {ranks.world_size} ranks: use smaller batches"
+            )
+        return indices
+
+    def _check_fits(self, loaded: LoaderState) -> None:
+        """Raise ConfigError unless the loader can resume at a state of the same order."""
+        loaded.check_global_batch(self._state(self._ranks.peek()))
+
+    def _log_plan(self, ranks: Ranks) -> None:
+        counters = self._feed.counters()
+        copied = counters["copied_because"]
+        feeders = counters["feeders"]
+        _log.info(
+            "rank %d of %d: %s steps an epoch, %d x %s; %s samples of %d classes in dataset %s; "
+            "recipe %s; %d feeder%s, batches are %s",
+            ranks.rank,
+            ranks.world_size,
+            f"{len(self):,}",
+            self.batch_size,
+            self._described,
+            f"{self.samples:,}",
+            len(self.classes),
+            self.dataset.name,
+            self.recipe.fingerprint(),
+            feeders,
+            "" if feeders == 1 else "s",
+            "read in place" if copied is None else f"copied over the socket ({copied})",
+        )
+
+    def _live_iterator(self) -> EpochIterator[AnyBatch] | None:
+        iterator = self._iterator() if self._iterator is not None else None
+        return iterator if iterator is not None and not iterator.is_over else None
+
+    def _fetch_ahead(self) -> None:
+        """Begin to fetch the next iterator's batches, if that is known and nothing else goes on."""
+        if self._indices is not None and self._live_iterator() is None:
+            self._feed.begin(self._cursor.next.epoch, self._indices, self._cursor.next.step)
+
+    def _begin_epoch(self, iterator: EpochIterator[AnyBatch]) -> tuple[int, range]:
+        self._feed.check_usable()
+        indices = self._fix_ranks()
+        previous = self._live_iterator()
+        if previous is not None:
+            previous.supersede()
+        self._loaded = None
+        epoch, step = self._cursor.start()
+        self._iterator = weakref.ref(iterator)
+        self._feed.begin(epoch, indices, step)
+        self._clock.begin()
+        return epoch, indices[step:]
+
+    def _take(self, epoch: int, index: int) -> AnyBatch:
+        """Wait for a batch and count it."""
+        assert self._indices is not None, "an epoch has begun"
+        batch, valid, wait_s = self._feed.take(epoch, index, is_short=self.world_size == 1)
+        self._batches += 1
+        self._images += valid
+        self._cursor.advance(len(self._indices))
+        self._clock.add(wait_s, valid)
+        if self._options.summary is not None and index == self._indices[-1]:
+            self._options.summary(f"epoch {epoch}: {self._clock.read()}")
+        return batch
+
+    def _open_feed(self) -> Feed[AnyBatch]:
+        return Feed(
+            self._options, self.recipe, self._stage, self._allocate, rank=self._ranks.known_rank
+        )
+
+    def _reopen(self, order_batch_size: int) -> None:
+        """Open another session, for an order that a recipe with another batch size began."""
+        self._feed.close()
+        self.recipe = msgspec.structs.replace(self.recipe, order_batch_size=order_batch_size)
+        self._feed = self._open_feed()
+        fingerprint = self._feed.welcome.fingerprint
+        if fingerprint != self.dataset.fingerprint:
+            self.close()
+            raise DatasetError(
+                f"{self.endpoint}: dataset {self.dataset.name!r} changed while the state was "
+                f"loaded: its fingerprint is {fingerprint}, it was {self.dataset.fingerprint}; "
+                "serve the old one"
+            )
+
+
+class EpochSetter:
+    """A loader's ``sampler``."""
+
+    def __init__(self, loader: Loader[AnyBatch]) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the loader's next iterator."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of samples that this rank gets in an epoch, padding included."""
+        return len(self._loader) * self._loader.batch_size

@@ -1,0 +1,245 @@
+"""The batches of one session, from the feeders to the training loop: connect, fetch ahead, take."""
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+
+from feeder.client.core.answer_checks import name_batch
+from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.session import ClientSession, Job
+from feeder.client.endpoints import Directory
+from feeder.client.transport import Transport
+from feeder.errors import ConfigError, ProtocolError
+from feeder.plan.recipe import Recipe
+from feeder.security.keys import read_client_keys
+from feeder.wire.messages import MAX_WINDOW, Hello, encode
+from feeder.wire.slot_layout import SlotLayout
+from trainer_client._host_memory import Allocate, BatchBuffer, BatchBuffers, HostRows, SlotBuffer
+
+MAX_TIMEOUT_S: Final = 86_400
+
+AnyBatch = TypeVar("AnyBatch")
+_MadeBatch = TypeVar("_MadeBatch", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A complete batch in host memory."""
+
+    rows: HostRows
+    count: int
+    """How many of the rows the training loop gets."""
+    valid: int
+    """How many of these are real."""
+    epoch: int
+    index: int
+
+
+class Stage(Protocol[_MadeBatch]):
+    """Turns complete host memory into batches as the training loop gets them."""
+
+    buffers_held: int  # the most buffers that it holds
+
+    def load(self, delivery: Delivery, buffer: int) -> _MadeBatch:
+        """Return the batch of ``delivery``, which lies in the buffer of this number.
+
+        Even when this raises, e.g. out of device memory, ``reclaim`` returns the buffer later.
+        """
+        ...
+
+    def reclaim(self) -> list[int]:
+        """Return the numbers of the loaded buffers that may be written again."""
+        ...
+
+    def finish(self) -> list[int]:
+        """Wait until nothing reads the loaded buffers; return their numbers."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """Return the fields of ``LoaderStatistics`` that this stage counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The arguments of a loader that do not depend on what it makes of the batches."""
+
+    endpoint: str | os.PathLike[str] | Sequence[str]
+    dataset: str
+    split: Literal["train", "val"]
+    batch_size: int
+    seed: int
+    image_size: int
+    rank: int | None
+    world_size: int | None
+    window: int
+    window_bytes: int
+    timeout_s: float
+    recipe: Mapping[str, object] | None
+    classes_of: object
+    share_memory: bool
+    server_key: str | os.PathLike[str] | None
+    client_key: str | os.PathLike[str] | None
+    summary: Callable[[str], None] | None
+
+    def make_recipe(self) -> Recipe:
+        """Return the recipe; ConfigError for invalid options."""
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise ConfigError(
+                f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {self.timeout_s}"
+            )
+        if self.window_bytes < 1:
+            raise ConfigError(f"window_bytes must be at least 1, got {self.window_bytes}")
+        if clash := {"split", "batch_size", "image_size"}.intersection(self.recipe or {}):
+            raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
+        return Recipe.for_split(
+            self.split,
+            batch_size=self.batch_size,
+            image_size=self.image_size,
+            **(self.recipe or {}),
+        )
+
+
+class Feed(Generic[AnyBatch]):
+    """An open session; ``close()`` ends it, as does losing the last reference to it."""
+
+    def __init__(
+        self,
+        options: LoaderOptions,
+        recipe: Recipe,
+        stage: Stage[AnyBatch],
+        allocate: Allocate = np.empty,
+        *,
+        rank: int | None = None,
+    ) -> None:
+        """Connect and wait for the first feeder's welcome; raises what a loader documents.
+
+        ``allocate`` makes the memory of batches that are not read in place. ``rank``, if it is
+        known, is part of the name that feeders log.
+        """
+        self.stage = stage
+        self.batch_bytes: int = SlotLayout.of_recipe(recipe, slots=1).slot_bytes
+        """Bytes of a batch in host memory."""
+        self.wait_s = 0.0
+        """Time that the consumer has waited for batches."""
+        self._timeout_s = options.timeout_s
+        keys = read_client_keys(options.server_key, options.client_key)
+        directory = Directory(options.endpoint)
+        self.name: str = directory.name
+        window = min(options.window, max(1, options.window_bytes // self.batch_bytes))
+        buffers = window + stage.buffers_held
+        slots = window
+        lends = options.share_memory and directory.may_be_local
+        if lends and 1 <= window <= MAX_WINDOW:
+            slots = min(MAX_WINDOW, buffers)  # a lent slot is in use until it is loaded
+        hello = Hello(
+            dataset=options.dataset,
+            recipe=recipe,
+            seed=options.seed,
+            window=slots,
+            client=_name_client(rank),
+        )
+        try:
+            encode(hello)
+        except ProtocolError as error:
+            raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
+        self._buffers = BatchBuffers(recipe, allocate)
+        self._prefetch = Prefetch(recipe, buffers=buffers)
+        job = Job(name=directory.name, hello=hello, share_memory=options.share_memory)
+        self._session = ClientSession(job, self._prefetch)
+        transport = Transport(self._session, directory, self._buffers, SlotBuffer, keys)
+        self._transport = transport
+        # Runs on close(), when the feed is garbage, and at the interpreter's exit.
+        self._finalizer = weakref.finalize(self, _end, transport, stage)
+        try:
+            self.welcome = transport.wait_for_welcome(options.timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def check_usable(self) -> None:
+        """Raise ConfigError in a fork of the process that made this, and after ``close``."""
+        self._transport.check_usable()
+
+    def begin(self, epoch: int, indices: range, step: int) -> None:
+        """Fetch the batches ``indices`` of an epoch from a step on, then those of the next ones."""
+        self._transport.begin(epoch, indices, step)
+
+    def take(self, epoch: int, index: int, *, is_short: bool) -> tuple[AnyBatch, int, float]:
+        """Wait for a batch; return it, how many of its rows are real, and the wait in seconds.
+
+        ``is_short`` leaves out the rows that are not.
+        """
+        name = name_batch((epoch, index))
+        start_s = time.monotonic()
+        try:
+            complete = self._transport.take(name, self._timeout_s, self._finish_stage)
+        finally:
+            wait_s = time.monotonic() - start_s
+            self.wait_s += wait_s
+        if complete.key != (epoch, index):
+            raise AssertionError(f"{name} is due, prefetch returned {name_batch(complete.key)}")
+        rows: SlotBuffer | BatchBuffer
+        if complete.lent is not None:
+            rows = cast(SlotBuffer, complete.lent)  # from the factory that __init__ passes on
+        else:
+            rows = self._buffers[complete.buffer]
+            if complete.padding:
+                rows.fill_padding()
+        delivery = Delivery(
+            rows=rows,
+            count=complete.valid if is_short else len(rows.labels),
+            valid=complete.valid,
+            epoch=epoch,
+            index=index,
+        )
+        try:
+            batch = self.stage.load(delivery, complete.buffer)
+        finally:
+            self._transport.return_buffers(self.stage.reclaim())
+        return batch, complete.valid, wait_s
+
+    def counters(self) -> dict[str, Any]:
+        """Return the fields of ``LoaderStatistics`` that are counted here."""
+        session = self._session
+        return {
+            "batches_ready": self._prefetch.ready,
+            "feeders": session.feeders,
+            "feeders_left_out": session.feeders_left_out,
+            "batches_asked_again": session.batches_asked_again,
+            "batches_hedged": session.batches_hedged,
+            "batches_lent": self._prefetch.lent,
+            "copied_because": session.copied_because,
+            "received_bytes": session.received_bytes,
+            "wait_s": self.wait_s,
+            "first_batch_s": session.first_batch_s,
+            "reconnects": session.reconnects,
+            "chunks_discarded": self._prefetch.chunks_discarded,
+            **self.stage.counters(),
+        }
+
+    def close(self) -> None:
+        """End the session and free everything, within 2 s. Idempotent."""
+        self._finalizer()
+
+    def _finish_stage(self) -> None:
+        """Give back the slots being read before a wait: the feeder may have no other free."""
+        buffers = self.stage.finish()
+        if buffers:
+            self._transport.return_buffers(buffers)
+
+
+def _name_client(rank: int | None) -> str:
+    name = f"{socket.gethostname()[:64]} pid {os.getpid()}"
+    return name if rank is None else f"{name} rank {rank}"
+
+
+def _end(transport: Transport, stage: Stage[Any]) -> None:
+    transport.close()
+    stage.finish()  # the device must not read a slot that the node reuses

@@ -1,0 +1,112 @@
+"""Which rank of how many a loader is: known at the latest when its first iterator is made.
+
+Training scripts make their loaders before or after the process group, and frameworks start the
+other ranks in between. A rank that is taken too early is 0 of 1, and then every rank trains on the
+same samples without an error. So nothing is fixed before the first iterator, and a process that a
+launcher has started as one of several must know its rank by then.
+"""
+
+import operator
+import os
+import sys
+from typing import Any, Final, NamedTuple
+
+from feeder.errors import ConfigError
+
+_LAUNCHERS: Final = {
+    "WORLD_SIZE": "torchrun",
+    "SLURM_NTASKS": "Slurm",
+    "OMPI_COMM_WORLD_SIZE": "Open MPI",
+    "PMI_SIZE": "MPI",
+}
+"""Environment variables with the number of processes, by the launcher that sets them."""
+
+
+class Ranks(NamedTuple):
+    """One rank of a job."""
+
+    rank: int
+    world_size: int
+
+
+class RankSource:
+    """The ranks as the user gave them, or those of torch.distributed, or 0 of 1."""
+
+    def __init__(self, rank: int | None, world_size: int | None) -> None:
+        """Take integers of any type, or None for both; ConfigError if they are invalid."""
+        self._given = None if rank is None and world_size is None else _check(rank, world_size)
+        self._fixed = self._given
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the ranks can no longer change."""
+        return self._fixed is not None
+
+    @property
+    def known_rank(self) -> int | None:
+        """The rank if it is given or torch.distributed's, else None."""
+        ranks = self._fixed or _group_ranks()
+        return None if ranks is None else ranks.rank
+
+    def peek(self) -> Ranks:
+        """Return the ranks as far as they are known now; ConfigError when they are not."""
+        return self._fixed or _group_ranks() or _only_rank()
+
+    def fix(self) -> Ranks:
+        """Return the ranks, which must not change from now on; ConfigError if they have."""
+        ranks = self.peek()
+        group = None if self._given else _group_ranks()
+        if group is not None and group != ranks:
+            raise ConfigError(
+                f"this loader has been rank {ranks.rank} of {ranks.world_size}, the process group "
+                f"now says {group.rank} of {group.world_size}: call init_process_group() before "
+                "the first iter(loader), or pass rank and world_size"
+            )
+        self._fixed = ranks
+        return ranks
+
+
+def check_process() -> None:
+    """Raise ConfigError in a worker process of a torch DataLoader, which would not be alone."""
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        raise ConfigError(
+            "a feeder's loader was used in a worker process of a DataLoader, where each worker "
+            "would get the same batches: iterate over the loader itself, it needs no DataLoader"
+        )
+
+
+def _check(rank: int | None, world_size: int | None) -> Ranks:
+    if rank is None or world_size is None:
+        raise ConfigError("rank and world_size belong together: give both or neither")
+    try:
+        rank, world_size = operator.index(rank), operator.index(world_size)
+    except TypeError:
+        raise ConfigError(
+            f"rank and world_size must be whole numbers, got {rank!r} of {world_size!r}"
+        ) from None
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank must be 0 .. world_size - 1, got {rank} of {world_size}")
+    return Ranks(rank, world_size)
+
+
+def _group_ranks() -> Ranks | None:
+    """Return the ranks of torch's process group, None without one; does not import torch."""
+    group: Any = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return None
+    return Ranks(group.get_rank(), group.get_world_size())
+
+
+def _only_rank() -> Ranks:
+    """Return 0 of 1; ConfigError if a launcher has started several processes."""
+    for variable, launcher in _LAUNCHERS.items():
+        count = os.environ.get(variable, "")
+        if count.isdecimal() and int(count) > 1:
+            raise ConfigError(
+                f"{launcher} has started {count} processes ({variable}={count}), but it is not "
+                "known which one this is: call torch.distributed.init_process_group() before the "
+                "first iter(loader), or pass rank= and world_size= (rank=0, world_size=1 for a "
+                "single process under salloc)"
+            )
+    return Ranks(0, 1)
