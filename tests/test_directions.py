@@ -50,8 +50,8 @@ DYNAMIC_IMPORTS = {"trainer_client", "feeder.pack.task_pool"}
 """Modules that import by a name computed at run time, which the table cannot check."""
 
 THIRD_PARTY = {
-    *("PIL", "altair", "msgspec", "numpy", "psutil", "torch", "turbojpeg", "vl_convert", "xxhash"),
-    "zmq",
+    *("PIL", "altair", "msgspec", "numpy", "psutil", "torch", "tqdm", "turbojpeg", "vl_convert"),
+    *("xxhash", "zmq"),
 }
 
 
@@ -109,7 +109,7 @@ TABLE: Mapping[str, Row] = {
     "cli": row(f"{DECODING} security client pack daemon", "numpy zmq PIL"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
-        "feeder errors plan wire process security client client.core", "numpy msgspec torch"
+        "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"
     ),
     "trainer_client.reference": row("errors plan process trainer_client", "torch"),
     "trainer_client.train": row("process trainer_client.reference", ""),
@@ -281,7 +281,7 @@ def test_the_table_has_no_cycles() -> None:
     ("face", "allowed"),
     [
         ("feeder.client", {"numpy", "msgspec", "zmq"}),
-        ("trainer_client", {"numpy", "msgspec", "zmq", "torch"}),
+        ("trainer_client", {"numpy", "msgspec", "zmq", "torch", "tqdm"}),
     ],
 )
 def test_clients_reach_no_library_of_the_daemon(house: House, face: str, allowed: set[str]) -> None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from feeder.wire.messages import PADDING_LABEL
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
+    from trainer_client._dataset import DatasetInfo
     from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
     from trainer_client._epoch import EpochIterator
     from trainer_client._loader import FeederLoader
-    from trainer_client._dataset import DatasetInfo
     from trainer_client._statistics import EpochTimes, LoaderStatistics
 
 __all__ = [

@@ -92,6 +92,7 @@ class Loader(Generic[AnyBatch]):
         self._state_recipe = state_recipe(recipe)
         self._iterator: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
         self._indices: range | None = None  # of this rank, once the ranks are fixed
+        self._is_plan_logged = False
         self._batches = self._images = 0
         self._feed = self._open_feed()
         self._clock = StepClock(self._feed.batch_bytes)
@@ -107,7 +108,7 @@ class Loader(Generic[AnyBatch]):
             if options.classes_of is not None:
                 self.dataset.check_classes(options.classes_of)
             if self._ranks.is_fixed:
-                self._find_indices()  # raises ConfigError for too small a dataset
+                self._indices = self._find_indices()
         except BaseException:
             self.close()
             raise
@@ -309,6 +310,8 @@ class Loader(Generic[AnyBatch]):
         ranks = self._ranks.fix()
         if self._indices is None:
             self._indices = self._find_indices()
+        if not self._is_plan_logged:
+            self._is_plan_logged = True
             self._log_plan(ranks)
         if self._loaded is not None:
             self._check_fits(self._loaded)

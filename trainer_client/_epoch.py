@@ -36,6 +36,11 @@ class EpochIterator(Generic[AnyBatch]):
         return self._epoch
 
     @property
+    def closed_because(self) -> str | None:
+        """The reason why no batch can be taken before the epoch is over; None while one can."""
+        return self._closed_because
+
+    @property
     def is_over(self) -> bool:
         """Whether the epoch's last batch was returned, or the iterator was closed."""
         return self._closed_because is not None or (self._epoch is not None and not self._indices)

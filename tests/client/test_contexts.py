@@ -78,11 +78,11 @@ def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> 
         # These count as names, being no dotted quads, and resolve without a name server.
         listed = (node.endpoint, *(f"tcp://127.{number}:9" for number in range(1, 6)))
         with no_further_file(spare=spare):
-            loader._transport._set_endpoints(listed)
-            wait_until(lambda: len(loader._session._links) == len(listed), "all are dialled")
+            loader._feed._transport._set_endpoints(listed)
+            wait_until(lambda: len(loader._feed._session._links) == len(listed), "all are dialled")
             assert next(batches).index == 1
         assert next(batches).index == 2
         threads = set(threading.enumerate())
         loader.close()
-        threads.remove(loader._transport._thread)
+        threads.remove(loader._feed._transport._thread)
         wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")

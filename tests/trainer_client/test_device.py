@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
-from trainer_client._host_memory import BatchBuffer
 from trainer_client._device import Normaliser
+from trainer_client._host_memory import BatchBuffer
 from trainer_client._staging import CopiesInFlight, HostStage, make_stage
 
 CPU = torch.device("cpu")

@@ -32,6 +32,7 @@ from trainer_client import Batch, FeederLoader, normalise
 from trainer_client._device import Normaliser
 
 BATCH, SIDE = 8, 8
+TensorBatch = Batch[torch.Tensor]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,13 +66,17 @@ def plan(node: FakeNode, epoch: int, *, seed: int = 0, split: str = "train") -> 
     )
 
 
-def check_batch(node: FakeNode, batch: Batch, *, seed: int = 0, split: str = "train") -> None:
+def check_batch(
+    node: FakeNode, batch: TensorBatch, *, seed: int = 0, split: str = "train", world_size: int = 1
+) -> None:
     """Compare every value of a batch with the plan and the fake node's samples."""
     order = plan(node, batch.epoch, seed=seed, split=split)
     sample_ids = np.full(BATCH, -1, dtype=np.int64)
     if batch.index < order.batches:
         sample_ids[: order.valid(batch.index)] = order.samples(batch.index)
     assert batch.valid == (sample_ids >= 0).sum()
+    if world_size == 1:  # the last batch is short
+        sample_ids = sample_ids[: batch.valid]
     assert batch.sample_ids.tolist() == sample_ids.tolist()
     expected_labels = np.where(sample_ids < 0, -100, sample_ids % len(node.classes))
     assert batch.labels.tolist() == expected_labels.tolist()
@@ -101,7 +106,7 @@ def test_a_batch_unpacks_and_has_the_documented_shapes(node: FakeNode) -> None:
     with make_loader(node) as loader:
         images, labels = next(iter(loader))
     assert images.shape == (BATCH, 4, SIDE, SIDE)
-    assert images.dtype == torch.float16
+    assert images.dtype == torch.float32
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.shape == (BATCH,)
     assert labels.dtype == torch.int64
@@ -153,22 +158,29 @@ def test_choosing_another_epoch_releases_prefetched_batches(node: FakeNode) -> N
         check_epoch(node, loader, 40)
 
 
-def test_set_epoch_starts_fetching(node: FakeNode) -> None:
-    with make_loader(node) as loader:
+def test_set_epoch_starts_fetching_where_the_ranks_are_given(node: FakeNode) -> None:
+    with make_loader(node, rank=0, world_size=1) as loader:
         assert node.count(Request) == 0
         loader.set_epoch(2)
         node.wait_until(lambda: (2, 3) in wanted_keys(node), "nothing is fetched")
 
 
-def test_set_epoch_in_the_middle_of_an_epoch_raises(node: FakeNode) -> None:
+def test_set_epoch_in_the_middle_of_an_epoch_counts_for_the_next_iterator(node: FakeNode) -> None:
     with make_loader(node) as loader:
         batches = iter(loader)
         next(batches)
-        with pytest.raises(ConfigError, match=r"set_epoch\(4\) was called in the middle of"):
-            loader.set_epoch(4)
-        batches.close()
         loader.set_epoch(4)
-        assert next(iter(loader)).epoch == 4
+        assert loader.state_dict()["step"] == 1, "the epoch under way has not moved"
+        assert [batch.index for batch in batches] == [*range(1, len(loader))]
+        assert (loader.state_dict()["epoch"], loader.state_dict()["step"]) == (4, 0)
+        check_epoch(node, loader, 4)
+
+
+def test_a_sampler_sets_the_epoch_as_scripts_do_it(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        loader.sampler.set_epoch(4)
+        assert len(loader.sampler) == 96
+        check_epoch(node, loader, 4)
 
 
 def test_an_epoch_is_over_with_its_last_batch(node: FakeNode) -> None:
@@ -200,14 +212,27 @@ def test_choosing_the_same_epoch_again_restarts_it(node: FakeNode) -> None:
         check_epoch(node, loader, 0)
 
 
-def test_a_new_iterator_ends_the_previous_one(node: FakeNode) -> None:
+def test_two_interleaved_iterators_are_an_error(node: FakeNode) -> None:
     with make_loader(node) as loader:
-        first = iter(loader)
-        next(first)
-        second = iter(loader)
-        with pytest.raises(ConfigError, match="this iterator of epoch 0 was closed"):
-            next(first)
+        first, second = iter(loader), iter(loader)
+        assert next(first).epoch == 0
         assert next(second).epoch == 1
+        with pytest.raises(ConfigError, match="epoch 0 ended when a newer one of its loader began"):
+            next(first)
+        assert next(second).index == 1
+        assert "second loader" in first.closed_because
+
+
+def test_an_iterator_without_a_batch_uses_up_no_epoch(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        unused = [iter(loader) for _ in range(3)]
+        assert unused[0].epoch is None
+        assert not unused[0].is_over
+        running = iter(loader)
+        next(running)
+        iter(loader)
+        assert [batch.index for batch in running] == [*range(1, len(loader))]
+        assert {batch.epoch for batch in unused[1]} == {1}
 
 
 def test_an_exhausted_iterator_stays_exhausted(node: FakeNode) -> None:
@@ -230,7 +255,7 @@ def test_ranks_share_an_epoch_without_overlap(node: FakeNode, split: str, world_
             rank + world_size * step for step in range(len(batches))
         ]
         for batch in batches:
-            check_batch(node, batch, split=split)
+            check_batch(node, batch, split=split, world_size=world_size)
             sample_ids += batch.sample_ids[: batch.valid].tolist()
     assert len(lengths) == 1, "every rank takes the same number of steps"
     assert len(set(sample_ids)) == len(sample_ids)
@@ -246,8 +271,8 @@ def test_an_epoch_is_not_over_during_the_wait_for_its_last_batch(node: FakeNode)
         for _ in range(last):
             next(batches)
         waiting = pool.submit(next, batches)
-        with pytest.raises(ConfigError, match="in the middle of epoch 0"):
-            loader.set_epoch(5)
+        node.wait_until(lambda: (0, last) in wanted_keys(node), "nothing is fetched")
+        assert not batches.is_over
         loader.close()
         with pytest.raises(ConfigError, match="closed in the meantime"):
             waiting.result(WAIT_S)
@@ -267,8 +292,17 @@ def test_the_rank_may_be_an_integer_of_any_type(node: FakeNode) -> None:
         make_loader(node, rank=0.5, world_size=2)
 
 
-def test_padding_changes_neither_shape_nor_loss(node: FakeNode) -> None:
+def test_on_one_rank_the_last_batch_of_an_evaluation_is_short(node: FakeNode) -> None:
     with make_loader(node, split="val") as loader:
+        *others, last = loader
+    assert {len(batch.labels) for batch in others} == {BATCH}
+    assert last.valid == len(last.labels) == len(last.sample_ids) == 97 % BATCH == 1
+    assert last.images.shape == (1, 4, SIDE, SIDE)
+    assert last.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_padding_over_several_ranks_changes_neither_shape_nor_loss(node: FakeNode) -> None:
+    with make_loader(node, split="val", rank=0, world_size=2) as loader:
         *_, last = loader
     assert last.valid == 97 % BATCH == 1
     assert last.images.shape == (BATCH, 4, SIDE, SIDE)

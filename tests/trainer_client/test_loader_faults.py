@@ -248,7 +248,7 @@ def test_late_chunks_of_a_dropped_epoch_are_discarded(node: FakeNode) -> None:
         return [*late, *messages]
 
     node.script = hold_first
-    with make_loader(node) as loader:
+    with make_loader(node, rank=0, world_size=1) as loader:
         loader.set_epoch(0)
         node.wait_until(lambda: len(held) >= 2 * 4, "not all of the window was wanted")
         loader.set_epoch(1)

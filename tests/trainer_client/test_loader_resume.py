@@ -13,8 +13,15 @@ from feeder.errors import ConfigError, DatasetError, PeerError
 from feeder.wire.messages import Bye, Hello, Request
 from tests.support.daemon import wait_until
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.test_loader import BATCH, check_batch, make_loader, plan, wanted_keys
-from trainer_client import Batch, FeederLoader
+from tests.trainer_client.test_loader import (
+    BATCH,
+    TensorBatch,
+    check_batch,
+    make_loader,
+    plan,
+    wanted_keys,
+)
+from trainer_client import FeederLoader
 
 STEPS = 97 // BATCH
 
@@ -26,17 +33,18 @@ def node() -> Iterator[FakeNode]:
         assert fake.problems == []
 
 
-def position_of(batch: Batch) -> tuple[int, int]:
+def position_of(batch: TensorBatch) -> tuple[int, int]:
     return batch.epoch, batch.index
 
 
-def rows(batches: list[Batch]) -> list[int]:
-    return [row for batch in batches for row in batch.sample_ids.tolist()]
+def rows(batches: list[TensorBatch]) -> list[int]:
+    """Return the sample ids, without padding, which depends on the number of ranks."""
+    return [row for batch in batches for row in batch.sample_ids[: batch.valid].tolist()]
 
 
-def take(loader: FeederLoader, count: int) -> list[Batch]:
+def take(loader: FeederLoader, count: int) -> list[TensorBatch]:
     """Take ``count`` batches, across epochs."""
-    taken: list[Batch] = []
+    taken: list[TensorBatch] = []
     while len(taken) < count:
         for batch in loader:
             taken.append(batch)
@@ -74,7 +82,7 @@ def test_prefetched_batches_do_not_advance_the_state(node: FakeNode) -> None:
 
 
 def test_no_batch_before_the_position_is_requested(node: FakeNode) -> None:
-    with make_loader(node) as loader:
+    with make_loader(node, rank=0, world_size=1) as loader:
         state = loader.state_dict() | {"epoch": 2, "step": 7}
         loader.load_state_dict(state)
         node.wait_until(lambda: (2, 10) in wanted_keys(node), "loading does not start fetching")
@@ -137,12 +145,40 @@ def test_loading_after_the_start_is_refused_without_effect(node: FakeNode) -> No
         with pytest.raises(ConfigError, match="has started, it is at step 1 of epoch 0"):
             loader.load_state_dict(state)
         assert next(batches).index == 1
-    with make_loader(node) as chosen:
-        chosen.set_epoch(3)
-        with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 3"):
-            chosen.load_state_dict(state)
     with pytest.raises(ConfigError, match="is closed"):
-        chosen.load_state_dict(state)
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1}])
+def test_frameworks_may_make_iterators_and_choose_epochs_before_loading(
+    node: FakeNode, ranks: dict[str, int]
+) -> None:
+    with make_loader(node, **ranks) as loader:
+        state = loader.state_dict() | {"epoch": 2, "step": 7}
+        batches = iter(loader)
+        loader.set_epoch(3)
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        assert position_of(next(batches)) == (2, 7)
+
+
+def test_skipping_batches_places_one_epoch_only(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        loader.set_epoch(2)
+        assert [*map(position_of, loader.skip_first_batches(9))] == [(2, 9), (2, 10), (2, 11)]
+        assert len(list(loader)) == STEPS
+        with pytest.raises(ConfigError, match="step 12 of epoch 4, but epochs have 12 steps"):
+            loader.skip_first_batches(12)
+    assert (2, 8) not in wanted_keys(node)
+
+
+def test_skipping_the_batches_that_a_state_has_skipped_is_an_error(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+        loader.load_state_dict(state | {"step": 4})
+        with pytest.raises(ConfigError, match="at step 4 of epoch 0, where the loader begins by"):
+            loader.skip_first_batches(4)
+        assert position_of(next(iter(loader))) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +196,20 @@ def test_a_state_of_another_job_is_refused(
 ) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
-    with make_loader(node, **options) as other:
+    ranks = {"rank": 0, "world_size": 1}
+    with make_loader(node, **(ranks | options)) as other:
         with pytest.raises(ConfigError, match=message):
             other.load_state_dict(state)
         assert next(iter(other)).epoch == 0, "a refusal changed the loader"
+
+
+def test_another_global_batch_is_refused_once_the_ranks_are_known(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        state = loader.state_dict()
+    with make_loader(node, batch_size=4) as other:
+        other.load_state_dict(state)  # there may be two ranks yet
+        with pytest.raises(ConfigError, match=r"this loader has 4, 1 with 4, .*pass batch_size=8"):
+            iter(other)
 
 
 def test_a_state_of_another_dataset_is_refused(node: FakeNode) -> None:
@@ -195,7 +241,7 @@ def test_another_number_of_ranks_resumes_with_the_same_global_order(
                 window=2,
             )
 
-    def steps_of_all(batches: list[list[Batch]]) -> list[list[int]]:
+    def steps_of_all(batches: list[list[TensorBatch]]) -> list[list[int]]:
         return [rows(list(step)) for step in zip(*batches, strict=True)]
 
     states, seen = [], []
@@ -248,8 +294,7 @@ def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int)
         batches = recipe.plan_epoch(node.layout, seed=0, epoch=epoch)
         ids: list[int] = []
         for index in range(step * world_size, (step + 1) * world_size):
-            real = batches.samples(index).tolist() if index < batches.batches else []
-            ids += real + [-1] * (recipe.batch_size - len(real))
+            ids += batches.samples(index).tolist() if index < batches.batches else []
         order.append(ids)
     return order
 

@@ -116,6 +116,11 @@ def state(**changes: object) -> LoaderState:
     return LoaderState.parse(GOOD | changes)
 
 
+def check_fits(saved: LoaderState, loader: LoaderState) -> None:
+    saved.check_order(loader)
+    saved.check_global_batch(loader)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -127,7 +132,7 @@ def state(**changes: object) -> LoaderState:
     ],
 )
 def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[str, Any]) -> None:
-    state().check_fits(state(**changes))
+    check_fits(state(), state(**changes))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,7 @@ def test_the_refusal_of_a_loader_has_the_difference_and_the_remedy(
     loader: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        state().check_fits(state(**loader))
+        check_fits(state(), state(**loader))
     assert "\n" not in str(caught.value)
 
 
@@ -174,7 +179,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cursor = Cursor(self.steps)
+        self.cursor = Cursor()
         self.next = Position(0, 0)  # where the documentation says that the next iterator begins
         self.remaining: list[Position] | None = None  # of the current epoch
 
@@ -183,7 +188,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_fresh_cursor_resumes_with_the_same_batches(self) -> None:
-        fresh = Cursor(self.steps)
+        fresh = Cursor()
         fresh.load(self.cursor.at)
         assert fresh.at == self.cursor.at, "state(load(s)) is not s"
         expected = self.remaining or self.epoch_from(self.next)
@@ -191,22 +196,32 @@ class CursorMachine(RuleBasedStateMachine):
         fresh.start()
         for _ in expected:
             seen.append(fresh.at)
-            fresh.advance()
+            fresh.advance(self.steps)
         assert seen == expected
         assert fresh.at == fresh.next == Position(expected[0].epoch + 1, 0)
+        fresh.check(self.steps)
 
     @precondition(lambda self: self.remaining is None)
     @rule(epoch=st.integers(0, 5))
     def choose(self, epoch: int) -> None:
         if epoch != self.next.epoch:
             self.next = Position(epoch, 0)
-        assert self.cursor.set_epoch(epoch) == self.next
+        self.cursor.set_epoch(epoch)
+        assert self.cursor.at == self.cursor.next == self.next
+
+    @precondition(lambda self: self.remaining)
+    @rule(epoch=st.integers(0, 5))
+    def choose_in_mid_epoch(self, epoch: int) -> None:
+        at = self.cursor.at
+        if epoch != self.next.epoch:
+            self.next = Position(epoch, 0)
+        self.cursor.set_epoch(epoch, is_between=False)
+        assert (self.cursor.at, self.cursor.next) == (at, self.next)
 
     @precondition(lambda self: self.remaining is None)
     @rule()
     def start(self) -> None:
-        self.cursor.start()
-        assert self.cursor.at == self.next
+        assert self.cursor.start() == self.cursor.at == self.next
         self.remaining = self.epoch_from(self.next)
         self.next = Position(self.next.epoch + 1, 0)
 
@@ -215,7 +230,7 @@ class CursorMachine(RuleBasedStateMachine):
     def take(self) -> None:
         assert self.remaining is not None
         assert self.cursor.at == self.remaining.pop(0)
-        self.cursor.advance()
+        self.cursor.advance(self.steps)
 
     @precondition(lambda self: self.remaining == [])
     @rule()
@@ -231,7 +246,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.remaining is None)
     @rule(epoch=st.integers(0, 3), step=st.integers(0, 2))
     def resume(self, epoch: int, step: int) -> None:
-        self.cursor = Cursor(self.steps)
+        self.cursor = Cursor()
         self.next = Position(epoch, step)
         self.cursor.load(self.next)
 
@@ -241,16 +256,15 @@ TestCursor.settings = settings(max_examples=60, stateful_step_count=25, deadline
 
 
 def test_loading_after_the_start_raises_and_changes_nothing() -> None:
-    for begin in (Cursor.start, lambda cursor: cursor.set_epoch(0)):
-        cursor = Cursor(5)
-        begin(cursor)
-        with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 0: call"):
-            cursor.load(Position(2, 2))
-        assert cursor.at == Position(0, 0)
+    cursor = Cursor()
+    cursor.start()
+    with pytest.raises(ConfigError, match="has started, it is at step 0 of epoch 0: call"):
+        cursor.load(Position(2, 2))
+    assert cursor.at == Position(0, 0)
 
 
 def test_the_last_loaded_state_counts() -> None:
-    cursor = Cursor(5)
+    cursor = Cursor()
     cursor.load(Position(2, 2))
     cursor.load(Position(1, 4))
     cursor.start()
@@ -258,12 +272,30 @@ def test_the_last_loaded_state_counts() -> None:
 
 
 def test_a_step_past_the_epoch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at step 5, but epochs have 5 steps here"):
-        Cursor(5).load(Position(0, 5))
+    cursor = Cursor()
+    cursor.load(Position(0, 5))
+    cursor.check(6)
+    with pytest.raises(ConfigError, match="step 5 of epoch 0, but epochs have 5 steps here"):
+        cursor.check(5)
 
 
 def test_choosing_another_epoch_after_loading_discards_the_loaded_step() -> None:
-    cursor = Cursor(5)
+    cursor = Cursor()
     cursor.load(Position(2, 3))
-    assert cursor.set_epoch(4) == Position(4, 0)
-    assert cursor.set_epoch(2) == Position(2, 0)
+    cursor.set_epoch(4)
+    assert cursor.next == Position(4, 0)
+    cursor.set_epoch(2)
+    assert cursor.next == Position(2, 0)
+
+
+def test_skipping_counts_from_the_next_position_and_not_after_a_loaded_step() -> None:
+    cursor = Cursor()
+    cursor.load(Position(3, 0))
+    cursor.skip(2)
+    assert cursor.start() == Position(3, 2)
+    cursor.skip(1, is_between=False)
+    assert (cursor.at, cursor.next) == (Position(3, 2), Position(4, 1))
+    cursor = Cursor()
+    cursor.load(Position(3, 1))
+    with pytest.raises(ConfigError, match=r"either load_state_dict\(\) or skip_first_batches"):
+        cursor.skip(1)

@@ -179,7 +179,11 @@ def test_other_refusals_end_the_session_for_good(
     shell = make_shell()
     shell.connect()
     refuse(shell, code)
-    for call in (shell.session.check, shell.session.take, lambda: shell.session.begin(0, range(10))):
+    for call in (
+        shell.session.check,
+        shell.session.take,
+        lambda: shell.session.begin(0, range(10)),
+    ):
         with pytest.raises(kind, match="tcp://feeder-3:5555: because of it"):
             call()
     assert shell.session.is_next_complete(), "a wait for it is over"
