@@ -64,6 +64,8 @@ class Loader(Generic[AnyBatch]):
     """As in a DataLoader; the feeder's workers are in the daemon."""
     pin_memory: Final = False
     """As in a DataLoader: batches are on the device already, or in ordinary memory."""
+    batch_sampler: Final = None
+    """As in a DataLoader; the order is the plan's."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Loader(Generic[AnyBatch]):
         self._cursor = Cursor()
         self._loaded: LoaderState | None = None  # while its global batch is not checked
         self._state_recipe = state_recipe(recipe)
-        self._iterator: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
+        self._running: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
         self._indices: range | None = None  # of this rank, once the ranks are fixed
         self._is_plan_logged = False
         self._batches = self._images = 0
@@ -354,7 +356,7 @@ class Loader(Generic[AnyBatch]):
         )
 
     def _live_iterator(self) -> EpochIterator[AnyBatch] | None:
-        iterator = self._iterator() if self._iterator is not None else None
+        iterator = self._running() if self._running is not None else None
         return iterator if iterator is not None and not iterator.is_over else None
 
     def _fetch_ahead(self) -> None:
@@ -370,7 +372,7 @@ class Loader(Generic[AnyBatch]):
             previous.supersede()
         self._loaded = None
         epoch, step = self._cursor.start()
-        self._iterator = weakref.ref(iterator)
+        self._running = weakref.ref(iterator)
         self._feed.begin(epoch, indices, step)
         self._clock.begin()
         return epoch, indices[step:]

@@ -1,16 +1,38 @@
 """A loader's defaults for torch: the device, and the type that it computes in."""
 
+import os
+
 import torch
+
+from feeder.errors import ConfigError
 
 
 def resolve_device(device: torch.device | str | None) -> torch.device:
-    """Return the device with its index; None is CUDA's current device, else the CPU."""
+    """Return the device with its index; None is this process's CUDA device, else the CPU.
+
+    That is the one that LOCAL_RANK has, where a launcher has set it and the process has not chosen
+    a device yet: loaders are often made before the process group.
+    """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     resolved = torch.device(device)
-    if resolved == torch.device("cuda"):  # names no index
-        return torch.device("cuda", torch.cuda.current_device())
-    return resolved
+    if resolved != torch.device("cuda"):  # it names an index, or is no CUDA device
+        return resolved
+    current = torch.cuda.current_device()
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if not current and local_rank.isdecimal() and int(local_rank) < torch.cuda.device_count():
+        current = int(local_rank)
+    return torch.device("cuda", current)
+
+
+def check_device(device: torch.device, *, is_default: bool) -> None:
+    """Raise ConfigError if a default ``device`` is no longer this process's CUDA device."""
+    if is_default and device.type == "cuda" and device.index != torch.cuda.current_device():
+        raise ConfigError(
+            f"this loader was made for {device}, before the process chose "
+            f"cuda:{torch.cuda.current_device()}: pass device= to the loader, or make it after "
+            "torch.cuda.set_device()"
+        )
 
 
 def resolve_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtype:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from trainer_client._base import Loader
 from trainer_client._batch import Batch
-from trainer_client._defaults import resolve_device, resolve_dtype
+from trainer_client._defaults import check_device, resolve_device, resolve_dtype
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
+from trainer_client._epoch import EpochIterator
 from trainer_client._feed import LoaderOptions
 from trainer_client._staging import make_stage
 
@@ -108,6 +109,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
             summary=summary,
         )
         made = options.make_recipe()
+        self._is_default_device = device is None
         self.device = resolve_device(device)
         """The device of the batches."""
         self.dtype = resolve_dtype(dtype, self.device)
@@ -125,6 +127,11 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
             described=f"({channels}, {image_size}, {image_size}) {kind} on {self.device}",
             allocate=_allocate_pinned if self.device.type == "cuda" else np.empty,
         )
+
+    def __iter__(self) -> EpochIterator[Batch[torch.Tensor]]:
+        """Return an iterator over the next epoch, which begins when its first batch is taken."""
+        check_device(self.device, is_default=self._is_default_device)
+        return super().__iter__()
 
 
 def _allocate_pinned(shape: tuple[int, ...], dtype: "np.dtype[Any]") -> NDArray[Any]:

@@ -11,6 +11,7 @@ from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout, rank_indices
 from trainer_client import Accuracy, AccuracyResult, Batch
 from trainer_client._accuracy import count_correct
+from trainer_client._batch import Origin
 
 CPU = torch.device("cpu")
 CLASSES = 11
@@ -38,23 +39,16 @@ def expected(samples: int) -> AccuracyResult:
     )
 
 
-def make_batch(plan: EpochPlan, index: int) -> Batch:
+def make_batch(plan: EpochPlan, index: int) -> Batch[torch.Tensor]:
     """A batch like the loader's, without images."""
     real = plan.samples(index) if index < plan.batches else []
     ids = torch.full((plan.batch_size,), -1, dtype=torch.int64)
     ids[: len(real)] = torch.as_tensor(real, dtype=torch.int64)
     labels = torch.where(ids < 0, -100, label_of(ids))
-    return Batch(
-        images=torch.empty(0),
-        labels=labels,
-        sample_ids=ids,
-        valid=len(real),
-        epoch=plan.epoch,
-        index=index,
-    )
+    return Batch.of(torch.empty(0), labels, Origin(ids, len(real), plan.epoch, index))
 
 
-def shares(plan: EpochPlan, world_size: int) -> Iterator[list[Batch]]:
+def shares(plan: EpochPlan, world_size: int) -> Iterator[list[Batch[torch.Tensor]]]:
     """The batches of each rank."""
     for rank in range(world_size):
         indices = rank_indices(plan.batches, rank, world_size, plan.last_batch)

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 from trainer_client._device import Normaliser
-from trainer_client._host_memory import BatchBuffer
-from trainer_client._staging import CopiesInFlight, HostStage, make_stage
 
 CPU = torch.device("cpu")
 # Half a unit in the last place for values up to 4; float32 adds the rounding of two operations.
@@ -151,15 +149,6 @@ def test_every_packing_compiles_to_one_graph() -> None:
         assert normaliser.compile_failures == 0
 
 
-def test_padding_is_grey_in_every_packing() -> None:
-    expected = Normaliser(CPU, torch.float32)(torch.zeros(2, 8, 8, 3, dtype=torch.int8))
-    for packing in get_args(Packing):
-        buffer = BatchBuffer(2, 8, pinned=False, packing=packing)
-        buffer.fill_padding()
-        images = Normaliser(CPU, torch.float32, packing=packing)(buffer.pixels)
-        assert torch.equal(images, expected)
-
-
 def test_a_failure_to_compile_is_counted_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -200,63 +189,3 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
     assert torch.equal(normaliser(pixels), Normaliser(CPU, torch.float16)(pixels))
     assert next(outcomes, "exhausted") == "exhausted"
     assert normaliser.compile_failures == 0
-
-
-class FakeEvent:
-    """A copy that is done when the test sets ``done``, or after a wait for it."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.waited = False
-
-    def query(self) -> bool:
-        return self.done
-
-    def synchronize(self) -> None:
-        self.done = self.waited = True
-
-
-def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
-    copies, event = CopiesInFlight(), FakeEvent()
-    copies.add(event, 4)
-    assert copies.reclaim() == []
-    event.done = True
-    assert copies.reclaim() == [4]
-    assert copies.reclaim() == []
-
-
-def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
-    copies, events = CopiesInFlight(), [FakeEvent(), FakeEvent(), FakeEvent()]
-    for number, event in enumerate(events):
-        copies.add(event, number)
-    assert copies.reclaim() == [0, 1]
-    assert [event.waited for event in events] == [True, True, False]
-    events[2].done = True
-    assert copies.reclaim() == [2]
-
-
-def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> None:
-    stage = make_stage(Normaliser(CPU, torch.float32))
-    assert isinstance(stage, HostStage)
-    buffer = BatchBuffer(3, 8, pinned=False)
-    pixels, labels = random_pixels(3, 8, 8), torch.arange(3)
-    buffer.write(0, pixels.numpy().tobytes(), labels.numpy().tobytes(), labels.numpy().tobytes())
-    images, device_labels = stage.load(buffer, 5)
-    assert stage.reclaim() == [5]
-    assert stage.reclaim() == []
-    buffer.fill_padding()
-    assert torch.equal(device_labels, labels)
-    assert torch.allclose(images.double(), expected_images(pixels), atol=1e-6)
-
-
-def test_chunks_are_written_at_their_rows() -> None:
-    buffer = BatchBuffer(5, 8, pinned=False)
-    buffer.fill_padding()
-    assert buffer.labels.tolist() == [-100] * 5
-    pixels = random_pixels(2, 8, 8)
-    two = np.array([7, 8], "<i8").tobytes()
-    buffer.write(3, memoryview(pixels.numpy()).cast("B"), two, two)
-    assert buffer.labels.tolist() == [-100] * 3 + [7, 8]
-    assert buffer.sample_ids.tolist() == [-1, -1, -1, 7, 8]
-    assert torch.equal(buffer.pixels[3:], pixels)
-    assert not buffer.pixels[:3].any()

@@ -59,7 +59,8 @@ def train(
         device = _choose_device(options.device)
         rank, world_size = _join_ranks(device, stack)
         start_s = time.monotonic()
-        loader = stack.enter_context(_make_loader(options, device, "train"))
+        ranks = (rank, world_size)
+        loader = stack.enter_context(_make_loader(options, device, ranks))
         result = TrainingResult(
             options=options,
             device=str(device),
@@ -71,7 +72,7 @@ def train(
         )
         val_loader = None
         if options.val_dataset is not None:
-            val_loader = stack.enter_context(_make_loader(options, device, "val"))
+            val_loader = stack.enter_context(_make_loader(options, device, ranks, loader))
         trainer = Trainer(options, loader, device)
         log = report if rank == 0 else _discard
         log(
@@ -149,11 +150,17 @@ def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int,
     return dist.get_rank(), dist.get_world_size()
 
 
-def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> FeederLoader:
+def _make_loader(
+    options: TrainingOptions,
+    device: torch.device,
+    ranks: tuple[int, int],
+    classes_of: FeederLoader | None = None,
+) -> FeederLoader:
+    """Return the loader for training or, for the classes of that one, for evaluation."""
     dtype = torch.float32
     if device.type == "cuda":
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    is_val = split == "val"
+    is_val = classes_of is not None
     recipe = dict(options.val_recipe if is_val else options.recipe)
     if is_val:  # the usual ratio of 256 to 224
         recipe.setdefault("resize_size", round(options.image_size * 256 / 224))
@@ -164,6 +171,9 @@ def _make_loader(options: TrainingOptions, device: torch.device, split: str) -> 
         batch_size=options.batch_size,
         seed=options.seed,
         image_size=options.image_size,
+        rank=ranks[0],
+        world_size=ranks[1],
+        classes_of=classes_of,
         device=device,
         dtype=dtype,
         window=options.window,

@@ -196,10 +196,10 @@ def test_ranks_that_would_resume_at_different_steps_are_an_error(
         node.endpoint, dataset="train", batch_size=16, image_size=32, device="cpu"
     ) as loader:
         trainer = Trainer(options, loader, torch.device("cpu"))
-        loader.world_size = 2  # for the saver only
-        saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
+        with monkeypatch.context() as patch:  # for the saver only
+            patch.setattr(FeederLoader, "world_size", 2)
+            saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
         monkeypatch.setattr("torch.distributed.all_reduce", OtherRank(0, 0).all_reduce)
-        loader.world_size = 1
         with pytest.raises(ConfigError, match="rank 1 would resume at step 0 of epoch 1, another"):
             saver.resume()
 

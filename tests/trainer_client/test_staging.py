@@ -1,0 +1,131 @@
+"""Host memory, the copy to the device, and defaults of device and type."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from feeder.errors import ConfigError
+from feeder.plan.packing import Packing
+from tests.trainer_client.test_device import CPU, random_pixels
+from trainer_client._defaults import check_device, resolve_device, resolve_dtype
+from trainer_client._device import Normaliser
+from trainer_client._feed import Delivery
+from trainer_client._host_memory import BatchBuffer
+from trainer_client._staging import CopiesInFlight, HostStage, make_stage
+
+
+class FakeEvent:
+    """A copy that is done when the test sets ``done``, or after a wait for it."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.waited = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = self.waited = True
+
+
+def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
+    copies, event = CopiesInFlight(), FakeEvent()
+    copies.add(event, 4)
+    assert copies.reclaim() == []
+    event.done = True
+    assert copies.reclaim() == [4]
+    assert copies.reclaim() == []
+
+
+def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
+    copies, events = CopiesInFlight(), [FakeEvent(), FakeEvent(), FakeEvent()]
+    for number, event in enumerate(events):
+        copies.add(event, number)
+    assert copies.reclaim() == [0, 1]
+    assert [event.waited for event in events] == [True, True, False]
+    events[2].done = True
+    assert copies.reclaim() == [2]
+
+
+def test_the_host_stage_frees_its_buffer_at_once_and_keeps_no_view_of_it() -> None:
+    stage = make_stage(Normaliser(CPU, torch.float32))
+    assert isinstance(stage, HostStage)
+    buffer = BatchBuffer(3, 8)
+    pixels, labels = random_pixels(3, 8, 8), torch.arange(3)
+    buffer.write(0, pixels.numpy().tobytes(), labels.numpy().tobytes(), labels.numpy().tobytes())
+    batch = stage.load(Delivery(rows=buffer, count=3, valid=3, epoch=1, index=2), 5)
+    assert stage.reclaim() == [5]
+    assert stage.reclaim() == []
+    buffer.fill_padding()
+    assert torch.equal(batch.labels, labels)
+    assert torch.equal(batch.sample_ids, labels)
+    assert torch.equal(batch.images, Normaliser(CPU, torch.float32)(pixels))
+    assert (batch.valid, batch.epoch, batch.index) == (3, 1, 2)
+
+
+def test_chunks_are_written_at_their_rows() -> None:
+    buffer = BatchBuffer(5, 8)
+    buffer.fill_padding()
+    assert buffer.labels.tolist() == [-100] * 5
+    pixels = random_pixels(2, 8, 8)
+    two = np.array([7, 8], "<i8").tobytes()
+    buffer.write(3, memoryview(pixels.numpy()).cast("B"), two, two)
+    assert buffer.labels.tolist() == [-100] * 3 + [7, 8]
+    assert buffer.sample_ids.tolist() == [-1, -1, -1, 7, 8]
+    assert (buffer.pixels[3:] == pixels.numpy()).all()
+    assert not buffer.pixels[:3].any()
+
+
+def test_a_short_batch_has_only_its_real_rows() -> None:
+    stage = make_stage(Normaliser(CPU, torch.float32))
+    buffer = BatchBuffer(5, 8)
+    buffer.fill_padding()
+    batch = stage.load(Delivery(rows=buffer, count=2, valid=2, epoch=0, index=0), 0)
+    assert batch.images.shape == (2, 4, 8, 8)
+    assert len(batch.labels) == len(batch.sample_ids) == 2
+
+
+def test_padding_is_grey_in_every_packing() -> None:
+    expected = Normaliser(CPU, torch.float32)(torch.zeros(2, 8, 8, 3, dtype=torch.int8))
+    for packing in get_args(Packing):
+        buffer = BatchBuffer(2, 8, packing=packing)
+        buffer.fill_padding()
+        images = Normaliser(CPU, torch.float32, packing=packing)(torch.from_numpy(buffer.pixels))
+        assert torch.equal(images, expected)
+
+
+def test_images_are_float32_on_a_cpu_and_halves_on_an_accelerator() -> None:
+    assert resolve_dtype(None, CPU) == torch.float32
+    assert resolve_dtype(None, torch.device("cuda", 0)) == torch.float16
+    assert resolve_dtype(torch.bfloat16, CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("current", "local_rank", "index"),
+    [(0, None, 0), (0, "2", 2), (1, "2", 1), (0, "4", 0), (0, "some", 0)],
+)
+def test_the_default_device_is_this_processes_own(
+    monkeypatch: pytest.MonkeyPatch, current: int, local_rank: str | None, index: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    assert resolve_device(None) == torch.device("cuda", index)
+    assert resolve_device("cuda:3") == torch.device("cuda", 3)
+    assert resolve_device("cpu") == CPU
+
+
+def test_a_default_device_that_the_process_has_left_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    check_device(torch.device("cuda", 1), is_default=True)
+    check_device(torch.device("cuda", 0), is_default=False)
+    check_device(CPU, is_default=True)
+    with pytest.raises(ConfigError, match="made for cuda:0, before the process chose cuda:1: pass"):
+        check_device(torch.device("cuda", 0), is_default=True)
