@@ -1,7 +1,7 @@
 """The training job's side of Feeder: a thin loader of batches that are ready to train on.
 
-Names that need torch are imported at their first use: that takes seconds, and
-``python -m trainer_client.train`` sets up its signals first.
+``FeederLoader`` gives torch tensors, ``NumpyLoader`` numpy arrays. Names are imported at their
+first use: most need torch, which takes seconds to import and may be missing where arrays will do.
 
 May import: errors, plan, wire, process, security, client, client.core.
 """
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
     from trainer_client._dataset import DatasetInfo
-    from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
+    from trainer_client._device import denormalise, normalise
     from trainer_client._epoch import EpochIterator
     from trainer_client._loader import FeederLoader
+    from trainer_client._numpy_loader import NumpyLoader
+    from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD
     from trainer_client._statistics import EpochTimes, LoaderStatistics
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "FeederError",
     "FeederLoader",
     "LoaderStatistics",
+    "NumpyLoader",
     "PeerError",
     "ProtocolError",
     "ResourceError",
@@ -56,9 +59,11 @@ _LAZY: Final = {
     "feeder.wire.messages": ("PADDING_LABEL",),
     "trainer_client._accuracy": ("Accuracy", "AccuracyResult"),
     "trainer_client._batch": ("Batch",),
-    "trainer_client._device": ("IMAGENET_MEAN", "IMAGENET_STD", "denormalise", "normalise"),
+    "trainer_client._device": ("denormalise", "normalise"),
     "trainer_client._epoch": ("EpochIterator",),
     "trainer_client._loader": ("FeederLoader",),
+    "trainer_client._numpy_loader": ("NumpyLoader",),
+    "trainer_client._scaling": ("IMAGENET_MEAN", "IMAGENET_STD"),
     "trainer_client._dataset": ("DatasetInfo",),
     "trainer_client._statistics": ("EpochTimes", "LoaderStatistics"),
 }
@@ -68,7 +73,15 @@ def __getattr__(name: str) -> Any:
     module = next((module for module, names in _LAZY.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(module), name)
+    try:
+        value = globals()[name] = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"trainer_client.{name} needs torch, which is not installed here: install torch (the "
+            "extra feeder[client]), or use NumpyLoader, which does without"
+        ) from None
     return value
 
 

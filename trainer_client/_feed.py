@@ -124,15 +124,16 @@ class Feed(Generic[AnyBatch]):
         known, is part of the name that feeders log.
         """
         self.stage = stage
-        self.batch_bytes: int = SlotLayout.of_recipe(recipe, slots=1).slot_bytes
-        """Bytes of a batch in host memory."""
+        layout = SlotLayout.of_recipe(recipe, slots=1)
+        self.batch_bytes: int = layout.pixel_bytes + 16 * recipe.batch_size
+        """Bytes of a batch: its pixels, labels and sample ids."""
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
         keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint)
         self.name: str = directory.name
-        window = min(options.window, max(1, options.window_bytes // self.batch_bytes))
+        window = min(options.window, max(1, options.window_bytes // layout.slot_bytes))
         buffers = window + stage.buffers_held
         slots = window
         lends = options.share_memory and directory.may_be_local

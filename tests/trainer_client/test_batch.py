@@ -1,0 +1,112 @@
+"""A batch is a tuple to whatever takes it for one, and keeps its origin where it can."""
+
+import copy
+import pickle
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from trainer_client import Batch
+from trainer_client._batch import Origin
+
+ATTRIBUTES = ("sample_ids", "valid", "epoch", "index")
+
+
+def make_batch() -> Batch[torch.Tensor]:
+    ids = torch.tensor([5, 6, -1])
+    return Batch.of(torch.ones(3, 4, 2, 2), torch.tensor([1, 2, -100]), Origin(ids, 2, 3, 4))
+
+
+def test_a_batch_is_the_pair_of_its_tensors() -> None:
+    batch = make_batch()
+    images, labels = batch
+    assert isinstance(batch, tuple)
+    assert len(batch) == 2
+    assert images is batch.images is batch[0]
+    assert labels is batch.labels is batch[1]
+    assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
+    assert batch.sample_ids.tolist() == [5, 6, -1]
+
+
+def as_named_tuple(batch: Any) -> Any:
+    """As lightning's apply_to_collection and accelerate's honor_type do it."""
+    return type(batch)(*(part * 2 for part in batch))
+
+
+def as_sequence(batch: Any) -> Any:
+    """As the Hugging Face Trainer does it."""
+    return type(batch)(part * 2 for part in batch)
+
+
+def as_mapping(batch: Any) -> Any:
+    return type(batch)(**{name: part * 2 for name, part in batch._asdict().items()})
+
+
+@pytest.mark.parametrize("rebuild", [as_named_tuple, as_sequence, as_mapping])
+def test_a_batch_put_together_from_parts_says_that_its_origin_is_unknown(rebuild: Any) -> None:
+    batch = rebuild(make_batch())
+    assert isinstance(batch, Batch)
+    assert batch.labels.tolist() == [2, 4, -200]
+    for name in ATTRIBUTES:
+        assert not hasattr(batch, name)
+        with pytest.raises(AttributeError, match=f"put together from its parts, so its {name} is"):
+            getattr(batch, name)
+
+
+def test_it_has_the_fields_of_a_named_tuple() -> None:
+    pair = namedtuple("pair", Batch._fields)
+    batch = make_batch()
+    assert pair(*batch)._asdict().keys() == batch._asdict().keys()
+
+
+def test_moving_a_batch_keeps_its_origin() -> None:
+    batch = make_batch().to("meta", non_blocking=True)
+    assert {tensor.device.type for tensor in batch} == {"meta"}
+    assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
+    assert batch.sample_ids.device.type == "cpu"
+    assert make_batch().to(torch.device("cpu")).labels.tolist() == [1, 2, -100]
+
+
+def test_pinning_keeps_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
+    pinned = make_batch().pin_memory()
+    assert pinned.labels.tolist() == [1, 2, -100]
+    assert pinned.index == 4
+    images, labels = pin_memory(make_batch())  # torch's own, which takes tuples apart
+    assert images.shape == (3, 4, 2, 2)
+    assert labels.tolist() == [1, 2, -100]
+
+
+def test_a_device_tensor_is_not_pinned() -> None:
+    batch = make_batch().to("meta")
+    assert batch.pin_memory().images is batch.images
+
+
+def pickled(batch: Any) -> Any:
+    return pickle.loads(pickle.dumps(batch))  # noqa: S301
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
+def test_copies_keep_everything(duplicate: Any) -> None:
+    batch = duplicate(make_batch())
+    assert type(batch) is Batch
+    assert batch.labels.tolist() == [1, 2, -100]
+    assert (batch.valid, batch.epoch, batch.index) == (2, 3, 4)
+
+
+def test_compiled_functions_take_it_as_a_tuple() -> None:
+    def add(batch: Any) -> Any:
+        images, labels = batch
+        return images.sum() + labels.sum()
+
+    compiled = torch.compile(add, backend="eager", fullgraph=True)
+    assert compiled(make_batch()) == add(make_batch())
+
+
+def test_torchs_trees_keep_it_whole_or_as_its_pair() -> None:
+    mapped = tree_map(lambda leaf: leaf, make_batch())
+    assert [part.shape for part in mapped] == [(3, 4, 2, 2), (3,)]

@@ -1,0 +1,68 @@
+"""What a loader knows of its dataset, and classes that must agree."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from feeder.errors import ConfigError
+from tests.support.fake_node import FakeNode
+from tests.trainer_client.test_loader import BATCH, make_loader
+from trainer_client import DatasetInfo
+
+INFO = DatasetInfo(name="val", classes=("ant", "bee", "cat"), fingerprint="f" * 32, samples=97)
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+        assert fake.problems == []
+
+
+def test_a_loader_has_what_scripts_and_frameworks_look_for(node: FakeNode) -> None:
+    with make_loader(node) as train, make_loader(node, split="val") as val:
+        assert (len(train.dataset), str(train.dataset)) == (97, "birds")
+        assert train.dataset.class_to_idx == {"cat": 0, "dog": 1, "emu": 2}
+        assert train.dataset.fingerprint == node.fingerprint
+        assert (train.batch_size, train.drop_last, val.drop_last) == (BATCH, True, False)
+        assert (train.num_workers, train.pin_memory, train.batch_sampler) == (0, False, None)
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cat"), ["ant", "bee", "cat"], INFO])
+def test_equal_classes_agree(classes: Any) -> None:
+    INFO.check_classes(classes)
+    INFO.check_classes(SimpleNamespace(classes=classes) if classes is not INFO else INFO)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["ant", "cat", "bee"], "has 3 classes, classes_of has 3, and class 1, .* is 'bee' here"),
+        (
+            ["ant", "bee"],
+            "has 2, and class 2, the first that differs, is 'cat' here and",
+        ),
+        (["ant", "bee", "cat", "dog"], "has 4, and class 3, .* is missing here and 'dog' there"),
+        ([], "classes_of has 0, and class 0, .* is 'ant' here and missing there"),
+        ("ant", "classes_of must be a loader or a list of class names, got 'ant'"),
+        (7, "classes_of must be a loader or a list of class names, got 7"),
+    ],
+)
+def test_other_classes_are_an_error_with_the_first_difference(classes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        INFO.check_classes(classes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loader_of_other_classes_is_refused_with_the_remedy(node: FakeNode) -> None:
+    with (
+        FakeNode(classes=("cat", "dodo", "emu")) as elsewhere,
+        make_loader(elsewhere) as train,
+        make_loader(elsewhere, split="val", classes_of=train) as val,
+    ):
+        assert val.classes == train.classes
+        with pytest.raises(ConfigError, match=r"class 1, .*'dog' here and 'dodo' there: pack"):
+            make_loader(node, split="val", classes_of=train)
+    node.wait_until(lambda: not node.sessions, "the refused loader's session has ended")

@@ -1,0 +1,166 @@
+"""Statistics of an epoch: who waited for whom."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from feeder.errors import ConfigError
+from tests.support.fake_node import FakeNode
+from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
+from trainer_client import EpochTimes
+from trainer_client._statistics import StepClock
+
+BATCH_BYTES = BATCH * (SIDE * SIDE * 3 + 16)
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+        assert fake.problems == []
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 50.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+
+    def step(self, steps: StepClock, *, wait_s: float, compute_s: float, images: int = 10) -> None:
+        self.now_s += wait_s
+        steps.add(wait_s, images)
+        self.now_s += compute_s
+
+
+def test_waits_are_summed_up_for_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = Clock(monkeypatch), StepClock(1000)
+    steps.begin()
+    assert steps.read() == EpochTimes()
+    assert steps.read().late is None
+    clock.step(steps, wait_s=30.0, compute_s=1.0)  # the feeder starts
+    assert steps.read() == EpochTimes()
+    for number in range(100):
+        clock.step(steps, wait_s=4.0 if number == 7 else 0.0, compute_s=1.0)
+    times = steps.read()
+    assert (times.steps, times.wait_s, times.wait_p50_s, times.wait_p99_s) == (100, 4.0, 0.0, 4.0)
+    assert times.seconds == pytest.approx(104.0)
+    assert times.wait_share == pytest.approx(4 / 104)
+    assert times.images_per_s == pytest.approx(1000 / 104)
+    assert times.bytes_per_s == pytest.approx(100_000 / 104)
+    assert times.late == "feeder"
+    steps.begin()
+    for _ in range(3):
+        clock.step(steps, wait_s=0.001, compute_s=1.0)
+    assert steps.read().steps == 3, "only the loader's first step is left out"
+    assert steps.read().late == "trainer"
+
+
+def test_the_line_answers_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = Clock(monkeypatch), StepClock(2_000_000)
+    for _ in range(5):
+        clock.step(steps, wait_s=0.5, compute_s=0.5, images=256)
+    assert str(steps.read()) == (
+        "4 steps in 4.0 s, 256 images/s, 2 MB/s; waited for batches 50.0% of the time (a step: "
+        "median 500.0 ms, 99th percentile 500.0 ms); the feeder sets the pace"
+    )
+
+
+def test_a_loaders_statistics_have_the_epoch_and_the_queue(node: FakeNode) -> None:
+    with make_loader(node, window=4) as loader:
+        assert loader.statistics().epoch == EpochTimes()
+        assert loader.statistics().batches_ready == 0
+        batches = iter(loader)
+        next(batches)
+        node.wait_until(lambda: loader.statistics().batches_ready >= 4, "the window is not full")
+        list(batches)
+        epoch = loader.statistics().epoch
+    assert epoch.steps == 11
+    assert 0 < epoch.seconds < 20
+    assert 0 <= epoch.wait_share <= 1
+    assert epoch.bytes_per_s == pytest.approx(11 * BATCH_BYTES / epoch.seconds)
+    assert loader.statistics().wait_s >= epoch.wait_s
+
+
+def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
+    lines: list[str] = []
+    with make_loader(node, summary=lines.append) as loader:
+        for step, _ in enumerate(loader):
+            assert bool(lines) is (step == 11)
+        list(loader)
+        next(iter(loader))
+    assert [line.partition(": ")[0] for line in lines] == ["epoch 0", "epoch 1"]
+    assert all("sets the pace" in line and "\n" not in line for line in lines)
+
+
+class FakeBar:
+    """tqdm, as far as the loader uses it; draws at each update."""
+
+    made: "list[FakeBar]"
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.steps = 0
+        self.texts: list[str] = []
+        self.made.append(self)
+
+    def __enter__(self) -> "FakeBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.texts.append("closed")
+
+    def update(self) -> bool:
+        self.steps += 1
+        return True
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        self.texts.append(text)
+
+
+def test_progress_shows_a_line_over_the_epoch(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeBar.made = []
+    monkeypatch.setitem(sys.modules, "tqdm", type(sys)("tqdm"))
+    auto = type(sys)("tqdm.auto")
+    auto.tqdm = FakeBar  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
+    with make_loader(node) as loader:
+        loader.load_state_dict(loader.state_dict() | {"step": 3})
+        assert [batch.index for batch in loader.progress()] == [*range(3, 12)]
+        assert [batch.epoch for batch in loader.progress()] == [1] * 12
+    first, second = FakeBar.made
+    assert first.options == {"total": 12, "initial": 3, "unit": "step"}
+    assert second.options["initial"] == 0
+    assert first.steps == 9
+    assert "images/s, waits " in first.texts[-3]
+    assert "sets the pace" in first.texts[-2]
+    assert first.texts[-1] == "closed"
+
+
+def test_progress_without_tqdm_is_one_clear_line(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with make_loader(node) as loader, pytest.raises(ConfigError, match="pip install tqdm"):
+        next(loader.progress())
+
+
+def test_one_line_at_the_start_says_the_plan(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trainer_client")
+    with make_loader(node, channels=3) as loader:
+        for _ in range(2):
+            list(loader)
+        (line,) = [record.getMessage() for record in caplog.records if "rank " in record.message]
+    assert line.startswith(
+        "rank 0 of 1: 12 steps an epoch, 8 x (3, 8, 8) float32 on cpu; 97 samples of 3 classes in "
+        f"dataset birds; recipe {loader.recipe.fingerprint()}; 1 feeder, batches are copied"
+    )

@@ -1,0 +1,233 @@
+"""``NumpyLoader``: the batches of a feeder as numpy arrays, without torch.
+
+    with NumpyLoader("ipc:///run/feeder/feeder.sock", dataset="name", batch_size=256) as loader:
+        for images, labels in loader: ...  # int8 (256, 224, 224, 3), in the feeder's memory
+
+Epochs, ranks and resuming are those of all loaders, see ``_base``.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, SupportsIndex, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError
+from feeder.plan.packing import pixel_layout_of
+from feeder.plan.recipe import Recipe
+from trainer_client._base import Loader
+from trainer_client._batch import Batch, Origin
+from trainer_client._feed import Delivery, LoaderOptions
+from trainer_client._host_normalise import HostNormaliser
+from trainer_client._outputs import Outputs
+from trainer_client._scaling import IMAGENET_MEAN, IMAGENET_STD, make_scaling
+
+Array = NDArray[Any]
+ArrayType = Literal["int8", "float32"]
+
+
+class BorrowedBatch(Batch[Array]):
+    """A batch whose images lie in memory that the loader reuses when the next batch is taken.
+
+    Reading ``images``, or taking the tuple apart, is a ConfigError then. An array that was taken
+    out before cannot be guarded: it shows the pixels of a later batch.
+    """
+
+    is_returned = False
+    """Whether the memory was given back."""
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield images, then labels; ConfigError once the memory was given back."""
+        self._check()
+        return super().__iter__()
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
+        """Return images or labels; ConfigError once the memory was given back."""
+        self._check()
+        return super().__getitem__(key)
+
+    def _check(self) -> None:
+        if self.is_returned:
+            raise ConfigError(
+                f"batch {self.index} of epoch {self.epoch} was used after the next one was taken, "
+                "and its memory with it: copy what you keep, or pass copy=True to the loader"
+            )
+
+
+class ViewStage:
+    """Shows batches where they lie, until the next one is taken."""
+
+    buffers_held: Final = 1
+
+    def __init__(self) -> None:
+        self._shown: tuple[int, BorrowedBatch] | None = None
+        self._free: list[int] = []
+
+    def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
+        """Return a batch with a read-only view of the pixels."""
+        self._give_back()
+        images = delivery.rows.pixels[: delivery.count]
+        images.flags.writeable = False
+        labels, origin = _copy_labels(delivery)
+        batch = BorrowedBatch.of(images, labels, origin)
+        self._shown = buffer, batch
+        return batch
+
+    def reclaim(self) -> list[int]:
+        """Return the buffers of batches that were replaced by newer ones."""
+        free, self._free = self._free, []
+        return free
+
+    def finish(self) -> list[int]:
+        """Return all buffers: the consumer asks for the next batch, so it is done with the last."""
+        self._give_back()
+        return self.reclaim()
+
+    def counters(self) -> dict[str, int]:
+        """Return nothing: there is nothing to count."""
+        return {}
+
+    def _give_back(self) -> None:
+        if self._shown is not None:
+            buffer, batch = self._shown
+            batch.is_returned = True
+            self._free.append(buffer)
+            self._shown = None
+
+
+class ArrayStage:
+    """Makes arrays of their own: copies, or normalised."""
+
+    buffers_held: Final = 1
+
+    def __init__(self, normaliser: HostNormaliser | None) -> None:
+        """Normalise with ``normaliser``; None copies the pixels as they are."""
+        self._normaliser = normaliser
+        self._outputs = Outputs()
+        self._loaded: list[int] = []
+
+    def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
+        """Return a batch of new arrays."""
+        self._loaded.append(buffer)
+        pixels = delivery.rows.pixels[: delivery.count]
+        images: Array
+        if self._normaliser is None:
+            images = pixels.copy()
+        else:
+            images = self._normaliser.take_output(pixels, self._outputs)
+            self._normaliser(pixels, images)
+        labels, origin = _copy_labels(delivery)
+        return Batch.of(images, labels, origin)
+
+    def reclaim(self) -> list[int]:
+        """Return the buffers loaded since the last call."""
+        free, self._loaded = self._loaded, []
+        return free
+
+    def finish(self) -> list[int]:
+        """Return the same: there is nothing to wait for."""
+        return self.reclaim()
+
+    def counters(self) -> dict[str, int]:
+        """Return nothing: there is nothing to count."""
+        return {}
+
+
+class NumpyLoader(Loader[Batch[Array]]):
+    """Batches from a feeder as numpy arrays: ``for images, labels in loader``. Needs no torch.
+
+    With ``dtype="int8"``, ``images`` are int8 (N, S, S, 3) RGB pixels minus 128, or what the
+    recipe's packing makes of them: a read-only view of the feeder's memory that is valid until the
+    next batch is taken, or with ``copy=True`` an array of its own. With ``dtype="float32"`` they
+    are normalised, (N, S, S, 4) with a fourth channel of zeros, or (N, S, S, 3) with
+    ``channels=3``, in an array of their own. ``labels`` are int64 (N,), an array of their own.
+
+    Use it as a context manager or call ``close()``. One thread may iterate at a time.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | os.PathLike[str] | Sequence[str],
+        *,
+        dataset: str,
+        split: Literal["train", "val"] = "train",
+        batch_size: int,
+        seed: int = 0,
+        image_size: int = 224,
+        channels: Literal[3, 4] = 4,
+        rank: int | None = None,
+        world_size: int | None = None,
+        dtype: ArrayType = "int8",
+        copy: bool = False,
+        window: int = 4,
+        window_bytes: int = 2 << 30,
+        timeout_s: float = 60.0,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        recipe: Mapping[str, object] | None = None,
+        classes_of: Loader[Any] | Iterable[str] | None = None,
+        share_memory: bool = True,
+        server_key: str | os.PathLike[str] | None = None,
+        client_key: str | os.PathLike[str] | None = None,
+        summary: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connect and wait for the first feeder's welcome.
+
+        The arguments are those of ``FeederLoader``, besides ``dtype`` and ``copy``, see above.
+        ``rank`` and ``world_size`` must be given in every process that is one of several, unless
+        torch.distributed knows them (for JAX: ``jax.process_index()``, ``jax.process_count()``).
+
+        Raises what ``FeederLoader`` raises.
+        """
+        options = LoaderOptions(
+            endpoint=endpoint,
+            dataset=dataset,
+            split=split,
+            batch_size=batch_size,
+            seed=seed,
+            image_size=image_size,
+            rank=rank,
+            world_size=world_size,
+            window=window,
+            window_bytes=window_bytes,
+            timeout_s=timeout_s,
+            recipe=recipe,
+            classes_of=classes_of,
+            share_memory=share_memory,
+            server_key=server_key,
+            client_key=client_key,
+            summary=summary,
+        )
+        made = options.make_recipe()
+        if dtype not in get_args(ArrayType):
+            raise ConfigError(f"dtype must be 'int8' or 'float32', got {dtype!r}")
+        self.dtype: ArrayType = dtype
+        """The type of the images: "int8" or "float32"."""
+        scaling = make_scaling(mean, std, channels=channels, value_type="float32")
+        stage: ArrayStage | ViewStage
+        if dtype == "float32":
+            shape = (image_size, image_size, channels)
+            stage = ArrayStage(HostNormaliser(scaling, "float32", made.packing))
+        else:
+            shape = _packed_shape(made)
+            stage = ArrayStage(None) if copy else ViewStage()
+        super().__init__(options, made, stage, described=f"{shape} {dtype} arrays")
+
+
+def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
+    """Return the shape of a packed image; ConfigError if it is not int8."""
+    layout = pixel_layout_of(recipe.packing)
+    if layout.dtype != np.int8:
+        raise ConfigError(
+            f"dtype='int8' needs a recipe with a packing of int8, this one is {recipe.packing!r}: "
+            "leave packing out of the recipe, or pass dtype='float32'"
+        )
+    return layout.image_shape(recipe.image_size)
+
+
+def _copy_labels(delivery: Delivery) -> tuple[NDArray[np.int64], Origin]:
+    rows, count = delivery.rows, delivery.count
+    sample_ids = rows.sample_ids[:count].copy()
+    origin = Origin(sample_ids, delivery.valid, delivery.epoch, delivery.index)
+    return rows.labels[:count].copy(), origin
