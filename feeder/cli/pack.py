@@ -39,6 +39,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--quality", type=int, default=95, help="JPEG quality of re-encoded images (default: 95)"
     )
+    parser.add_argument(
+        "--classes-of",
+        type=Path,
+        metavar="DATASET",
+        help="take classes and labels of this packed dataset: of the training set, for validation",
+    )
     parser.set_defaults(run=run)
 
 
@@ -58,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         strict=arguments.strict,
         apply_exif=arguments.apply_exif,
         quality=arguments.quality,
+        classes_of=arguments.classes_of,
     )
     with StopSignals() as signals:
         try:
@@ -99,6 +106,8 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         lines.append(f"  odd: {_counts(manifest.odd)}")
     if summary.hidden:
         lines.append(f"  left out: {summary.hidden:,} hidden (names that begin with a dot)")
+    if summary.empty_classes:
+        lines.append(f"  {summary.empty_classes:,} classes have no images, and keep their labels")
     for name in summary.lost_classes:
         lines.append(f"  warning: every image of class {printable(name)} was quarantined")
     if summary.quarantine:

@@ -61,8 +61,13 @@ class SourceListing:
         for part in (self.name_ends, self.labels, self.sizes_bytes, self.mtimes_ns):
             digest.update(np.ascontiguousarray(part, "<i8").tobytes())
         digest.update(self.names)
-        digest.update("\0".join(self.classes).encode("utf-8", "surrogateescape"))
+        digest.update(self.classes_digest().encode())
         return digest.hexdigest()
+
+    def classes_digest(self) -> str:
+        """Return a hash of the classes, in order."""
+        names = "\0".join(self.classes).encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(names, digest_size=16).hexdigest()
 
     def shuffled(self, seed: int) -> NDArray[np.int64]:
         """Return all file numbers in the order of a keyed hash of their names.
@@ -84,13 +89,19 @@ class _File:
     mtime_ns: int
 
 
-def list_source(source: Path) -> SourceListing:
+def list_source(source: Path, known: tuple[str, ...] | None = None) -> SourceListing:
     """List the files below the class folders of ``source``.
 
-    Raises DatasetError for a missing or empty source, a file beside the class folders or a class
-    without images; ConfigError for two images that would unpack to one name.
+    ``known`` are the classes of another dataset, by label: they become this one's, and only they
+    may have folders. They may lack images.
+
+    Raises DatasetError for a missing or empty source, a file beside the class folders or, unless it
+    is known, a class without images; ConfigError for two images that would unpack to one name, and
+    for folders of unknown classes.
     """
     root = os.fsencode(source)
+    label_of = None if known is None else {name: label for label, name in enumerate(known)}
+    unknown: list[bytes] = []
     hidden = 0
     classes: list[str] = []
     names, ends, labels = bytearray(), array("q"), array("q")
@@ -105,23 +116,37 @@ def list_source(source: Path) -> SourceListing:
                 f"{_show(entry.path)} is a file where a class folder should be: move it into a "
                 "class folder or out of the source"
             )
+        if label_of is not None and name not in label_of:
+            unknown.append(entry.path)
+            continue
         files: list[_File] = []
         folders: set[str] = set()
         hidden += _walk(entry.path, name, files, folders, ())
         files.sort(key=lambda file: file.name)
         _check_names(root, files, folders)
-        _check_images(root, name, files)
+        if files or label_of is None:
+            _check_images(root, name, files)
+        label = len(classes) if label_of is None else label_of[name]
         for file in files:
             names += encode_name(file.name)
             ends.append(len(names))
-            labels.append(len(classes))
+            labels.append(label)
             sizes.append(file.size_bytes)
             mtimes.append(file.mtime_ns)
         classes.append(name)
+    if unknown:
+        others = f", nor are {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        raise ConfigError(
+            f"class folder {_show(unknown[0])} is not among the {len(known or ())} classes of the "
+            f"dataset that --classes-of names{others}: rename class folders to the names there, or "
+            "move them out of the source"
+        )
     if not classes:
         raise DatasetError(f"{source} holds no class folders: put images into a folder per class")
+    if not labels:
+        raise DatasetError(f"{source} holds no images: put some into the class folders")
     return SourceListing(
-        classes=tuple(classes),
+        classes=known or tuple(classes),
         names=bytes(names),
         name_ends=np.frombuffer(ends, np.int64),
         labels=np.frombuffer(labels, np.int64),

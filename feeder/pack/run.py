@@ -62,6 +62,7 @@ class PackOptions:
     jobs: int = 1
     strict: bool = False
     apply_exif: bool = False  # as torchvision
+    classes_of: Path | None = None  # a packed dataset whose classes and labels this one takes
     quality: int = 95  # of re-encoded images; at 4:4:4 no loss that training notices
 
     def __post_init__(self) -> None:
@@ -86,6 +87,8 @@ class PackSummary:
     quarantine: tuple[QuarantineEntry, ...]
     lost_classes: tuple[str, ...]
     """Classes with every file quarantined; they keep their label."""
+    empty_classes: int
+    """Classes of another dataset without a file here; they keep their label."""
     hidden: int
     """Files and folders of the source with names that begin with a dot."""
     packed_files: int
@@ -107,10 +110,12 @@ def pack_dataset(
         _check_folders(source, destination)
     for line in library_warnings():
         progress.note(f"feeder: warning: {line}")
-    listing = list_source(source)
+    known = None if options.classes_of is None else load_manifest(options.classes_of).classes
+    listing = list_source(source, known)
     shards, lanes = choose_layout(len(listing), listing.total_bytes, options)
     state = WorkState(
         listing=listing.digest(),
+        classes=listing.classes_digest(),
         files=len(listing),
         source_bytes=listing.total_bytes,
         shards=shards,
@@ -145,6 +150,7 @@ def pack_dataset(
             manifest=load_manifest(destination),
             quarantine=tuple(quarantine),
             lost_classes=_find_lost_classes(listing, quarantine),
+            empty_classes=len(listing.classes) - len(np.unique(listing.labels)),
             hidden=listing.hidden,
             packed_files=packing.packed_files,
             packed_bytes=packing.packed_bytes,
@@ -158,7 +164,7 @@ def _find_lost_classes(
     bad = Counter(entry.path.split("/", 1)[0] for entry in quarantine)
     files = np.bincount(listing.labels, minlength=len(listing.classes)).tolist()
     return tuple(
-        name for name, count in zip(listing.classes, files, strict=True) if bad[name] == count
+        name for name, count in zip(listing.classes, files, strict=True) if 0 < count == bad[name]
     )
 
 

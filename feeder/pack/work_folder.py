@@ -62,6 +62,7 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     version: int = _VERSION
     listing: str
+    classes: str
     files: int
     source_bytes: int
     shards: int
@@ -108,7 +109,9 @@ class WorkFolder:
             for name in ("tile_width_px", "seed", "apply_exif", "quality", "shards", "lanes")
             if old[name] != new[name]
         ]
-        if old["listing"] != new["listing"]:
+        if old["classes"] != new["classes"]:
+            different.insert(0, "the classes were others (class folders, or --classes-of)")
+        elif old["listing"] != new["listing"]:
             different.insert(
                 0,
                 f"the source had {old['files']} files of {old['source_bytes']} bytes, now "
