@@ -3,6 +3,7 @@
 # make test   lint, format, types and all tests
 # make fast   lint, format and the pure tests (under a minute)
 # make fix    apply the formatter and the linter's fixes
+# make api    docs/api.md from the docstrings of trainer_client
 # make fuzz   a million damaged inputs, the C parts with sanitizers (about 15 minutes; MINUTES=60)
 # make fuzz-decode  two million damaged samples decoded by the C parts alone, with sanitizers
 # make exact  Feeder's decoder against TurboJPEG: 40,000 crops, byte by byte (CROPS=1000000)
@@ -26,7 +27,7 @@ SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test fast fix test-shuffled test-starved lint types check fuzz fuzz-decode exact \
+.PHONY: setup demo test fast fix api test-shuffled test-starved lint types check fuzz fuzz-decode exact \
 	peers test-numa test-systemd clean FORCE
 
 setup: $(VENV)/.project
@@ -39,6 +40,10 @@ test: check
 
 fast: lint
 	@$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal $(PURE_TESTS)
+
+# The page that docs/ has is what this makes: a test compares them.
+api: setup
+	@$(BIN)/griffe2md trainer_client --output docs/api.md
 
 fix: setup $(VENV)/.test-packages
 	@$(BIN)/ruff check --fix .

@@ -82,7 +82,7 @@ class Loader(Generic[AnyBatch]):
         not read in place.
         """
         check_process()
-        self.recipe = recipe
+        self.recipe: Recipe = recipe
         """The recipe that the feeder was asked for."""
         self._options = options
         self._stage = stage
@@ -99,7 +99,7 @@ class Loader(Generic[AnyBatch]):
         self._feed = self._open_feed()
         self._clock = StepClock(self._feed.batch_bytes)
         welcome = self._feed.welcome
-        self.dataset = DatasetInfo(
+        self.dataset: DatasetInfo = DatasetInfo(
             name=options.dataset,
             classes=tuple(welcome.classes),
             fingerprint=welcome.fingerprint,

@@ -110,11 +110,11 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         )
         made = options.make_recipe()
         self._is_default_device = device is None
-        self.device = resolve_device(device)
+        self.device: torch.device = resolve_device(device)
         """The device of the batches."""
-        self.dtype = resolve_dtype(dtype, self.device)
+        self.dtype: torch.dtype = resolve_dtype(dtype, self.device)
         """The type of the images."""
-        self.channels = channels
+        self.channels: int = channels
         """4, the last of zeros, or 3."""
         normaliser = Normaliser(
             self.device, self.dtype, mean, std, packing=made.packing, channels=channels
