@@ -12,6 +12,8 @@
 # make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
+# make test-frameworks  Lightning, Accelerate, JAX and others, each in .frameworks/NAME (up to 10 GB)
+# make test-lightning   the quick part of it: Lightning trains, is killed and resumes
 #
 # All of them run `setup` first, which takes no time when nothing is stale.
 PYTHON ?= python3
@@ -26,9 +28,17 @@ unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)
 PURE_TESTS := tests/test_directions.py tests/plan tests/wire tests/session tests/client/core
 
+REQUIREMENTS := tests/frameworks/requirements
+FRAMEWORKS := $(filter-out lightning,$(basename $(notdir $(wildcard $(REQUIREMENTS)/*.txt))))
+CHECKS = $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --timeout 600 \
+	-o python_files='check_*.py' tests/frameworks
+PIP_FOR = $(BIN)/python -m pip --python .frameworks/$*/bin/python --disable-pip-version-check --quiet
+CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py feeder/jpeg/native/*) \
+	$(wildcard trainer_client/*.py trainer_client/*/*.py)
+
 .DELETE_ON_ERROR:
 .PHONY: setup demo test fast fix api test-shuffled test-starved lint types check fuzz fuzz-decode exact \
-	peers test-numa test-systemd clean FORCE
+	peers test-numa test-systemd test-frameworks test-lightning clean FORCE
 
 setup: $(VENV)/.project
 
@@ -87,8 +97,35 @@ test-systemd: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86 systemd
 	@$(BIN)/python -m tests.numa.run unit
 
+test-frameworks: setup $(VENV)/.test-packages $(FRAMEWORKS:%=.frameworks/%/.project)
+	@$(CHECKS)
+
+test-lightning: setup $(VENV)/.test-packages .frameworks/lightning/.project
+	@$(CHECKS) -k quick
+
 clean:
 	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Environments of the frameworks: `torch` has all of `lightning`, which is smaller and for CI. They
+# get the project as users do, as a wheel without the daemon's libraries, and again when it changes.
+.PRECIOUS: .frameworks/%/.packages
+.frameworks/%/.packages: $(REQUIREMENTS)/%.txt | $(VENV)/.project
+	@echo "feeder: creating the environment .frameworks/$*"
+	@rm -rf .frameworks/$*
+	@$(BIN)/python -m venv --without-pip .frameworks/$*
+	@$(PIP_FOR) install --requirement $<
+	@touch $@
+.frameworks/torch/.packages: $(REQUIREMENTS)/lightning.txt
+
+.frameworks/wheel/.built: $(CLIENT) | $(VENV)/.project
+	@rm -rf .frameworks/wheel build  # an old build's modules would be in the wheel
+	@$(PIP) wheel --no-deps --wheel-dir .frameworks/wheel .
+	@touch $@
+
+.frameworks/%/.project: .frameworks/%/.packages .frameworks/wheel/.built
+	@$(PIP_FOR) install .frameworks/wheel/*.whl
+	@$(PIP_FOR) install --no-deps --force-reinstall .frameworks/wheel/*.whl
+	@touch $@
 
 # Each step of the set-up leaves a stamp file and runs again when a dependency is newer.
 

@@ -13,7 +13,10 @@ from tests.test_directions import PARTS, TABLE
 DOCUMENTS = [
     *(path for path in REPOSITORY.glob("*.md") if path.name != "CHANGELOG.md"),  # has past names
     *REPOSITORY.glob("docs/*.md"),
-    *(REPOSITORY / name / "README.md" for name in ("feeder", "trainer_client", "bench")),
+    *(
+        REPOSITORY / name / "README.md"
+        for name in ("feeder", "trainer_client", "bench", "docs/examples")
+    ),
 ]
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 FILE = re.compile(r"`([\w.-][\w./-]*\.(?:py|md|toml|service|c|h))`")
