@@ -1,6 +1,6 @@
 """A plain training loop, which Feeder changes in the lines that make the loaders.
 
-    python plain_loop.py tcp://127.0.0.1:5555 --dataset imagenet --val-dataset imagenet-val
+    python plain_loop.py tcp://127.0.0.1:5555 --dataset train --val-dataset val
 
 Killed at any step and started again, it continues from its last checkpoint.
 """

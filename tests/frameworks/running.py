@@ -188,15 +188,21 @@ def check_resumed(served: Served, killed: Run, resumed: Run, *, epochs: int, ran
     return len(resumed.steps())
 
 
-def check_evaluated(served: Served, run: Run, *, ranks: int = 1) -> None:
-    """Each evaluation delivered every validation sample once, over all ranks."""
-    epochs = {batch["epoch"] for batch in run.batches if batch["split"] == "val"}
-    assert epochs
-    for epoch in epochs:
-        ids = [
-            number
-            for batch in run.batches
-            if batch["split"] == "val" and batch["epoch"] == epoch
-            for number in batch["sample_ids"][: batch["valid"]]
-        ]
-        assert sorted(ids) == [*range(SAMPLES["val"])], f"evaluation {epoch}"
+def check_evaluated(
+    served: Served, run: Run, *, times: int | None = None, sanity_steps: int = 0
+) -> None:
+    """Each evaluation, ``times`` if given, delivered every sample of ``val`` once, over all ranks.
+
+    Before them there may be one of only ``sanity_steps`` steps.
+    """
+    passes: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for batch in run.batches:
+        if batch["split"] == "val":
+            passes[batch["pass"]].append(batch)
+    if sanity_steps:
+        assert {batch["step"] for batch in passes.pop(0)} == {*range(sanity_steps)}
+    assert len(passes) == times or (times is None and passes)
+    samples = served.datasets["val"].layout.samples
+    for number, batches in passes.items():
+        ids = [each for batch in batches for each in batch["sample_ids"][: batch["valid"]]]
+        assert sorted(ids) == [*range(samples)], f"evaluation {number}"

@@ -1,14 +1,16 @@
 """Records the batches of an example, and kills it, by environment variables. For PYTHONPATH.
 
 FEEDER_RECORD=FOLDER    each batch that a loader delivers, in any process, becomes a line of JSON in
-                        FOLDER/PID.jsonl: dataset, split, rank, world_size, epoch, index, step,
-                        valid, sample_ids, shape
+                        FOLDER/PID.jsonl: pass (a number for each iterator over the split in
+                        this process), dataset, split, rank, world_size, epoch, index, step, valid,
+                        sample_ids, shape
 FEEDER_KILL=EPOCH:STEP  SIGKILL instead of delivering this training batch, in every rank
 
 Only public names of trainer_client are used, and a loader's class is changed when it is first
 looked up, so that processes without one import nothing more.
 """
 
+import collections
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,6 +20,8 @@ import signal
 import sys
 
 LOADERS = ("FeederLoader", "NumpyLoader")
+PASSES = collections.Counter()
+"""How many iterators have begun in this process, by split."""
 
 
 class RecordedIterator:
@@ -26,6 +30,7 @@ class RecordedIterator:
     def __init__(self, loader, iterator):
         self._loader = loader
         self._iterator = iterator
+        self._number = None  # among the passes over its split
 
     def __iter__(self):
         return self
@@ -37,7 +42,11 @@ class RecordedIterator:
         split = loader.recipe.split
         if split == "train" and os.environ.get("FEEDER_KILL") == f"{batch.epoch}:{step}":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._number is None:
+            self._number = PASSES[split]
+            PASSES[split] += 1
         line = {
+            "pass": self._number,
             "dataset": str(loader.dataset),
             "split": split,
             "rank": loader.rank,
