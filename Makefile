@@ -101,7 +101,7 @@ test-frameworks: setup $(VENV)/.test-packages $(FRAMEWORKS:%=.frameworks/%/.proj
 	@$(CHECKS)
 
 test-lightning: setup $(VENV)/.test-packages .frameworks/lightning/.project
-	@$(CHECKS) -k quick
+	@$(CHECKS)/check_lightning.py -k quick
 
 clean:
 	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -133,7 +133,8 @@ TABLE: Mapping[str, Row] = {
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
 PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
 TEST_ONLY_FOLDERS = {
-    *("support", "exact", "faults", "frameworks", "frameworks/recording", "fuzz", "numa"),
+    *("support", "exact", "faults", "fuzz", "numa"),
+    *("frameworks", "frameworks/recording", "frameworks/scripts"),
 }
 
 
