@@ -43,6 +43,13 @@ def test_lightning_trains_from_epoch_0_and_validates_exactly(
     check_counted(run)
 
 
+def test_lightning_under_torchrun(served: Served, tmp_path: Path) -> None:
+    options = [*example_options(served), "--epochs", 2, "--devices", 2]
+    run = run_example(PYTHON, SCRIPT, *options, folder=tmp_path, ranks=2)
+    check_trained(served, run, epochs=2, ranks=2)
+    check_evaluated(served, run, times=2, sanity_steps=SANITY_STEPS)
+
+
 @pytest.mark.parametrize(
     ("devices", "loaders"),
     [pytest.param(1, "module", id="quick"), (1, "plain"), (2, "module"), (2, "plain")],

@@ -174,23 +174,28 @@ def check_trained(
         assert len(ids) == len({*ids}), f"epoch {epoch} repeats samples"
 
 
-def check_resumed(served: Served, killed: Run, resumed: Run, *, epochs: int, ranks: int = 1) -> int:
-    """A killed run and its resumption delivered every step, and what both delivered is equal.
+def check_resumed(
+    served: Served,
+    killed: Run,
+    resumed: Run,
+    *,
+    epochs: int,
+    ranks: int = 1,
+    limit: int | None = None,
+) -> None:
+    """A killed run and its resumption delivered every step, each as an undisturbed run does.
 
-    Returns how many steps rank 0 of the resumed run took.
+    With ``limit``, of each epoch only so many steps.
     """
     for rank in range(ranks):
         planned = [served.planned("train", epoch, rank, ranks) for epoch in range(epochs)]
-        expected = {key: ids for steps in planned for key, ids in steps.items()}
+        expected = {key: ids for steps in planned for key, ids in [*steps.items()][:limit]}
         before, after = killed.steps("train", rank), resumed.steps("train", rank)
         assert after, f"rank {rank}: nothing was left to do"
-        for key, ids in (before | after).items():
+        for key, ids in [*before.items(), *after.items()]:
             assert expected[key] == ids, f"rank {rank}, (epoch, step) {key}"
-        for key in {*before} & {*after}:
-            assert before[key] == after[key]
         assert {*before} | {*after} == {*expected}, f"rank {rank}: steps were skipped"
         assert [*after] == [*expected][-len(after) :], f"rank {rank}: not in order"
-    return len(resumed.steps())
 
 
 def check_evaluated(
