@@ -70,5 +70,6 @@ def test_the_architecture_diagram_and_table_list_every_room() -> None:
 
 def test_the_readme_links_every_page() -> None:
     linked = set(LINK.findall((REPOSITORY / "README.md").read_text("utf-8")))
-    pages = {f"docs/{path.name}" for path in (REPOSITORY / "docs").iterdir()}
+    pages = {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.*")}
+    pages |= {f"docs/{path.parent.name}/README.md" for path in REPOSITORY.glob("docs/*/README.md")}
     assert pages - linked == set()
