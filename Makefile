@@ -104,7 +104,7 @@ test-lightning: setup $(VENV)/.test-packages .frameworks/lightning/.project
 	@$(CHECKS)/check_lightning.py -k quick
 
 clean:
-	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so trainer_client/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Environments of the frameworks: `torch` has all of `lightning`, which is smaller and for CI. They
 # get the project as users do, as a wheel without the daemon's libraries, and again when it changes.
@@ -159,9 +159,9 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 	@$(PIP) install "$(TORCH)"
 	@touch $@
 
-$(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
+$(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
-	@rm -f feeder/jpeg/_native*.so  # no stale extension if the build fails
+	@rm -f feeder/jpeg/_native*.so trainer_client/_native*.so  # no stale extension if the build fails
 	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@

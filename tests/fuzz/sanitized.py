@@ -91,9 +91,10 @@ def build_program(name: str, sources: Iterable[str], headers: Iterable[str], *ma
 
 
 def _module() -> dict[str, Any]:
-    """Return the description of the extension in pyproject.toml."""
+    """Return the description of the decoder's extension in pyproject.toml."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    (module,) = project["tool"]["setuptools"]["ext-modules"]
+    modules = project["tool"]["setuptools"]["ext-modules"]
+    (module,) = [each for each in modules if each["name"] == "feeder.jpeg._native"]
     return dict(module)
 
 

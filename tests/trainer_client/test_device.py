@@ -1,5 +1,7 @@
 """Normalisation against the formula in float64, and the lifetimes of staged buffers."""
 
+import functools
+import itertools
 import logging
 from collections.abc import Callable
 from typing import get_args
@@ -10,9 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.errors import ConfigError
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
-from trainer_client import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
+from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
 from trainer_client._device import Normaliser
+from trainer_client._host_normalise import VERSIONS, HostNormaliser
 
 CPU = torch.device("cpu")
 # Half a unit in the last place for values up to 4; float32 adds the rounding of two operations.
@@ -22,6 +26,15 @@ TOLERANCE = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 1e-6}
 def random_pixels(*shape: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-128, 128, (*shape, 3), dtype=torch.int8, generator=generator)
+
+
+@pytest.fixture(params=["as built", "without the C part"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both forms that a CPU has; where the C part is not built they are one."""
+    if request.param != "as built":
+        with_numpy = functools.partial(HostNormaliser, version="numpy")
+        monkeypatch.setattr(_device, "HostNormaliser", with_numpy)
+    return str(request.param)
 
 
 def expected_images(
@@ -37,7 +50,9 @@ def expected_images(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_every_pixel_value_is_normalised_within_the_dtypes_precision(dtype: torch.dtype) -> None:
+def test_every_pixel_value_is_normalised_within_the_dtypes_precision(
+    dtype: torch.dtype, form: str
+) -> None:
     pixels = torch.arange(-128, 128, dtype=torch.int8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)
     images = Normaliser(CPU, dtype)(pixels)
     assert images.dtype == dtype
@@ -65,18 +80,18 @@ def test_the_cpus_form_equals_the_plain_function_for_any_shape(
 
 
 @pytest.mark.parametrize("count", [1, 2, 255, 257, 8191, 8192, 8193, 16_384, 16_385, 24_831])
-def test_the_edges_of_blocks(count: int) -> None:
+def test_the_edges_of_blocks(count: int, form: str) -> None:
     pixels = random_pixels(1, 1, count)
     images = Normaliser(CPU, torch.float32)(pixels)
     assert torch.allclose(images.double(), expected_images(pixels), atol=1e-6)
 
 
-def test_the_fourth_channel_is_exactly_zero() -> None:
+def test_the_fourth_channel_is_exactly_zero(form: str) -> None:
     images = Normaliser(CPU, torch.float16)(random_pixels(3, 17, 19))
     assert torch.count_nonzero(images[:, 3]) == 0
 
 
-def test_reused_scratch_affects_neither_earlier_nor_later_batches() -> None:
+def test_reused_memory_affects_neither_earlier_nor_later_batches(form: str) -> None:
     normaliser = Normaliser(CPU, torch.float16)
     first, second = random_pixels(3, 40, 40), random_pixels(2, 7, 5, seed=1)
     fresh = Normaliser(CPU, torch.float16)(second)
@@ -86,19 +101,81 @@ def test_reused_scratch_affects_neither_earlier_nor_later_batches() -> None:
     assert torch.equal(held, copy)
 
 
-def test_other_means_and_deviations() -> None:
+def test_other_means_and_deviations(form: str) -> None:
     mean, std = (0.1, 0.9, 0.5), (1.0, 0.01, 0.3)
     pixels = random_pixels(2, 9, 9)
     images = Normaliser(CPU, torch.float32, mean, std)(pixels)
     assert torch.allclose(images.double(), expected_images(pixels, mean, std), atol=1e-4)
 
 
+@pytest.mark.parametrize("channels", [3, 4])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_denormalise_restores_the_pixels(dtype: torch.dtype) -> None:
+def test_denormalise_restores_the_pixels(dtype: torch.dtype, channels: int) -> None:
     pixels = random_pixels(2, 16, 16)
-    shown = denormalise(Normaliser(CPU, dtype)(pixels))
+    shown = denormalise(Normaliser(CPU, dtype, channels=channels)(pixels))
     assert shown.dtype == torch.uint8
     assert torch.equal(shown, (pixels.to(torch.int16) + 128).to(torch.uint8))
+
+
+@pytest.mark.skipif(VERSIONS == ("numpy",), reason="there is no C compiler")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_c_part_gives_the_bits_of_the_blocks(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's addcmul is a fused multiply-add, as the C part's is, on CPUs that have one."""
+    if "AVX" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("torch rounds twice on this CPU")
+    pixels = random_pixels(5, 97, 101)
+    native = Normaliser(CPU, dtype)
+    assert native.is_native
+    assert native.why_not_native is None
+    with_numpy = functools.partial(HostNormaliser, version="numpy")
+    monkeypatch.setattr(_device, "HostNormaliser", with_numpy)
+    blocks = Normaliser(CPU, dtype)
+    assert not blocks.is_native
+    assert torch.equal(native(pixels), blocks(pixels))
+    assert not torch.signbit(native(pixels)[:, 3].float()).any()
+
+
+def test_memory_is_used_again_once_no_tensor_refers_to_it() -> None:
+    """A tensor, a view of one and numpy's view of it keep a batch's values as they are."""
+    normaliser = Normaliser(CPU, torch.bfloat16)
+    pixels = random_pixels(4, 50, 50)
+    fresh = normaliser(pixels).clone()
+    address = None
+    for hold in (
+        lambda images: images,
+        lambda images: images[1:, 2],
+        lambda images: images.view(torch.uint16).numpy()[1:],
+        lambda images: images.permute(0, 2, 3, 1).reshape(-1).unbind()[77],
+        lambda images: torch.nn.Parameter(images).detach(),
+    ):
+        held = hold(normaliser(pixels))
+        before = held.copy() if isinstance(held, np.ndarray) else held.clone()
+        for seed in range(5):
+            normaliser(random_pixels(4, 50, 50, seed=seed + 1))
+        assert (held == before).all()
+        del held
+    for _ in range(5):
+        images = normaliser(pixels)
+        assert torch.equal(images, fresh)
+        if normaliser.is_native:
+            assert address in (None, images.data_ptr())
+        address = images.data_ptr()
+        del images
+
+
+@pytest.mark.parametrize("channels", [2, 1, 5, True])
+def test_another_number_of_channels_is_refused(channels: int) -> None:
+    with pytest.raises(ConfigError, match="^channels must be 3"):
+        Normaliser(CPU, torch.float32, channels=channels)
+
+
+def test_a_dtype_that_cannot_hold_the_levels_is_refused() -> None:
+    with pytest.raises(ConfigError, match="^float16 cannot hold"):
+        Normaliser(CPU, torch.float16, std=(1e-6, 1, 1))
+    with pytest.raises(ConfigError, match="^dtype must be .*, got torch.int8"):
+        Normaliser(CPU, torch.int8)
 
 
 def test_the_plain_function_compiles_to_one_graph() -> None:
@@ -113,7 +190,7 @@ def test_the_plain_function_compiles_to_one_graph() -> None:
 @pytest.mark.parametrize("packing", get_args(Packing))
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
-    packing: Packing, dtype: torch.dtype
+    packing: Packing, dtype: torch.dtype, form: str
 ) -> None:
     pixels = random_pixels(3, 37, 37)
     levels = pixels.numpy().view(np.uint8) ^ np.uint8(0x80)
@@ -123,17 +200,22 @@ def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
         pack_levels(rgb, layout, row)
     before = packed.copy()
     expected = Normaliser(CPU, dtype)(pixels)
-    for compiler in (None, lambda function: function):
-        normaliser = Normaliser(CPU, dtype, packing=packing, compiler=compiler)
-        images = normaliser(torch.from_numpy(packed))
-        assert torch.equal(images, expected)
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        assert normaliser.compile_failures == 0
+    for channels in (3, 4):
+        for compiler in (None, lambda function: function):
+            normaliser = Normaliser(
+                CPU, dtype, channels=channels, packing=packing, compiler=compiler
+            )
+            images = normaliser(torch.from_numpy(packed))
+            assert images.dtype == dtype
+            assert images.shape == (3, channels, 37, 37)
+            assert torch.equal(images, expected[:, :channels])
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert normaliser.compile_failures == 0
     assert np.array_equal(packed, before), "normalising changed the batch"
 
 
 def test_every_packing_compiles_to_one_graph() -> None:
-    for packing in get_args(Packing):
+    for channels, packing in itertools.product((3, 4), get_args(Packing)):
         torch._dynamo.reset()  # which limits recompilations of one function
         compiled = torch.compile(normalise, backend="eager", fullgraph=True)
         layout = pixel_layout_of(packing)
@@ -141,10 +223,11 @@ def test_every_packing_compiles_to_one_graph() -> None:
         normaliser = Normaliser(
             CPU,
             torch.float16,
+            channels=channels,
             packing=packing,
             compiler=lambda function, compiled=compiled: compiled,
         )
-        expected = Normaliser(CPU, torch.float16, packing=packing)(pixels)
+        expected = Normaliser(CPU, torch.float16, channels=channels, packing=packing)(pixels)
         assert torch.equal(normaliser(pixels), expected)
         assert normaliser.compile_failures == 0
 

@@ -1,0 +1,123 @@
+"""Normalises packed pixels on the CPU, in one pass over memory and in the calling thread.
+
+    packed pixels ─► blocks in the L1 cache ─► float32, float16 or bfloat16, (N, H, W, channels)
+
+The pass is in C (trainer_client/native), where that was built: it needs a compiler, and no library.
+Otherwise each level's value is looked up with numpy, to the same bits, several times slower.
+
+Needs numpy alone.
+"""
+
+import math
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError
+from feeder.plan.packing import Packing, Pixels, pixel_layout_of, unpack_levels
+from trainer_client._outputs import Outputs
+from trainer_client._scaling import Scaling, ValueType
+
+_native: ModuleType | None
+try:
+    from trainer_client import _native
+except ImportError as error:
+    _native = None
+    WHY_NOT_NATIVE: str | None = f"the client's C extension is not built: {error}"
+else:
+    WHY_NOT_NATIVE = None
+
+VERSIONS: Final[tuple[str, ...]] = ("numpy",) if _native is None else ("numpy", *_native.versions())
+"""The versions that run here, slowest first: numpy's, and those in C that this CPU can run."""
+
+Values = NDArray[np.float32 | np.float16 | np.uint16]
+
+_STORED_AS: Final[dict[ValueType, type[np.float32 | np.float16 | np.uint16]]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+}
+
+
+class HostNormaliser:
+    """Normalises batches of one packing to one type; holds no buffers, so threads may share it."""
+
+    def __init__(
+        self,
+        scaling: Scaling,
+        value_type: ValueType,
+        packing: Packing,
+        *,
+        version: str = VERSIONS[-1],
+    ) -> None:
+        """Prepare for pixels of ``packing``; ``version`` is one of VERSIONS."""
+        if version not in VERSIONS:
+            raise ConfigError(f"version must be one of {', '.join(VERSIONS)}, got {version!r}")
+        self._layout = pixel_layout_of(packing)
+        self._scaling = scaling
+        self._table = scaling.table(value_type)
+        self._stored_as = np.dtype(_STORED_AS[value_type])
+        self._version = version
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the C part does the work; else WHY_NOT_NATIVE has the reason."""
+        return self._version != "numpy"
+
+    def take_output(self, pixels: Pixels, outputs: Outputs) -> Values:
+        """Return an array of ``outputs`` for what ``pixels`` become."""
+        shape = (*self._shape(pixels), self._scaling.channels)
+        memory = outputs.take(math.prod(shape) * self._stored_as.itemsize)
+        return memory.view(self._stored_as).reshape(shape)
+
+    def __call__(self, pixels: Pixels, out: Values) -> None:
+        """Write normalised ``pixels`` to ``out``, both C-contiguous.
+
+        ``pixels`` are a batch in the packing's layout and dtype. ``out`` is (N, H, W, channels) of
+        float32, float16 or, for bfloat16, uint16; it may not overlap with ``pixels``.
+
+        Raises ValueError, TypeError or BufferError for arrays of another shape, type or layout.
+        """
+        if pixels.dtype != self._layout.dtype:
+            raise TypeError(f"pixels must be {self._layout.dtype}, they are {pixels.dtype}")
+        if out.dtype != self._stored_as:
+            raise TypeError(f"out must be {self._stored_as}, it is {out.dtype}")
+        if out.shape != (*self._shape(pixels), self._scaling.channels):
+            raise ValueError(f"out has shape {out.shape}, the pixels have {pixels.shape}")
+        if not self.is_native or _native is None:
+            self._look_up(pixels, out)
+            return
+        if self._layout.is_float:  # the packing for comparisons: one more pass
+            pixels = pixels.astype(np.int8)
+        _native.normalise(
+            pixels,
+            self._layout.channels_first,
+            self._table,
+            self._scaling.scale,
+            self._scaling.bias,
+            out,
+            self._version,
+        )
+
+    def _shape(self, pixels: Pixels) -> tuple[int, int, int]:
+        """Return the number of images, and their height and width."""
+        axis = 1 if self._layout.channels_first else 3
+        if pixels.ndim != 4 or pixels.shape[axis] != self._layout.channels:
+            raise ValueError(
+                f"pixels must have 4 axes, axis {axis} of {self._layout.channels} channels; "
+                f"they have shape {pixels.shape}"
+            )
+        images, height, width = (side for at, side in enumerate(pixels.shape) if at != axis)
+        return images, height, width
+
+    def _look_up(self, pixels: Pixels, out: Values) -> None:
+        """Look each level up, image by image, to keep what is between in the caches."""
+        if not pixels.flags.c_contiguous or not out.flags.c_contiguous:
+            raise ValueError("pixels and out must be C-contiguous")
+        for image, values in zip(pixels, out, strict=True):
+            (levels,) = unpack_levels(image[None], self._layout)
+            for channel in range(3):
+                values[..., channel] = self._table[channel][levels[..., channel]]
+            values[..., 3:] = 0
