@@ -8,7 +8,7 @@ Epochs, ranks and resuming are those of all loaders, see ``_base``.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class BorrowedBatch(Batch[Array]):
 class ViewStage:
     """Shows batches where they lie, until the next one is taken."""
 
-    buffers_held: Final = 1
+    buffers_held = 1
 
     def __init__(self) -> None:
         self._shown: tuple[int, BorrowedBatch] | None = None
@@ -99,7 +99,7 @@ class ViewStage:
 class ArrayStage:
     """Makes arrays of their own: copies, or normalised."""
 
-    buffers_held: Final = 1
+    buffers_held = 1
 
     def __init__(self, normaliser: HostNormaliser | None) -> None:
         """Normalise with ``normaliser``; None copies the pixels as they are."""
@@ -207,7 +207,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")
         stage: ArrayStage | ViewStage
         if dtype == "float32":
-            shape = (image_size, image_size, channels)
+            shape: tuple[int, int, int] = (image_size, image_size, channels)
             stage = ArrayStage(HostNormaliser(scaling, "float32", made.packing))
         else:
             shape = _packed_shape(made)

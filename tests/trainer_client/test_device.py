@@ -167,14 +167,14 @@ def test_memory_is_used_again_once_no_tensor_refers_to_it() -> None:
 
 @pytest.mark.parametrize("channels", [2, 1, 5, True])
 def test_another_number_of_channels_is_refused(channels: int) -> None:
-    with pytest.raises(ConfigError, match="^channels must be 3"):
+    with pytest.raises(ConfigError, match=r"^channels must be 3"):
         Normaliser(CPU, torch.float32, channels=channels)
 
 
 def test_a_dtype_that_cannot_hold_the_levels_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^float16 cannot hold"):
+    with pytest.raises(ConfigError, match=r"^float16 cannot hold"):
         Normaliser(CPU, torch.float16, std=(1e-6, 1, 1))
-    with pytest.raises(ConfigError, match="^dtype must be .*, got torch.int8"):
+    with pytest.raises(ConfigError, match=r"^dtype must be .*, got torch.int8"):
         Normaliser(CPU, torch.int8)
 
 
