@@ -1,0 +1,203 @@
+"""``NumpyLoader``: the same batches as arrays, without torch."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feeder.errors import ConfigError
+from tests.support.daemon import wait_until
+from tests.support.fake_node import FakeNode, sample_pixels
+from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
+from tests.trainer_client.test_loader_daemon import SAMPLES, endpoint, packed
+from tests.trainer_client.test_loader_daemon import make_loader as make_real_loader
+from trainer_client import NumpyLoader
+
+__all__ = ["endpoint", "packed"]  # fixtures: a real daemon
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+        assert fake.problems == []
+
+
+def make_numpy_loader(where: str, **options: Any) -> NumpyLoader:
+    settings: dict[str, Any] = {"dataset": "birds", "batch_size": BATCH, "image_size": SIDE}
+    settings |= {"timeout_s": 20.0, "recipe": {"resize_size": SIDE}}
+    return NumpyLoader(where, **(settings | options))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_int8_batches_are_the_packed_pixels(node: FakeNode, split: str, copy: bool) -> None:
+    with make_numpy_loader(node.endpoint, split=split, copy=copy) as loader:
+        seen = []
+        for images, labels in loader:
+            assert (images.dtype, images.shape[1:]) == (np.int8, (SIDE, SIDE, 3))
+            assert (labels.dtype, images.flags.writeable) == (np.int64, copy)
+            seen.append(labels.tolist())
+        batches = [(batch.sample_ids, batch.images.copy()) for batch in loader]
+        assert len(seen) == len(batches) == len(loader) == 12 + (split == "val")
+    for ids, images in batches:
+        assert (images == sample_pixels(ids, 1, SIDE)).all()
+    assert len(batches[-1][0]) == (1 if split == "val" else BATCH)
+
+
+def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode) -> None:
+    with make_numpy_loader(node.endpoint) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        second = next(batches)
+        for use in (lambda: first.images, lambda: list(first), lambda: first[0]):
+            with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
+                use()
+        assert (first.index, first.valid) == (0, BATCH), "what needs no memory is still there"
+        assert (second.images == sample_pixels(second.sample_ids, 0, SIDE)).all()
+
+
+def test_copies_stay(node: FakeNode) -> None:
+    with make_numpy_loader(node.endpoint, copy=True, window=1) as loader:
+        batches = list(loader)
+    for batch in batches:
+        assert (batch.images == sample_pixels(batch.sample_ids, 0, SIDE)).all()
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_float32_batches_are_those_of_the_torch_client(endpoint: str, channels: int) -> None:
+    options: dict[str, Any] = {"channels": channels, "split": "val"}
+    arrays = {"dataset": "shapes", "batch_size": 6, "image_size": 32, "seed": 5}
+    with (
+        make_real_loader(endpoint, **options) as tensors,
+        make_numpy_loader(
+            endpoint, dtype="float32", recipe=tensors_recipe(tensors), **arrays, **options
+        ) as loader,
+    ):
+        count = 0
+        for expected, batch in zip(tensors, loader, strict=True):
+            nhwc = expected.images.permute(0, 2, 3, 1).numpy()
+            assert np.array_equal(batch.images, nhwc)
+            assert batch.labels.tolist() == expected.labels.tolist()
+            assert batch.sample_ids.tolist() == expected.sample_ids.tolist()
+            count += batch.valid
+        assert count == SAMPLES
+        assert loader.statistics().copied_because is None
+
+
+def tensors_recipe(loader: Any) -> dict[str, object]:
+    return {"resize_size": loader.recipe.resize_size}
+
+
+def test_views_lie_in_the_feeders_memory(endpoint: str) -> None:
+    with make_numpy_loader(
+        endpoint, dataset="shapes", batch_size=6, image_size=32, recipe={}
+    ) as loader:
+        batch = next(iter(loader))
+        assert not batch.images.flags.owndata
+        assert loader.statistics().batches_lent > 0
+        with pytest.raises(ValueError, match="read-only"):
+            batch.images[0] = 0
+    assert batch.images.shape == (6, 32, 32, 3), "the last view stays mapped after close()"
+
+
+def test_a_states_position_is_shared_with_the_torch_client(node: FakeNode) -> None:
+    with make_loader(node) as tensors:
+        for batch in tensors:
+            if batch.index == 4:
+                break
+        state = json.loads(json.dumps(tensors.state_dict()))
+    with make_numpy_loader(node.endpoint) as loader:
+        loader.load_state_dict(state)
+        assert [batch.index for batch in loader] == [*range(5, 12)]
+        assert {batch.epoch for batch in loader} == {1}
+        assert loader.state_dict()["epoch"] == 2
+
+
+def test_it_survives_the_loss_of_its_session(node: FakeNode) -> None:
+    with make_numpy_loader(node.endpoint, copy=True) as loader:
+        seen = []
+        for batch in loader:
+            seen.append(batch.index)
+            if batch.index == 3:
+                node.forget_sessions()
+    assert seen == [*range(12)]
+
+
+def test_ranks_must_be_given_where_a_launcher_has_started_several(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    with make_numpy_loader(node.endpoint) as loader:
+        with pytest.raises(ConfigError, match="Slurm has started 2 processes"):
+            iter(loader)
+    with make_numpy_loader(node.endpoint, rank=1, world_size=2) as loader:
+        assert [batch.index for batch in loader] == [1, 3, 5, 7, 9, 11]
+
+
+def test_the_plan_says_what_the_arrays_are(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trainer_client")
+    with make_numpy_loader(node.endpoint) as loader:
+        iter(loader)
+    with make_numpy_loader(node.endpoint, dtype="float32", channels=3) as loader:
+        iter(loader)
+    assert "8 x (8, 8, 3) int8 arrays" in caplog.text
+    assert "8 x (8, 8, 3) float32 arrays" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "dtype must be 'int8' or 'float32', got 'float16'"),
+        ({"dtype": "float32", "channels": 2}, "channels must be 3"),
+        ({"recipe": {"packing": "uint8-hwc-rgb"}}, "'uint8-hwc-rgb': leave packing out of the"),
+        ({"std": (0, 1, 1)}, "std must be above 0"),
+    ],
+)
+def test_invalid_arguments_are_one_line(
+    node: FakeNode, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        make_numpy_loader(node.endpoint, **options)
+    assert "\n" not in str(caught.value)
+    wait_until(lambda: not node.sessions, "nothing was opened")
+
+
+def test_no_torch_is_imported(node: FakeNode) -> None:
+    script = f"""
+import sys
+sys.modules["torch"] = None  # as where it is not installed
+import trainer_client
+with trainer_client.NumpyLoader({node.endpoint!r}, dataset="birds", batch_size=8, image_size=8,
+                                dtype="float32") as loader:
+    print(sum(len(labels) for _, labels in loader))
+for name in ("FeederLoader", "Accuracy", "normalise"):
+    try:
+        getattr(trainer_client, name)
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    images, *errors = done.stdout.splitlines()
+    assert images == "96"
+    assert [
+        line.partition(" needs torch, which is not installed here: ")[0] for line in errors
+    ] == [f"trainer_client.{name}" for name in ("FeederLoader", "Accuracy", "normalise")]
+    assert all("NumpyLoader" in line for line in errors)
