@@ -50,9 +50,9 @@ class BorrowedBatch(Batch[Array]):
     def _check(self) -> None:
         if self.is_returned:
             raise ConfigError(
-                f"batch {self.index} of epoch {self.epoch} was used after the next one was taken or "
-                "the loader closed, when its memory is the feeder's again: copy what you keep, or "
-                "pass copy=True to the loader"
+                f"batch {self.index} of epoch {self.epoch} was used after the next one was taken "
+                "or the loader closed, when its memory is the feeder's again: copy what you keep, "
+                "or pass copy=True to the loader"
             )
 
 
