@@ -51,7 +51,7 @@ class Cursor:
         """Begin at the start of epoch 0."""
         self.at = self.next = Position(0, 0)
         self.has_started = False
-        self._is_loaded = False  # since the last iterator began
+        self._is_loaded = self._is_skipped = False  # since the last iterator began
 
     def load(self, position: Position) -> None:
         """Move to a position; ConfigError after the first ``start``."""
@@ -66,11 +66,12 @@ class Cursor:
     def set_epoch(self, epoch: int, *, is_between: bool = True) -> None:
         """Choose the next iterator's epoch.
 
-        It begins at step 0, or at the position that was loaded in this epoch. ``is_between`` is
-        whether the position moves there now: no iterator has batches remaining.
+        It begins at step 0, after the batches to be skipped, or at the position that was loaded in
+        this epoch. ``is_between`` is whether the position moves there now: no iterator has batches
+        remaining.
         """
         if epoch != self.next.epoch:
-            self.next = Position(epoch, 0)
+            self.next = Position(epoch, self.next.step if self._is_skipped else 0)
         if is_between:
             self.at = self.next
 
@@ -82,6 +83,7 @@ class Cursor:
                 "the loader begins by itself: call either load_state_dict() or "
                 "skip_first_batches(), not both"
             )
+        self._is_skipped = True
         self.next = Position(self.next.epoch, self.next.step + count)
         if is_between:
             self.at = self.next
@@ -97,7 +99,8 @@ class Cursor:
 
     def start(self) -> Position:
         """Begin an iterator at ``next``, and return that position."""
-        self.has_started, self._is_loaded = True, False
+        self.has_started = True
+        self._is_loaded = self._is_skipped = False
         self.at, self.next = self.next, Position(self.next.epoch + 1, 0)
         return self.at
 

@@ -295,6 +295,11 @@ def test_skipping_counts_from_the_next_position_and_not_after_a_loaded_step() ->
     assert cursor.start() == Position(3, 2)
     cursor.skip(1, is_between=False)
     assert (cursor.at, cursor.next) == (Position(3, 2), Position(4, 1))
+    cursor.skip(2)
+    cursor.set_epoch(7)
+    assert cursor.start() == Position(7, 3)
+    cursor.set_epoch(7)
+    assert cursor.next == Position(7, 0), "batches are skipped once"
     cursor = Cursor()
     cursor.load(Position(3, 1))
     with pytest.raises(ConfigError, match=r"either load_state_dict\(\) or skip_first_batches"):
