@@ -12,7 +12,7 @@ from bench import compare
 from bench.chaos import run as chaos
 from bench.compare import Comparison
 from bench.data import synthetic
-from bench.micro import decode, likeness, resize
+from bench.micro import decode, likeness, normalise, resize
 from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
 from bench.rivals import run as rivals
@@ -96,6 +96,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_json(add)
     _add_core(add)
     add.set_defaults(run=resize.run)
+    add = benches.add_parser("normalise", help="normalising a batch on a CPU, beside copying it")
+    _add_number(add, "--images", 256, "images in a batch")
+    _add_number(add, "--rounds", 9, "rounds to take the median of")
+    _add_json(add)
+    _add_core(add)
+    add.set_defaults(run=normalise.run)
     add = benches.add_parser("likeness", help="how closely synthetic images decode like real ones")
     add.add_argument("source", type=Path, metavar="SRC", help="folder of class folders")
     _add_number(add, "--images", 600, "images to measure with, at most")
