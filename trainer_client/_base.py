@@ -94,7 +94,6 @@ class Loader(Generic[AnyBatch]):
         self._state_recipe = state_recipe(recipe)
         self._running: weakref.ref[EpochIterator[AnyBatch]] | None = None  # the latest that began
         self._indices: range | None = None  # of this rank, once the ranks are fixed
-        self._is_plan_logged = False
         self._batches = self._images = 0
         self._feed = self._open_feed()
         self._clock = StepClock(self._feed.batch_bytes)
@@ -309,12 +308,9 @@ class Loader(Generic[AnyBatch]):
         Raises ConfigError for ranks that are not known or have changed, a dataset that is too small
         for them, and a position that does not fit them.
         """
-        ranks = self._ranks.fix()
+        self._ranks.fix()
         if self._indices is None:
             self._indices = self._find_indices()
-        if not self._is_plan_logged:
-            self._is_plan_logged = True
-            self._log_plan(ranks)
         if self._loaded is not None:
             self._check_fits(self._loaded)
         self._cursor.check(len(self._indices))
@@ -381,6 +377,8 @@ class Loader(Generic[AnyBatch]):
         """Wait for a batch and count it."""
         assert self._indices is not None, "an epoch has begun"
         batch, valid, wait_s = self._feed.take(epoch, index, is_short=self.world_size == 1)
+        if not self._batches:  # by now it is known how they come
+            self._log_plan(self._ranks.peek())
         self._batches += 1
         self._images += valid
         self._cursor.advance(len(self._indices))

@@ -26,7 +26,10 @@ def show_progress(
         for batch in batches:
             yield batch
             if bar.update():  # it was drawn anew
-                times = read()
-                rate = f"{times.images_per_s:,.0f} images/s"
-                bar.set_postfix_str(f"{rate}, waits {times.wait_share:.0%}", refresh=False)
-        bar.set_postfix_str(str(read()).partition("; ")[2])
+                bar.set_postfix_str(_describe(read()), refresh=False)
+        bar.set_postfix_str(_describe(read()))
+
+
+def _describe(times: EpochTimes) -> str:
+    """Return what fits beside the bar on a line of 80 columns."""
+    return f"{times.images_per_s:,.0f} images/s, waits {times.wait_share:.0%}"

@@ -1,6 +1,7 @@
 """The loader against the real daemon: its bytes, its refusals, and restarts in mid-epoch."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -245,3 +246,15 @@ def test_a_killed_daemon_is_an_error_unless_it_restarts_within_the_timeout(
     assert [batch.index for batch in seen] == list(range(SAMPLES // BATCH))
     for batch in seen:
         packed.check(batch, patient)
+
+
+def test_the_plan_in_the_log_says_how_batches_come(
+    endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trainer_client")
+    for share_memory, way in ((True, "read in place"), (False, "copied over the socket (")):
+        caplog.clear()
+        with make_loader(endpoint, share_memory=share_memory) as loader:
+            list(loader)
+        (line,) = [each.getMessage() for each in caplog.records if "rank 0" in each.getMessage()]
+        assert f"; 1 feeder, batches are {way}" in line

@@ -152,9 +152,9 @@ def test_the_plan_says_what_the_arrays_are(
 ) -> None:
     caplog.set_level(logging.INFO, "trainer_client")
     with make_numpy_loader(node.endpoint) as loader:
-        iter(loader)
+        next(iter(loader))
     with make_numpy_loader(node.endpoint, dtype="float32", channels=3) as loader:
-        iter(loader)
+        next(iter(loader))
     assert "8 x (8, 8, 3) int8 arrays" in caplog.text
     assert "8 x (8, 8, 3) float32 arrays" in caplog.text
 
