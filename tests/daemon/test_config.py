@@ -233,7 +233,10 @@ def test_the_printed_configuration_loads_again_and_shows_origins(
 
 
 def test_only_the_entry_point_reads_the_environment() -> None:
-    """Configuration comes from file and command line; child processes inherit the environment."""
+    """Configuration comes from file and command line; child processes inherit the environment.
+
+    A client looks there only for what launchers say of its ranks.
+    """
     root = Path(__file__).parents[2]
     readers = {
         str(path.relative_to(root))
@@ -245,4 +248,6 @@ def test_only_the_entry_point_reads_the_environment() -> None:
     assert readers == {
         "feeder/cli/serve.py",  # passes it to Notifier.from_environment
         "feeder/process/python_process.py",  # PYTHONPATH and thread numbers of children
+        "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device
+        "trainer_client/_ranks.py",  # whether a launcher has started several processes
     }
