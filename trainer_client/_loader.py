@@ -82,7 +82,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         they are copied over the socket, and ``statistics().copied_because`` has the reason.
         ``server_key``, the feeder's public key (a file or its 40 characters), and ``client_key``,
         the file of this client's secret key, are for tcp where the feeder has keys. ``summary``,
-        ``print`` for example, is called at each epoch's end with a line on who waited for whom.
+        ``print`` for example, is called at each epoch's end with a line on which side waited.
 
         Raises ConfigError for invalid arguments (also those that only the feeder can check) and in
         a worker of a DataLoader, DatasetError when the feeder does not serve the dataset, PeerError

@@ -1,4 +1,4 @@
-"""A progress line that shows who waits for whom."""
+"""A progress line that shows how long training waits for batches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

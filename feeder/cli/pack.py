@@ -106,7 +106,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         lines.append(f"  odd: {_counts(manifest.odd)}")
     if summary.hidden:
         lines.append(f"  left out: {summary.hidden:,} hidden (names that begin with a dot)")
-    if summary.empty_classes:
+    if summary.empty_classes == 1:
+        lines.append("  1 class has no images, and keeps its label")
+    elif summary.empty_classes:
         lines.append(f"  {summary.empty_classes:,} classes have no images, and keep their labels")
     for name in summary.lost_classes:
         lines.append(f"  warning: every image of class {printable(name)} was quarantined")

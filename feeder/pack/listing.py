@@ -135,7 +135,8 @@ def list_source(source: Path, known: tuple[str, ...] | None = None) -> SourceLis
             mtimes.append(file.mtime_ns)
         classes.append(name)
     if unknown:
-        others = f", nor are {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        more = len(unknown) - 1
+        others = "" if not more else ", nor is 1 other" if more == 1 else f", nor are {more} others"
         raise ConfigError(
             f"class folder {_show(unknown[0])} is not among the {len(known or ())} classes of the "
             f"dataset that --classes-of names{others}: rename class folders to the names there, or "

@@ -65,7 +65,7 @@ def lightning(batch: Batch) -> None:
     assert extract_batch_size(batch) == len(batch.labels)
     halved = apply_to_collection(
         batch, torch.Tensor, lambda each: each.half() if each.is_floating_point() else each
-    )  # as mixed precision does
+    )  # as Lightning's 16-true does
     assert type(halved) is Batch
     images, labels = halved
     assert images.dtype == torch.float16
