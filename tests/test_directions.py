@@ -88,7 +88,7 @@ TABLE: Mapping[str, Row] = {
     "process": row("errors metrics remedies", "msgspec"),
     "host": row("errors process", "psutil"),
     "security": row("errors wire process", "zmq"),
-    "client.core": row("errors plan wire", "", pure=True),
+    "client.core": row("errors plan wire", "msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors remedies plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),

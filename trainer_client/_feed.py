@@ -233,7 +233,7 @@ class Feed(Generic[AnyBatch]):
         """Give back the slots being read before a wait: the feeder may have no other free."""
         buffers = self.stage.finish()
         if buffers:
-            self._transport.return_buffers(buffers)
+            self._transport.return_buffers(buffers, before_waiting=True)
 
 
 def _name_client(rank: int | None) -> str:

@@ -1,7 +1,7 @@
 """The host memory that batches arrive in, as numpy arrays.
 
-A ``BatchBuffer`` has one writer at a time. The I/O thread writes arriving chunks; the buffer of a
-complete batch belongs to the consumer, and is reused only after the consumer gave it back.
+A ``BatchBuffer`` has one writer at a time. Whoever serves the sockets writes arriving chunks; the
+buffer of a complete batch belongs to the consumer, and is reused only after that gave it back.
 
 A ``SlotBuffer`` is the same to the consumer, but lies in the node process's memory: it is
 read-only, needs no copy, and giving it back returns the slot to the node.
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.client.io_thread import Bytes
+from feeder.client.io_loop import Bytes
 from feeder.client.mapped_slots import LentMemory
 from feeder.plan.packing import DEFAULT_PACKING, Packing, Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe

@@ -12,7 +12,7 @@ go.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -46,6 +46,9 @@ HANDSHAKE_MS: Final = 5000
 HEARTBEAT_MS: Final = 2000  # a host that loses power closes no connection
 HEARTBEAT_TIMEOUT_MS: Final = 10000
 
+_EVENTS: Final = int(zmq.EVENTS)  # plain numbers: arithmetic on the enumerations is slow
+_READABLE: Final = int(zmq.POLLIN)
+_DONTWAIT: Final = int(zmq.DONTWAIT)
 _CONNECTION_EVENTS: Final = MONITORED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
 
 
@@ -119,6 +122,11 @@ class Link:
         """Whether messages wait for room: ``flush`` at POLLOUT."""
         return bool(self._unsent)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether another message is here; cheaper than an attempt to receive it."""
+        return bool(cast(int, self.dealer.get(_EVENTS)) & _READABLE)
+
     def send(self, message: ClientMessage) -> None:
         """Send a message as soon as there is room."""
         self._unsent.append(message)
@@ -128,7 +136,7 @@ class Link:
         """Send queued messages."""
         while self._unsent:
             try:
-                self.dealer.send(encode(self._unsent[0]), zmq.DONTWAIT)
+                self.dealer.send(encode(self._unsent[0]), _DONTWAIT)
             except zmq.Again:  # not connected, or just not yet
                 return
             self._unsent.popleft()
@@ -155,7 +163,7 @@ class Link:
         Raises ProtocolError for what is no message of a feeder.
         """
         try:
-            frames = [self.dealer.recv(zmq.DONTWAIT, copy=False)]
+            frames = [self.dealer.recv(_DONTWAIT, copy=False)]
         except zmq.Again:
             return None
         while frames[-1].more:

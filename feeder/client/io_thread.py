@@ -1,248 +1,151 @@
-"""The one thread that owns the sockets: brings events to the session and executes its instructions.
+"""Who serves a client's sockets: the consumer while it waits for a batch, else the I/O thread.
 
-It keeps a link to each endpoint, and copies the rows of chunks, once, from ZeroMQ's own memory into
-batch buffers; where a node's slots are mapped it copies nothing. Only this thread assigns buffers
-(in the session's ClockAdvanced) and writes them, one after the other, so the copy needs no lock.
+    consumer waits   it takes the turns itself: passing a message from one thread to the other would
+                     wake two of them, which costs several times what the message does
+    consumer works   after HAND_BACK_S the I/O thread goes on, so that pings are sent and lost nodes
+                     are noticed; at once where rows are copied, so that they are copied meanwhile
+
+Until then what the nodes have lent waits in the sockets, which costs nothing. Whoever holds
+``_sockets`` takes the turns. An exception that a signal handler raises, such as KeyboardInterrupt,
+can leave the consumer's wait at any time; if it comes in the fraction of a millisecond in which
+messages are handled, the session has ended, because its state may be half changed.
 """
 
-import logging
+import select
 import socket
 import threading
 import time
-from collections.abc import Container, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, TypeVar
 
-import zmq
-
-from feeder.client.connection import LINGER_MS, Link, WrapSlot
-from feeder.client.contexts import LinkContext
-from feeder.client.core import events
 from feeder.client.core.session import ClientSession
-from feeder.errors import FeederError, ProtocolError, ResourceError
-from feeder.security.keys import ClientKeys
-from feeder.wire.messages import Chunk
+from feeder.client.io_loop import IDLE_MS, IoLoop
+from feeder.errors import FeederError, ResourceError
 
-MESSAGES_IN_A_ROW: Final = 4  # of one link, before the clock and the consumer have their turn
-IDLE_MS: Final = 60_000
-STALL_S: Final = 0.5
-"""A poll that ends this late means that the process was stopped: messages are waiting."""
+HAND_BACK_S: Final = 0.5
+CLOSE_TIMEOUT_S: Final = 1.8
 
-CATCH_UP_MS: Final = 100
-"""Time for libzmq's thread, which was stopped as well, to read them."""
-
-_log = logging.getLogger(__name__)
-
-_Frames = Sequence[zmq.Frame]
-Bytes = bytes | memoryview
+_Found = TypeVar("_Found")
 
 
-class RowBuffer(Protocol):
-    """Host memory for the rows of one batch."""
-
-    def write(self, first: int, pixels: Bytes, labels: Bytes, sample_ids: Bytes) -> None:
-        """Copy a chunk's frames to the rows from ``first`` on; their sizes are checked."""
-        ...
-
-
-class BatchBuffers(Protocol):
-    """The buffers of a client, by number."""
-
-    def __getitem__(self, number: int) -> RowBuffer: ...
-
-
-class IoLoop:
-    """What the I/O thread runs. Set ``closing`` and write to the wake-up socket to end it."""
+class IoThread:
+    """Serves ``loop`` from ``start()`` until ``stop()``; its errors end the session."""
 
     def __init__(
-        self,
-        session: ClientSession,
-        changed: threading.Condition,
-        buffers: BatchBuffers,
-        wrap_slot: WrapSlot,
-        keys: ClientKeys | None,
-        wakeup: socket.socket,
+        self, session: ClientSession, lock: threading.RLock, loop: IoLoop, waker: socket.socket
     ) -> None:
+        """``lock`` is the session's; a byte sent by ``waker`` ends the loop's waits."""
         self.closing = False
-        self.listed: tuple[str, ...] | None = None
-        """Endpoints to be passed to the session; set them under the lock, then wake the thread."""
         self._session = session
-        self._changed = changed
-        self._buffers = buffers
-        self._wrap_slot = wrap_slot
-        self._keys = keys
-        self._wakeup = wakeup
-        self._links: dict[int, Link] = {}
-        self._poller = zmq.Poller()
-        self._now_s = time.monotonic()
-        self._wakeup_fd = wakeup.fileno()
-        self._poller.register(self._wakeup_fd, zmq.POLLIN)
+        self._lock = lock
+        self._loop = loop
+        self._waker = waker
+        self._sockets = threading.Lock()
+        self._consumer: int | None = None  # the thread that takes the turns, or is about to
+        self._handed_back_s = float("-inf")
+        self._has_failed = False
+        name = session.job.name
+        self._thread = threading.Thread(
+            target=self._run, name=f"feeder client of {name}"[:64], daemon=True
+        )
 
-    def run(self) -> None:
-        """Serve the connections until ``closing``; the consumer's next call raises any failure."""
-        name = self._session.job.name
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()  # waits for it, and so can be interrupted
+
+    def stop(self) -> bool:
+        """Have the thread send Bye and close the sockets; return whether it did so in time.
+
+        The garbage collector may call this in any thread, this one included, and a signal handler
+        in the middle of a turn: so it takes no lock, and waits for no thread that waits for it.
+        """
+        self.closing = True
+        self.wake()
+        if threading.get_ident() not in (self._thread.ident, self._consumer):
+            self._thread.join(CLOSE_TIMEOUT_S)
+            return not self._thread.is_alive()
+        return True
+
+    def wake(self) -> None:
+        """End the present wait for messages, or the thread's rest."""
         try:
-            self._context = LinkContext(name, LINGER_MS, self.listed or ())
-            try:
-                self._serve()
-            finally:
-                for link in self._links.values():
-                    link.close()
-                self._context.close()
+            self._waker.send(b"!")
+        except OSError:
+            return  # a full socket is readable already; a closed one has no thread left to wake
+
+    def serve_until(self, find: Callable[[], _Found | None], wait_s: Callable[[], float]) -> _Found:
+        """Take turns in the calling thread until ``find`` returns something, and return that.
+
+        ``wait_s`` is called before each turn for the longest wait, and ends this by an exception.
+        Errors of the connections are the session's: ``find`` raises them.
+        """
+        self._consumer = threading.get_ident()
+        try:
+            if self._sockets.locked():
+                self.wake()
+            with self._sockets:
+                while (found := find()) is None:
+                    self._take_turn(max(1, int(1000 * wait_s())))
+                return found
+        finally:
+            self._consumer = None
+            self._handed_back_s = time.monotonic()
+            if self._session.copied_because is not None:
+                self.resume()
+
+    def resume(self) -> None:
+        """Have the thread go on at once, without waiting for the consumer to come back."""
+        self._handed_back_s = float("-inf")
+        self.wake()
+
+    def _take_turn(self, wait_ms: int) -> None:
+        try:
+            self._loop.turn(wait_ms)
         except FeederError as error:
             self._fail(error)
         except BaseException as error:
+            if not self._loop.is_waiting:
+                reason = f"it was interrupted while it handled messages ({error!r}): make a new one"
+                self._fail(ResourceError(f"the loader of {self._session.job.name}: {reason}"))
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except FeederError as error:
+            self._fail(error)
+        except BaseException as error:
+            name = self._session.job.name
             self._fail(ResourceError(f"{name}: the I/O thread failed: {error!r}"))
             raise
         finally:
-            self._wakeup.close()
-            with self._changed:
-                if self.closing:
-                    self._session.release_slots()  # before the Bye it would look like a crash
-                self._changed.notify_all()
+            with self._sockets:
+                self._close()
 
     def _serve(self) -> None:
-        while not self.closing:
-            with self._changed:
-                listed, self.listed = self.listed, None
-            if listed is not None:
-                self._handle(events.EndpointsListed(listed))
-            wait_ms = self._advance_clock()
-            for link in self._links.values():
-                self._poller.register(link.dealer, zmq.POLLIN | zmq.POLLOUT * link.has_unsent)
-            ready = self._poll(wait_ms)
-            # One time for the whole turn: after a stop, waiting messages are read before a timeout.
-            self._now_s = time.monotonic()
-            if self._wakeup_fd in ready:
-                self._drain_wakeups()
-            for link in list(self._links.values()):
-                if link.number in self._links:  # else an earlier link's event has closed it
-                    self._read_link(link, ready)
-        with self._changed:
-            byes = self._session.byes()
-        self._execute(byes)
+        rest = select.poll()
+        rest.register(self._loop.wakeup_fd, select.POLLIN)
+        while not (self.closing or self._has_failed):
+            resume_s = self._handed_back_s + HAND_BACK_S - time.monotonic()
+            if self._consumer is not None:
+                rest.poll(1000 * HAND_BACK_S)
+            elif resume_s <= 0 or rest.poll(1000 * resume_s):
+                with self._sockets:
+                    if self._consumer is None:  # else it has not noticed that this thread is here
+                        self._loop.turn(IDLE_MS)
 
-    def _poll(self, wait_ms: int) -> set[object]:
-        """Return the sources that are ready, at the latest after ``wait_ms``."""
-        due_s = time.monotonic() + wait_ms / 1000
-        found = self._poller.poll(wait_ms)
-        if not found and time.monotonic() - due_s > STALL_S:
-            found = self._poller.poll(CATCH_UP_MS)
-        return {source for source, _ in found}
-
-    def _advance_clock(self) -> int:
-        """Have the session make its requests; return how many ms later it is due again."""
-        self._handle(events.ClockAdvanced())
-        with self._changed:
-            wait_s = self._session.due_s - time.monotonic()
-            if self._session.has_news:  # else the consumer would wake up in vain
-                self._changed.notify_all()
-        return IDLE_MS if wait_s * 1000 > IDLE_MS else max(1, int(wait_s * 1000))
-
-    def _drain_wakeups(self) -> None:
+    def _close(self) -> None:
         try:
-            while self._wakeup.recv(4096):
-                pass
-        except BlockingIOError:
-            return
-
-    def _read_link(self, link: Link, ready: Container[object]) -> None:
-        if link.monitor in ready:
-            for event in link.read_connection():
-                self._handle(event)
-        if link.dealer in ready:
-            link.flush()
-            for _ in range(MESSAGES_IN_A_ROW):
-                if not self._read_message(link):
-                    break
-        if link.claim is not None and (number := link.claim.fileno()) in ready:
-            outcome = link.take_claim()
-            if outcome is not None:
-                self._poller.unregister(number)
-                self._handle(outcome)
-
-    def _read_message(self, link: Link) -> bool:
-        """Handle one message; return whether there was a valid one."""
-        try:
-            received = link.receive()
-        except ProtocolError as error:
-            self._handle(events.NodeIncompatible(link.number, error))
-            return False
-        if received is None:
-            return False
-        message, frames = received
-        if isinstance(message, Chunk):
-            sizes = [len(frame) for frame in frames]
-            self._handle(events.ChunkArrived(link.number, message, sizes), frames)
-        else:
-            self._handle(events.MessageReceived(link.number, message))
-        return True
-
-    def _handle(self, event: events.Event, frames: _Frames = ()) -> None:
-        """Have the session handle an event, and execute what follows; ``frames`` are a chunk's."""
-        with self._changed:
-            instructions = self._session.handle(event, self._now_s)
-        self._execute(instructions, frames)
-
-    def _execute(self, instructions: Sequence[events.Instruction], frames: _Frames = ()) -> None:
-        for instruction in instructions:
-            match instruction:
-                case events.Store(placement):
-                    pixels, labels, sample_ids = (frame.buffer for frame in frames)
-                    buffer = self._buffers[placement.buffer]
-                    buffer.write(placement.first, pixels, labels, sample_ids)
-                    self._handle(events.ChunkStored(placement))
-                case events.Send(number, message):
-                    self._links[number].send(message)
-                case events.Dial(number, endpoint):
-                    self._dial(number, endpoint)
-                case events.HangUp(number):
-                    self._hang_up(number)
-                case events.ClaimSlots(number):
-                    self._claim(self._links[number], instruction)
-                case events.DropClaim(number):
-                    self._drop_claim(self._links[number])
-                case events.Log(text, is_warning):
-                    _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-
-    def _dial(self, number: int, endpoint: str) -> None:
-        try:
-            link = Link(
-                number,
-                endpoint,
-                self._session.job.hello,
-                self._keys,
-                self._context.context,
-                self._wrap_slot,
-                threads=self._context.choose_threads(endpoint),
-            )
-        except FeederError as error:
-            self._handle(events.NodeIncompatible(number, error))
-            return
-        self._links[number] = link
-        self._poller.register(link.monitor, zmq.POLLIN)
-        self._poller.register(link.dealer, zmq.POLLIN)
-
-    def _hang_up(self, number: int) -> None:
-        link = self._links.pop(number, None)
-        if link is not None:  # else it could not be dialled
-            self._drop_claim(link)
-            self._poller.unregister(link.monitor)
-            self._poller.unregister(link.dealer)
-            link.close()
-
-    def _claim(self, link: Link, wanted: events.ClaimSlots) -> None:
-        self._drop_claim(link)
-        outcome = link.begin_claim(wanted)
-        if outcome is not None:
-            self._handle(outcome)
-        elif link.claim is not None:
-            self._poller.register(link.claim.fileno(), zmq.POLLIN)
-
-    def _drop_claim(self, link: Link) -> None:
-        if link.claim is not None:
-            self._poller.unregister(link.claim.fileno())
-            link.drop_claim()
+            if self.closing:
+                self._loop.say_bye()
+        finally:
+            self._loop.close()
+            if self.closing:
+                with self._lock:
+                    self._session.release_slots()  # before the Bye it would look like a crash
 
     def _fail(self, error: FeederError) -> None:
-        with self._changed:
+        with self._lock:
             self._session.fail(error)
+        self._has_failed = True
+        self.wake()

@@ -1,163 +1,173 @@
-"""The client's I/O thread with a script in place of the session."""
+"""Who serves the sockets: the consumer while it waits, the I/O thread otherwise."""
 
-import socket
+import contextlib
+import logging
+import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 
-from feeder.client.connection import Link
-from feeder.client.core.events import (
-    AttemptFailed,
-    ClaimSlots,
-    ClockAdvanced,
-    Dial,
-    DropClaim,
-    EndpointsListed,
-    Event,
-    HangUp,
-    Instruction,
-    SlotsNotShared,
-)
-from feeder.client.core.session import Job
-from feeder.client.io_thread import IoLoop
-from feeder.errors import FeederError
-from feeder.wire.claim import CLAIM_BYTES, encode_answer
-from feeder.wire.slot_layout import SlotLayout
-from tests.support.client_shell import hello
-from tests.support.daemon import DEADLINE_S
-
-LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
+from feeder.client.io_loop import IoLoop
+from feeder.errors import ConfigError, ResourceError
+from feeder.wire.messages import Bye, Ping
+from tests.support.daemon import wait_until
+from tests.support.fake_node import FakeNode, Message
+from tests.trainer_client.test_loader import make_loader
+from trainer_client import FeederLoader
 
 
-class Script:
-    """A session whose instructions come from ``answer``; runs the loop in the test's thread."""
-
-    has_news = False
-    due_s = float("inf")
-
-    def __init__(self, answer: Callable[[Event], Sequence[Instruction] | None]) -> None:
-        self.job = Job(name="a job", hello=hello())
-        self.error: FeederError | None = None
-        self.now_s = 0.0
-        self._answer = answer
-        self._waker, wakeup = socket.socketpair()
-        wakeup.setblocking(False)
-        self.loop = IoLoop(
-            self,  # type: ignore[arg-type]
-            threading.Condition(),
-            buffers={},
-            wrap_slot=lambda memory, number: memory.slot(number),
-            keys=None,
-            wakeup=wakeup,
-        )
-
-    def run(self, *endpoints: str) -> None:
-        """Serve until ``stop``; raises the error that ended it instead."""
-        self.loop.listed = endpoints
-        self.loop.run()
-        self._waker.close()
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """End the loop after this turn."""
-        self.loop.closing = True
-
-    def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
-        self.now_s = now_s
-        return self._answer(event) or ()
-
-    def fail(self, error: FeederError) -> None:
-        self.error = error
-
-    def byes(self) -> Sequence[Instruction]:
-        return ()
-
-    def release_slots(self) -> None:
-        pass
+class Stopped(BaseException):
+    """Raised by a signal handler, as KeyboardInterrupt is."""
 
 
 @pytest.fixture
-def listener(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
-        bound.bind(str(tmp_path / "slots"))
-        bound.listen()
-        bound.settimeout(DEADLINE_S)
-        yield bound
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as fake:
+        yield fake
+    assert fake.problems == []
 
 
-def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
-    def answer(event: Event) -> Sequence[Instruction] | None:
-        if isinstance(event, AttemptFailed):
-            script.stop()
-            return [Dial(1, f"ipc://{tmp_path}/other"), HangUp(1)]
-        return [Dial(0, f"ipc://{tmp_path}/node")] if isinstance(event, EndpointsListed) else None
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that took turns, in order."""
+    seen: list[int] = []
+    turn = IoLoop.turn
 
-    script = Script(answer)
-    script.run("one")
+    def recorded(self: IoLoop, wait_ms: int) -> None:
+        seen.append(threading.get_ident())
+        turn(self, wait_ms)
+
+    monkeypatch.setattr(IoLoop, "turn", recorded)
+    return seen
 
 
-def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def hold_back(node: FakeNode) -> list[Message]:
+    """Have the node keep its answers, in the list that is returned."""
+    kept: list[Message] = []
+
+    def keep(key: object, messages: list[Message]) -> list[Message]:
+        kept.extend(messages)
+        return []
+
+    node.script = keep
+    return kept
+
+
+@contextlib.contextmanager
+def signalled_while_waiting(loader: FeederLoader, handler: Callable[[], None]) -> Iterator[None]:
+    """Have a signal call ``handler`` in this thread as soon as this waits for a batch."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        handler()
+
+    thread = loader._feed._transport._thread
+    main = threading.get_ident()
+
+    def send() -> None:
+        wait_until(lambda: thread._consumer and thread._loop.is_waiting, "a wait for a batch")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    helper = threading.Thread(target=send)
+    helper.start()
+    try:
+        yield
+    finally:
+        helper.join()
+        signal.signal(signal.SIGUSR1, former)
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def test_the_consumer_takes_the_turns_while_it_waits(node: FakeNode, turns: list[int]) -> None:
+    with make_loader(node) as loader:
+        kept = hold_back(node)
+        helper = threading.Thread(
+            target=lambda: (node.wait_until(lambda: kept, "no request"), release(node, kept))
+        )
+        turns.clear()
+        helper.start()
+        next(iter(loader))
+        helper.join()
+        assert threading.get_ident() in turns
+
+
+def release(node: FakeNode, kept: list[Message]) -> None:
+    node.script = lambda key, messages: messages
+    for message in kept:
+        node.send(message)
+
+
+def test_the_io_thread_goes_on_while_the_consumer_is_away(node: FakeNode, turns: list[int]) -> None:
+    with make_loader(node) as loader:
+        batches = iter(loader)
+        next(batches)
+        pings = node.count(Ping)
+        node.wait_until(lambda: node.count(Ping) > pings + 1, "no pings")
+        assert turns[-1] != threading.get_ident()
+        window = loader._feed._prefetch.buffers - 1
+        wait_until(lambda: loader.statistics().batches_ready >= window, "batches arrive")
+        next(batches)
+
+
+def test_an_exception_in_a_wait_leaves_the_loader_usable(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        kept = hold_back(node)
+        with signalled_while_waiting(loader, stop), pytest.raises(Stopped):
+            next(iter(loader))
+        release(node, kept)
+        assert len([*loader]) == len(loader)
+
+
+def test_an_exception_while_messages_are_handled_ends_the_session(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[type[Event], bool]] = []
-    now = time.monotonic
+    main, turn = threading.get_ident(), IoLoop._read_link
 
-    def answer(event: Event) -> Sequence[Instruction] | None:
-        seen.append((type(event), script.now_s > now() + 10.0))
-        if isinstance(event, EndpointsListed):
-            return [Dial(0, f"ipc://{tmp_path}/node")]
-        if isinstance(event, AttemptFailed):
-            monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
-            if seen[-1][1]:
-                script.stop()
-        return None
+    def interrupted(self: IoLoop, *args: object) -> None:
+        if threading.get_ident() == main:
+            raise Stopped
+        turn(self, *args)  # type: ignore[arg-type]
 
-    script = Script(answer)
-    script.run("one")
-    assert next(kind for kind, is_later in seen if is_later) is AttemptFailed
-    assert (ClockAdvanced, False) in seen[seen.index((AttemptFailed, False)) :]
+    with make_loader(node) as loader:
+        hold_back(node)
+        monkeypatch.setattr(IoLoop, "_read_link", interrupted)
+        with pytest.raises(Stopped):
+            next(iter(loader))
+        with pytest.raises(ResourceError, match=r"interrupted while it handled .*: make a new one"):
+            next(iter(loader))
+        thread = loader._feed._transport._thread._thread
+        wait_until(lambda: not thread.is_alive(), "the I/O thread has ended")
 
 
-def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
-    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_closing_in_a_signal_handler_ends_the_wait(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    links: list[Link] = []
-    monkeypatch.setattr(
-        "feeder.client.io_thread.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
-    )
-    claims = [ClaimSlots(0, number, listener.getsockname(), LAYOUT) for number in (1, 2)]
-    turns: list[str] = []
-    outcomes: list[Event] = []
+    with make_loader(node) as loader:
+        hold_back(node)
+        thread = loader._feed._transport._thread._thread
+        with (
+            signalled_while_waiting(loader, loader.close),
+            pytest.raises(ConfigError, match="was closed in the meantime"),
+        ):
+            next(iter(loader))
+        node.wait_until(lambda: node.count(Bye) == 1, "no Bye")
+        wait_until(lambda: not thread.is_alive(), "the I/O thread has ended")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
-    def answer(event: Event) -> Sequence[Instruction] | None:
-        match event:
-            case EndpointsListed():
-                return [Dial(0, f"ipc://{tmp_path}/nobody"), claims[0]]
-            case ClockAdvanced() if not turns:
-                # One turn finds the end of the first claim and an event of the connection.
-                turns.append("both are ready")
-                listener.accept()[0].close()
-                assert links[0].monitor.poll(int(DEADLINE_S * 1000))
-            case AttemptFailed() if len(turns) == 1:
-                turns.append("claimed again")
-                return [DropClaim(0), claims[1]]
-            case ClockAdvanced() if turns[-1] == "claimed again":
-                turns.append("refused")
-                with listener.accept()[0] as claim:
-                    claim.recv(CLAIM_BYTES)
-                    claim.send(encode_answer("not now"))
-            case SlotsNotShared():
-                outcomes.append(event)
-                script.stop()
-            case _:
-                pass
-        return None
 
-    script = Script(answer)
-    script.run("one")
-    # The numbers are the same unless libzmq's thread, which dials, has taken the first one's.
-    assert outcomes == [SlotsNotShared(0, 2, "not now")]
+def test_closing_in_another_thread_ends_the_wait(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        kept = hold_back(node)
+        helper = threading.Thread(
+            target=lambda: (node.wait_until(lambda: kept, "no request"), loader.close())
+        )
+        helper.start()
+        with pytest.raises(ConfigError, match="was closed in the meantime"):
+            next(iter(loader))
+        helper.join()
+        node.wait_until(lambda: node.count(Bye) == 1, "no Bye")

@@ -144,7 +144,9 @@ class Fleet:
     def run(self, until_s: float) -> None:
         """Advance the time."""
         while True:
-            self.give(ClockAdvanced())
+            spare = int(self.is_paused or bool(self._reading))  # the consumer does not wait
+            if self.session.is_clock_due(spare=spare) or self.session.due_s <= self.now_s:
+                self.give(ClockAdvanced())
             self._consume()
             due_s = self.session.due_s
             next_s = min(due_s, self._agenda[0][0] if self._agenda else float("inf"))

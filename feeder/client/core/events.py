@@ -1,11 +1,13 @@
 """What happens to a client's session, and what follows: events and instructions.
 
 Events go into ``ClientSession.handle``, instructions come out. All are frozen values without
-behaviour. A *link* is the connection to one endpoint, identified by a number that is never reused.
+behaviour, structs because those are made in C. A *link* is the connection to one endpoint,
+identified by a number that is never reused.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from feeder.client.core.prefetch import HostBatch, Placement
 from feeder.errors import FeederError
@@ -15,52 +17,45 @@ from feeder.wire.slot_layout import SlotLayout
 # --- Events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointsListed:
+class EndpointsListed(Struct, frozen=True):
     """The endpoints from now on, besides those that their nodes report."""
 
     endpoints: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(Struct, frozen=True):
     """The connection is up: the ZeroMQ handshake has succeeded."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """The connection is lost, and with it all messages in flight."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
+class AttemptFailed(Struct, frozen=True):
     """An attempt to connect has failed; libzmq makes another one."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeIncompatible:
+class NodeIncompatible(Struct, frozen=True):
     """The link cannot serve this job, and waiting does not mend it: ``error`` is the reason."""
 
     link: int
     error: FeederError
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+class MessageReceived(Struct, frozen=True):
     """A message without frames came."""
 
     link: int
     message: NodeMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkArrived:
+class ChunkArrived(Struct, frozen=True):
     """A chunk came, with frames of these sizes in bytes."""
 
     link: int
@@ -68,15 +63,13 @@ class ChunkArrived:
     sizes: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStored:
+class ChunkStored(Struct, frozen=True):
     """A chunk's rows are in their buffer (answers Store)."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsMapped:
+class SlotsMapped(Struct, frozen=True):
     """A session's slots are mapped (answers ClaimSlots)."""
 
     link: int
@@ -84,8 +77,7 @@ class SlotsMapped:
     slots: Sequence[HostBatch]
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsNotShared:
+class SlotsNotShared(Struct, frozen=True):
     """A session's slots cannot be mapped (answers ClaimSlots)."""
 
     link: int
@@ -93,8 +85,7 @@ class SlotsNotShared:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockAdvanced:
+class ClockAdvanced(Struct, frozen=True):
     """Given after all others, and when ``ClientSession.due_s`` has come: now requests are made."""
 
 
@@ -112,31 +103,27 @@ Event = LinkEvent | EndpointsListed | ChunkArrived | ChunkStored | ClockAdvanced
 # --- Instructions -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(Struct, frozen=True):
     """Open a link to an endpoint and keep trying."""
 
     link: int
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUp(Struct, frozen=True):
     """Close a link for good, after its pending messages are sent; its events count no more."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Send a message."""
 
     link: int
     message: ClientMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSlots:
+class ClaimSlots(Struct, frozen=True):
     """Claim a session's slots at the socket ``path``; answer SlotsMapped or SlotsNotShared."""
 
     link: int
@@ -145,22 +132,19 @@ class ClaimSlots:
     layout: SlotLayout
 
 
-@dataclass(frozen=True, slots=True)
-class DropClaim:
+class DropClaim(Struct, frozen=True):
     """Cancel the pending claim, if there is one."""
 
     link: int
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """Copy the frames of the chunk that has arrived to their rows; answer ChunkStored."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """Write a line to the log."""
 
     text: str

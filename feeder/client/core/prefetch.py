@@ -13,16 +13,17 @@ once. Its rows are in the node's slot instead of the buffer, so it is released l
 consumer returns it, or when its slot is needed for an earlier batch.
 
 Invariants. Only the sequence's next batch is ever taken, so none is repeated, skipped or reordered,
-whatever nodes do. Buffers are assigned in ``extend`` and nowhere else; the thread that writes
-chunks also calls ``extend``, so no buffer is written for two batches at once. Each request on a
+whatever nodes do. Buffers are assigned in ``extend`` and nowhere else; whoever writes chunks calls
+it too, one thread at a time, so no buffer is written for two batches at once. Each request on a
 link is released on that link exactly once, in the session it was made in: when the batch is settled
 or given up; a lent one when the consumer has read it or never will. No slot is read after its
 release: a Lent counts only if it answers the link's latest request.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
@@ -34,8 +35,7 @@ HostBatch: TypeAlias = object
 """A lent batch's rows as the consumer wrapped them. Opaque to the engine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """The place of an arriving chunk's rows."""
 
     link: int
@@ -44,8 +44,7 @@ class Placement:
     first: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteBatch:
+class CompleteBatch(Struct, frozen=True, kw_only=True):
     """A batch that the consumer may take; ``padding`` ones came from no node, unwritten."""
 
     key: BatchKey
@@ -56,8 +55,7 @@ class CompleteBatch:
     """Where its rows are, when not in the buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSequence:
+class BatchSequence(Struct, frozen=True):
     """All batches of one rank from a step of an epoch on, in order and without end."""
 
     epoch: int
@@ -70,8 +68,7 @@ class BatchSequence:
         return self.epoch + epochs, self.indices[step]
 
 
-@dataclass(slots=True, kw_only=True)
-class BatchRequest:
+class BatchRequest(Struct, kw_only=True):
     """A batch requested on one link, and not complete yet or lent."""
 
     number: int  # of the wire's Request
@@ -80,8 +77,7 @@ class BatchRequest:
     chunks: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Assembly:
+class Assembly(Struct, kw_only=True):
     """A batch of the sequence that has a buffer."""
 
     buffer: int
@@ -95,8 +91,7 @@ class Assembly:
     lender: int | None = None  # the link whose node has lent it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loan:
+class _Loan(Struct, frozen=True, kw_only=True):
     """A lent batch that the consumer has taken and not yet returned."""
 
     link: int
@@ -128,6 +123,10 @@ class Prefetch:
         ``indices`` are this rank's batches of every epoch.
         """
         sequence = BatchSequence(epoch, indices, step)
+        is_same = self._sequence is not None and self._sequence.indices == indices
+        if is_same and next(iter(self._held), None) == sequence.key(0):  # as after a whole epoch
+            self._sequence, self._position = sequence, len(self._held)
+            return
         kept: dict[BatchKey, Assembly] = {}
         while (key := sequence.key(len(kept))) in self._held:
             kept[key] = self._held.pop(key)
@@ -141,6 +140,11 @@ class Prefetch:
         """Number of batches that can be taken without waiting, one after the other."""
         held = list(self._held.values())  # one copy: another thread may change the dict
         return next((n for n, each in enumerate(held) if not each.settled), len(held))
+
+    @property
+    def free(self) -> int:
+        """Number of buffers that have no batch."""
+        return len(self._free)
 
     @property
     def is_next_settled(self) -> bool:
@@ -357,10 +361,10 @@ class Prefetch:
 
     def _is_read(self, link: int, rows: HostBatch) -> bool:
         """Whether a slot lent on a link holds another batch, which is not yet released."""
-        waiting = (held for held in self._held.values() if link in held.requests)
-        return any(held.lent is rows for held in waiting) or any(
-            loan.rows is rows for loan in self._borrowed.values()
-        )
+        for held in self._held.values():
+            if held.lent is rows and link in held.requests:
+                return True
+        return any(loan.rows is rows for loan in self._borrowed.values())
 
     def _release(self, key: BatchKey, assembly: Assembly) -> None:
         for link in assembly.requests:

@@ -17,10 +17,10 @@ request, or the answer, was lost.
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Final
+
+from msgspec import Struct
 
 from feeder.client.core.node_link import LinkState
 from feeder.client.core.prefetch import Assembly, BatchRequest, Prefetch
@@ -42,8 +42,7 @@ _MARGIN: Final = 1.5
 _DELAY_MIN_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True):
     """Request an open batch on a link, after releasing the lent batch ``reclaim`` there."""
 
     link: int
@@ -51,8 +50,7 @@ class Want:
     reclaim: BatchKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """Settle a batch as failed: no node can make it."""
 
     key: BatchKey
@@ -80,7 +78,7 @@ class RequestScheduler:
         """
         self.due_s = float("inf")
         open_batches = list(self._prefetch.open_batches())
-        hedges = sum(len(assembly.requests) > 1 for _, assembly in open_batches)
+        hedges = len([None for _, assembly in open_batches if len(assembly.requests) > 1])
         candidates = _Candidates(links, self._prefetch, self._lanes, now_s)
         for key, assembly in open_batches:
             if assembly.requests:
@@ -108,16 +106,14 @@ class RequestScheduler:
 
         ``is_hedge`` is whether a second node may be asked because the batch is late.
         """
-        requested_s = max(request.requested_s for request in assembly.requests.values())
-        overdue_s = max(links[number].quiet_at_s for number in assembly.requests)
-        if is_hedge:
-            overdue_s = min(overdue_s, requested_s + self._hedge_delay.delay_s)
-        if now_s < overdue_s:
-            if candidates.are_several:
+        requested_s = max([request.requested_s for request in assembly.requests.values()])
+        if candidates.are_beyond(assembly.requests.keys()):
+            overdue_s = max(links[number].quiet_at_s for number in assembly.requests)
+            if is_hedge:
+                overdue_s = min(overdue_s, requested_s + self._hedge_delay.delay_s)
+            if now_s < overdue_s:
                 self.due_s = min(self.due_s, overdue_s)
-        else:
-            want = candidates.choose(key, is_overdue=True, is_answering=True)
-            if want is not None:
+            elif want := candidates.choose(key, is_overdue=True, is_answering=True):
                 self.hedged += 1
                 return want
         if now_s < requested_s + RETRY_S:
@@ -127,10 +123,7 @@ class RequestScheduler:
 
 
 class _Candidates:
-    """The links that can be asked now, and how many more batches each accepts.
-
-    Computed when first needed: most often there is nothing to request.
-    """
+    """The links that can be asked now, and how many more batches each accepts."""
 
     def __init__(
         self,
@@ -142,25 +135,13 @@ class _Candidates:
         self._prefetch = prefetch
         self._lanes = lanes
         self._served = {number: link for number, link in links.items() if link.is_served}
-        self._now_s = now_s
+        self._answering = {n for n, link in self._served.items() if link.quiet_at_s > now_s}
+        self._free_window: dict[int, int] = {}  # counted at its first choice
+        self._share = math.ceil(prefetch.buffers / max(1, len(self._served)))
 
-    @cached_property
-    def _free_window(self) -> dict[int, int]:
-        return {n: link.window - self._prefetch.load(n) for n, link in self._served.items()}
-
-    @cached_property
-    def _over_share(self) -> dict[int, int]:
-        share = math.ceil(self._prefetch.buffers / max(1, len(self._served)))
-        return {n: max(0, link.window - share) for n, link in self._served.items()}
-
-    @cached_property
-    def _answering(self) -> set[int]:
-        return {n for n, link in self._served.items() if link.quiet_at_s > self._now_s}
-
-    @property
-    def are_several(self) -> bool:
-        """Whether more than one node serves this client."""
-        return len(self._served) > 1
+    def are_beyond(self, links: KeysView[int]) -> bool:
+        """Whether a node serves this client over none of these links."""
+        return not self._served.keys() <= links
 
     def is_answering(self, link: int) -> bool:
         """Whether a link can be asked and is not quiet."""
@@ -174,7 +155,10 @@ class _Candidates:
         """
         able = self._find_able(key, is_answering)
         for number in able:
-            if self._free_window[number] > (0 if is_overdue else self._over_share[number]):
+            window = self._served[number].window
+            if number not in self._free_window:
+                self._free_window[number] = window - self._prefetch.load(number)
+            if self._free_window[number] > (0 if is_overdue else max(0, window - self._share)):
                 self._free_window[number] -= 1
                 return Want(number, key)
         for number in able if is_overdue else ():
@@ -213,13 +197,18 @@ class HedgeDelay:
 
     def __init__(self) -> None:
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES_MAX)
-        self.delay_s = _FIRST_DELAY_S
+        self._delay_s: float | None = _FIRST_DELAY_S  # None: to be computed when it is needed
+
+    @property
+    def delay_s(self) -> float:
         """Seconds from the request until another node is asked too."""
+        if self._delay_s is None:
+            percentile_99_s = sorted(self._latencies_s)[(99 * len(self._latencies_s)) // 100]
+            self._delay_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
+        return self._delay_s
 
     def record(self, latency_s: float) -> None:
         """Record how long a batch took from its request to its last row."""
         self._latencies_s.append(latency_s)
-        count = len(self._latencies_s)
-        if count >= _LATENCIES_MIN:
-            percentile_99_s = sorted(self._latencies_s)[(99 * count) // 100]
-            self.delay_s = max(_DELAY_MIN_S, _MARGIN * percentile_99_s)
+        if len(self._latencies_s) >= _LATENCIES_MIN:
+            self._delay_s = None

@@ -6,7 +6,7 @@
 
 Events go into ``handle``, instructions come out; requests are made at ClockAdvanced, which the
 shell passes after all other events. Consumer calls (``begin``, ``take``, ``return_buffer``) return
-no instructions: the next ClockAdvanced does.
+no instructions: the next ClockAdvanced does. It is wanted when ``is_clock_due``, and at ``due_s``.
 
 Invariants, which test_fleet.py checks over random losses, restarts and clock jumps:
 - the batches that the consumer takes are the sequence's, each once, in order (``prefetch``);
@@ -17,6 +17,7 @@ The consumer's deadline is not known here; when it has passed, ``explain`` gives
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from feeder.client.core import events
 from feeder.client.core.compatibility import find_incompatibility
@@ -38,6 +39,9 @@ from feeder.wire.messages import (
     Request,
     Welcome,
 )
+
+AMPLE_BATCHES: Final = 3
+"""Batches in flight per node with which none runs out of work if a request comes a batch late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,12 @@ class ClientSession:
         self._next_link = 0
         self._welcomed: set[int] = set()  # links that were welcomed before
         self._scheduler: RequestScheduler | None = None  # once the dataset is known
+        self.due_s = float("inf")
+        """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
+        # Since the last ClockAdvanced:
+        self._has_changed = True  # in more than batches that were lent as requested
+        self._in_flight = 0  # batches requested and not complete
+        self._waits_for_room = False  # whether a batch could not be requested
         self._request = 0  # the latest one's number
         self._has_taken = False
         self._first_request_at_s: float | None = None
@@ -89,11 +99,6 @@ class ClientSession:
         """Return whether ``take`` would return a batch or raise an error."""
         return self.error is not None or self._prefetch.is_next_settled
 
-    @property
-    def has_news(self) -> bool:
-        """Whether a consumer that waits for a batch, or for the start, may go on."""
-        return not self._has_taken or self.is_next_complete()
-
     def take(self) -> CompleteBatch | None:
         """Return the next batch if it is complete; raises the error that prevents it for good."""
         self.check()
@@ -107,6 +112,15 @@ class ClientSession:
     def return_buffer(self, buffer: int) -> None:
         """Free the buffer of a batch that was taken."""
         self._prefetch.return_buffer(buffer)
+
+    def is_clock_due(self, *, spare: int = 0) -> bool:
+        """Return whether ClockAdvanced should come before the next wait for events.
+
+        While every node has enough to do, ``1 + spare`` free buffers can wait for another one: a
+        request for several batches costs client and node little more than a request for one.
+        """
+        is_ample = self._in_flight >= AMPLE_BATCHES * len(self._links)
+        return self._has_changed or self._prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
         """Return the first welcome; raises the error that has ended the session."""
@@ -131,7 +145,7 @@ class ClientSession:
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = list(self._links.values())  # one copy: the I/O thread changes the dict
+        links = list(self._links.values())  # one copy: another thread changes the dict
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
@@ -160,20 +174,14 @@ class ClientSession:
         """How many endpoints cannot serve this job, though they answer."""
         return sum(link.incompatibility is not None for link in list(self._links.values()))
 
-    @property
-    def due_s(self) -> float:
-        """When ClockAdvanced is due, if nothing else happens before."""
-        if self.error is not None:
-            return float("inf")
-        due_s = float("inf") if self._scheduler is None else self._scheduler.due_s
-        return min([due_s, *(link.due_s() for link in self._links.values())])
-
     # --- Events -------------------------------------------------------------------------------
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be executed in this order."""
         self._now_s = max(self._now_s, now_s)
         if self.error is None:
+            if not isinstance(event, events.MessageReceived):
+                self._has_changed = True
             match event:
                 case events.ChunkArrived():
                     self._on_chunk(event)
@@ -192,7 +200,7 @@ class ClientSession:
     def fail(self, error: FeederError) -> None:
         """End for good; consumer calls raise the first such error from now on."""
         if self.error is None:
-            self.error = error
+            self.error, self.due_s = error, float("inf")
 
     def byes(self) -> list[events.Instruction]:
         """Return the last messages, so that nodes need not wait for the leases to expire."""
@@ -228,6 +236,7 @@ class ClientSession:
         self._collect(link)
 
     def _on_message(self, link: LinkState, message: object) -> None:
+        self._has_changed |= self._waits_for_room or not isinstance(message, Lent | Pong)
         match message:
             case Welcome() if link.is_connected:  # else it was still in flight
                 if message.session != link.session or not link.has_session_with(message):
@@ -280,6 +289,7 @@ class ClientSession:
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
         """
+        self._has_changed = True
         named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
         link.leave(self._now_s, error)
         self._greet_duplicates(link)
@@ -362,6 +372,7 @@ class ClientSession:
         except ProtocolError as error:
             self._leave_out(link, error)
             return
+        self._in_flight -= request is not None
         self._on_complete(request)
 
     def _on_complete(self, request: BatchRequest | None) -> None:
@@ -386,10 +397,15 @@ class ClientSession:
             self._collect(link)
             if had_session and link.session is None:  # silent: another link may reach the node
                 self._greet_duplicates(link)
-        if self.welcome is None or self._scheduler is None:
-            return
-        self._prefetch.extend(self.welcome.samples)
-        wants = self._choose(self._scheduler)
+        if self.welcome is not None and self._scheduler is not None:
+            self._request_batches(self.welcome, self._scheduler)
+        self._has_changed = False
+        due_s = float("inf") if self._scheduler is None else self._scheduler.due_s
+        self.due_s = min([due_s, *[link.due_s() for link in self._links.values()]])
+
+    def _request_batches(self, welcome: Welcome, scheduler: RequestScheduler) -> None:
+        self._prefetch.extend(welcome.samples)
+        wants = self._choose(scheduler)
         if wants and self._first_request_at_s is None:
             self._first_request_at_s = self._now_s
         for link in self._links.values():
@@ -404,6 +420,9 @@ class ClientSession:
                     release=tuple(releases),
                 )
                 self._out.append(events.Send(link.link, request))
+        are_requested = [bool(held.requests) for _, held in self._prefetch.open_batches()]
+        self._in_flight = sum(are_requested)
+        self._waits_for_room = not all(are_requested)
 
     def _choose(self, scheduler: RequestScheduler) -> dict[int, list[BatchKey]]:
         """Return the batches to request now, by link, recorded as in request ``_request``."""

@@ -109,7 +109,7 @@ def test_the_next_batch_finds_room_even_if_all_windows_are_full(lends: str, seed
     seed=st.integers(0, 2**32),
     nodes=st.integers(1, 3),
     lends=st.text("yn", min_size=3, max_size=3),
-    buffers=st.integers(1, 5),
+    buffers=st.integers(1, 9),
 )
 def test_the_sequence_is_delivered_under_random_faults(
     seed: int, nodes: int, lends: str, buffers: int

@@ -5,11 +5,15 @@ import pytest
 from feeder.client.core.events import (
     ChunkArrived,
     ClaimSlots,
+    Connected,
     Dial,
+    Disconnected,
     DropClaim,
     EndpointsListed,
+    Event,
     Instruction,
     Log,
+    MessageReceived,
 )
 from feeder.client.core.node_link import (
     CLAIM_S,
@@ -25,6 +29,7 @@ from feeder.wire.messages import (
     Draining,
     Failed,
     Lent,
+    NodeMessage,
     Ping,
     Pong,
     Refused,
@@ -546,3 +551,77 @@ def test_releasing_frees_all_slots() -> None:
     shell.receive(lent(0, 0))
     shell.session.release_slots()
     assert shell.session.take() is None
+
+
+def share_window(window: int) -> Shell:
+    """Return a client with mapped slots that has requested as many batches as its window has."""
+    shell = Shell(IPC, window=window, buffers=window)
+    shell.connect()
+    shell.receive(welcome(window=window))
+    shell.session.begin(0, range(10))
+    shell.map_slots(slots=window)
+    return shell
+
+
+def lend(shell: Shell, index: int) -> None:
+    """Deliver the message of a lent batch alone, without the clock."""
+    message = lent(index, index, request=shell.prefetch._held[0, index].requests[0].number)
+    shell.session.handle(MessageReceived(0, message), shell.now_s)
+
+
+def test_a_free_buffer_waits_for_another_while_the_node_has_enough_to_do() -> None:
+    shell = share_window(window=6)
+    session = shell.session
+    lend(shell, 0)
+    assert not session.is_clock_due(), "with a batch that was lent there is nothing to request"
+    assert shell.take_key() == (0, 0)
+    assert not session.is_clock_due()
+    lend(shell, 1)
+    assert shell.take_key() == (0, 1)
+    assert session.is_clock_due()
+    assert not session.is_clock_due(spare=1), "the consumer asks before its next wait"
+    assert len(asked(shell.do())) == 2
+    assert not session.is_clock_due()
+
+
+def test_a_free_buffer_does_not_wait_if_the_node_could_run_out_of_work() -> None:
+    shell = share_window(window=3)
+    lend(shell, 0)
+    assert shell.take_key() == (0, 0)
+    assert shell.session.is_clock_due(spare=1)
+    assert asked(shell.do()) == [(0, 3)]
+
+
+def test_a_batch_that_found_no_room_is_requested_with_the_next_event() -> None:
+    shell = Shell(IPC, window=6, buffers=8)
+    shell.connect()
+    shell.receive(welcome(window=6))
+    shell.session.begin(0, range(10))
+    shell.map_slots(slots=6)
+    assert shell.prefetch.load(0) == 6
+    lend(shell, 0)
+    assert shell.session.is_clock_due()
+
+
+@pytest.mark.parametrize("event", [Disconnected(0), EndpointsListed(("tcp://b:1",)), Connected(0)])
+def test_other_events_are_followed_by_the_clock(event: Event) -> None:
+    shell = share_window(window=6)
+    assert not shell.session.is_clock_due()
+    shell.session.handle(event, shell.now_s)
+    assert shell.session.is_clock_due()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Draining(session=1),
+        Failed(session=1, epoch=0, index=0, code="dataset", message="broken"),
+        lent(0, 9),
+    ],
+)
+def test_messages_that_change_what_can_be_requested_are_followed_by_the_clock(
+    message: NodeMessage,
+) -> None:
+    shell = share_window(window=6)
+    shell.session.handle(MessageReceived(0, message), shell.now_s)
+    assert shell.session.is_clock_due()

@@ -1,0 +1,157 @@
+"""Turns with a client's sockets, with a script in place of the session."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from feeder.client.connection import Link
+from feeder.client.core.events import (
+    AttemptFailed,
+    ClaimSlots,
+    ClockAdvanced,
+    Dial,
+    DropClaim,
+    EndpointsListed,
+    Event,
+    HangUp,
+    Instruction,
+    SlotsNotShared,
+)
+from feeder.client.core.session import Job
+from feeder.client.io_loop import IDLE_MS, IoLoop
+from feeder.wire.claim import CLAIM_BYTES, encode_answer
+from feeder.wire.slot_layout import SlotLayout
+from tests.support.client_shell import hello
+from tests.support.daemon import DEADLINE_S
+
+LAYOUT = SlotLayout(slots=1, batch_size=1, image_size=8)
+
+
+class Script:
+    """A session whose instructions come from ``answer``; takes the turns in the test's thread."""
+
+    due_s = float("inf")
+
+    def __init__(self, answer: Callable[[Event], Sequence[Instruction] | None]) -> None:
+        self.job = Job(name="a job", hello=hello())
+        self.now_s = 0.0
+        self._answer = answer
+        self._is_over = False
+        self._waker, wakeup = socket.socketpair()
+        wakeup.setblocking(False)
+        self.loop = IoLoop(
+            self,  # type: ignore[arg-type]
+            threading.RLock(),
+            buffers={},
+            wrap_slot=lambda memory, number: memory.slot(number),
+            keys=None,
+            wakeup=wakeup,
+        )
+
+    def run(self, *endpoints: str) -> None:
+        """Serve until ``stop``."""
+        self.loop.listed = endpoints
+        try:
+            while not self._is_over:
+                self.loop.turn(IDLE_MS)
+        finally:
+            self.loop.close()
+            self._waker.close()
+
+    def stop(self) -> None:
+        """End after this turn."""
+        self._is_over = True
+
+    def handle(self, event: Event, now_s: float) -> Sequence[Instruction]:
+        self.now_s = now_s
+        return self._answer(event) or ()
+
+    def is_clock_due(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
+        bound.bind(str(tmp_path / "slots"))
+        bound.listen()
+        bound.settimeout(DEADLINE_S)
+        yield bound
+
+
+def test_a_link_can_be_closed_right_after_dialling(tmp_path: Path) -> None:
+    def answer(event: Event) -> Sequence[Instruction] | None:
+        if isinstance(event, AttemptFailed):
+            script.stop()
+            return [Dial(1, f"ipc://{tmp_path}/other"), HangUp(1)]
+        return [Dial(0, f"ipc://{tmp_path}/node")] if isinstance(event, EndpointsListed) else None
+
+    script = Script(answer)
+    script.run("one")
+
+
+def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[type[Event], bool]] = []
+    now = time.monotonic
+
+    def answer(event: Event) -> Sequence[Instruction] | None:
+        seen.append((type(event), script.now_s > now() + 10.0))
+        if isinstance(event, EndpointsListed):
+            return [Dial(0, f"ipc://{tmp_path}/node")]
+        if isinstance(event, AttemptFailed):
+            monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
+            if seen[-1][1]:
+                script.stop()
+        return None
+
+    script = Script(answer)
+    script.run("one")
+    assert next(kind for kind, is_later in seen if is_later) is AttemptFailed
+    assert (ClockAdvanced, False) in seen[seen.index((AttemptFailed, False)) :]
+
+
+def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
+    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: list[Link] = []
+    monkeypatch.setattr(
+        "feeder.client.io_loop.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
+    )
+    claims = [ClaimSlots(0, number, listener.getsockname(), LAYOUT) for number in (1, 2)]
+    turns: list[str] = []
+    outcomes: list[Event] = []
+
+    def answer(event: Event) -> Sequence[Instruction] | None:
+        match event:
+            case EndpointsListed():
+                return [Dial(0, f"ipc://{tmp_path}/nobody"), claims[0]]
+            case ClockAdvanced() if not turns:
+                # One turn finds the end of the first claim and an event of the connection.
+                turns.append("both are ready")
+                listener.accept()[0].close()
+                assert links[0].monitor.poll(int(DEADLINE_S * 1000))
+            case AttemptFailed() if len(turns) == 1:
+                turns.append("claimed again")
+                return [DropClaim(0), claims[1]]
+            case ClockAdvanced() if turns[-1] == "claimed again":
+                turns.append("refused")
+                with listener.accept()[0] as claim:
+                    claim.recv(CLAIM_BYTES)
+                    claim.send(encode_answer("not now"))
+            case SlotsNotShared():
+                outcomes.append(event)
+                script.stop()
+            case _:
+                pass
+        return None
+
+    script = Script(answer)
+    script.run("one")
+    # The numbers are the same unless libzmq's thread, which dials, has taken the first one's.
+    assert outcomes == [SlotsNotShared(0, 2, "not now")]
