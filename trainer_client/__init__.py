@@ -7,6 +7,7 @@ May import: errors, plan, wire, process, security, client, client.core.
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder import __version__
@@ -54,6 +55,10 @@ __all__ = [
     "denormalise",
     "normalise",
 ]
+
+if importlib.util.find_spec("torch") is None:  # what `import *` and completion can offer
+    for _name in ("Accuracy", "AccuracyResult", "FeederLoader", "denormalise", "normalise"):
+        __all__.remove(_name)
 
 _LAZY: Final = {
     "feeder.wire.messages": ("PADDING_LABEL",),

@@ -187,10 +187,7 @@ class Loader(Generic[AnyBatch]):
         that has begun continues in its own epoch.
         """
         self._feed.check_usable()
-        try:
-            epoch = operator.index(epoch)
-        except TypeError:
-            raise ConfigError(f"epoch must be a whole number, got {epoch!r}") from None
+        epoch = _whole_number("epoch", epoch)
         if not 0 <= epoch < MAX_EPOCH:
             raise ConfigError(f"epoch must be 0 .. {MAX_EPOCH - 1}, got {epoch}")
         self._cursor.set_epoch(epoch, is_between=self._live_iterator() is None)
@@ -202,15 +199,15 @@ class Loader(Generic[AnyBatch]):
         For jobs that count their steps themselves, as with ``accelerate.skip_first_batches``; later
         epochs begin at their first batch. Returns the loader.
 
-        Raises ConfigError where a loaded state has placed the loader in mid-epoch already, and, at
-        the next ``iter``, if an epoch has no more batches than that.
+        Raises ConfigError where a loaded state has placed the loader in mid-epoch already, and if
+        an epoch has no more batches than that: at the next ``iter`` while the ranks are not known.
         """
         self._feed.check_usable()
+        count = _whole_number("the number of batches to skip", count)
         if count < 0:
             raise ConfigError(f"the number of batches to skip must be 0 or more, got {count}")
-        self._cursor.skip(count, is_between=self._live_iterator() is None)
-        if self._indices is not None:
-            self._cursor.check(len(self._indices))
+        steps = None if self._indices is None else len(self._indices)
+        self._cursor.skip(count, steps, is_between=self._live_iterator() is None)
         self._fetch_ahead()
         return self
 
@@ -271,6 +268,13 @@ class Loader(Generic[AnyBatch]):
         """End the session and free everything, within 2 s. Idempotent."""
         self._feed.close()
 
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse access by index, as a DataLoader around this loader tries it."""
+        raise TypeError(
+            f"the loader of {self.endpoint} gives batches in its own order and has no item "
+            f"{index!r}: iterate over the loader itself, it needs no DataLoader"
+        )
+
     def __enter__(self) -> Self:
         """Return the loader itself."""
         return self
@@ -330,8 +334,8 @@ class Loader(Generic[AnyBatch]):
         """Raise ConfigError unless the loader can resume at a state of the same order."""
         loaded.check_global_batch(self._state(self._ranks.peek()))
 
-    def _log_plan(self, ranks: Ranks) -> None:
-        counters = self._feed.counters()
+    def _log_plan(self) -> None:
+        ranks, counters = self._ranks.peek(), self._feed.counters()
         copied = counters["copied_because"]
         feeders = counters["feeders"]
         _log.info(
@@ -378,7 +382,7 @@ class Loader(Generic[AnyBatch]):
         assert self._indices is not None, "an epoch has begun"
         batch, valid, wait_s = self._feed.take(epoch, index, is_short=self.world_size == 1)
         if not self._batches:  # by now it is known how they come
-            self._log_plan(self._ranks.peek())
+            self._log_plan()
         self._batches += 1
         self._images += valid
         self._cursor.advance(len(self._indices))
@@ -407,6 +411,14 @@ class Loader(Generic[AnyBatch]):
             )
 
 
+def _whole_number(name: str, value: object) -> int:
+    """Return an integer of any type; ConfigError, about ``name``, for anything else."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+
+
 class EpochSetter:
     """A loader's ``sampler``."""
 
@@ -418,5 +430,6 @@ class EpochSetter:
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the number of samples that this rank gets in an epoch, padding included."""
-        return len(self._loader) * self._loader.batch_size
+        """Return the number of rows that this rank gets in an epoch, padding included."""
+        rows = len(self._loader) * self._loader.batch_size
+        return min(rows, self._loader.samples) if self._loader.world_size == 1 else rows

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
+from typing import NoReturn
 
 from feeder.errors import ConfigError
 
@@ -22,6 +23,13 @@ class DatasetInfo:
     def __len__(self) -> int:
         return self.samples
 
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse access by index: the images are with the feeder."""
+        raise TypeError(
+            f"dataset {self.name!r} is a feeder's and has no item {index!r} here: iterate over the "
+            "loader"
+        )
+
     def __str__(self) -> str:
         return self.name
 
@@ -36,9 +44,10 @@ class DatasetInfo:
         ``wanted`` is a loader, or the list of class names by label.
         """
         names = getattr(wanted, "classes", wanted)
-        if isinstance(names, str) or not isinstance(names, Iterable):
+        if isinstance(names, str | set | frozenset) or not isinstance(names, Iterable):
             raise ConfigError(
-                f"classes_of must be a loader or a list of class names, got {wanted!r}"
+                "classes_of must be a loader or a list of class names in the order of their "
+                f"labels, got {wanted!r}"
             )
         names = tuple(names)
         if names == self.classes:

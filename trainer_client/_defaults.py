@@ -39,4 +39,8 @@ def resolve_dtype(dtype: torch.dtype | None, device: torch.device) -> torch.dtyp
     """Return ``dtype``; None is float32 on a CPU, where halves are slow, else float16."""
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.float16
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(
+            f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype!r}"
+        )
     return dtype

@@ -107,7 +107,9 @@ class Normaliser:
         """
         value_type = _VALUE_TYPES.get(dtype)
         if value_type is None:
-            raise ConfigError(f"dtype must be float16, bfloat16 or float32, got {dtype}")
+            raise ConfigError(
+                f"dtype must be torch.float16, torch.bfloat16 or torch.float32, got {dtype}"
+            )
         scaling = make_scaling(mean, std, channels=channels, value_type=value_type)
         self._layout = pixel_layout_of(packing)
         self._is_default = packing == DEFAULT_PACKING

@@ -67,7 +67,11 @@ class EpochIterator(Generic[AnyBatch]):
 
     def close(self) -> None:
         """End the iterator; the rest of the epoch is dropped."""
-        self._end(f"this iterator of epoch {self._epoch} was closed")
+        self._end(
+            "this iterator was closed before its first batch"
+            if self._epoch is None
+            else f"this iterator of epoch {self._epoch} was closed"
+        )
 
     def supersede(self) -> None:
         """End the iterator because a newer one of the same loader begins."""

@@ -96,6 +96,11 @@ class LoaderOptions:
             )
         if self.window_bytes < 1:
             raise ConfigError(f"window_bytes must be at least 1, got {self.window_bytes}")
+        if self.summary is not None and not callable(self.summary):
+            raise ConfigError(
+                f"summary must be a function that takes a line, print for example, got "
+                f"{self.summary!r}"
+            )
         if clash := {"split", "batch_size", "image_size"}.intersection(self.recipe or {}):
             raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
         return Recipe.for_split(

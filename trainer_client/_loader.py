@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trainer_client._base import Loader
 from trainer_client._batch import Batch
+from trainer_client._dataset import DatasetInfo
 from trainer_client._defaults import check_device, resolve_device, resolve_dtype
 from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Normaliser
 from trainer_client._epoch import EpochIterator
@@ -54,7 +55,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         recipe: Mapping[str, object] | None = None,
-        classes_of: Loader[Any] | Iterable[str] | None = None,
+        classes_of: Loader[Any] | DatasetInfo | Iterable[str] | None = None,
         share_memory: bool = True,
         server_key: str | os.PathLike[str] | None = None,
         client_key: str | os.PathLike[str] | None = None,
@@ -82,7 +83,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         they are copied over the socket, and ``statistics().copied_because`` has the reason.
         ``server_key``, the feeder's public key (a file or its 40 characters), and ``client_key``,
         the file of this client's secret key, are for tcp where the feeder has keys. ``summary``,
-        ``print`` for example, is called at each epoch's end with a line on which side waited.
+        ``print`` for example (``tqdm.write`` under ``progress()``), is called on every rank at the
+        end of each epoch that is not left early, with a line on which side waited.
 
         Raises ConfigError for invalid arguments (also those that only the feeder can check) and in
         a worker of a DataLoader, DatasetError when the feeder does not serve the dataset, PeerError

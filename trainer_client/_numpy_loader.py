@@ -18,6 +18,7 @@ from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
+from trainer_client._dataset import DatasetInfo
 from trainer_client._feed import Delivery, LoaderOptions
 from trainer_client._host_normalise import HostNormaliser
 from trainer_client._outputs import Outputs
@@ -167,7 +168,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
         recipe: Mapping[str, object] | None = None,
-        classes_of: Loader[Any] | Iterable[str] | None = None,
+        classes_of: Loader[Any] | DatasetInfo | Iterable[str] | None = None,
         share_memory: bool = True,
         server_key: str | os.PathLike[str] | None = None,
         client_key: str | os.PathLike[str] | None = None,
@@ -175,7 +176,8 @@ class NumpyLoader(Loader[Batch[Array]]):
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
-        The arguments are those of ``FeederLoader``, besides ``dtype`` and ``copy``, see above.
+        The arguments are those of ``FeederLoader``, besides ``dtype`` and ``copy``, see above;
+        ``channels``, ``mean`` and ``std`` are those of float32.
         ``rank`` and ``world_size`` must be given in every process that is one of several, unless
         torch.distributed knows them (for JAX: ``jax.process_index()``, ``jax.process_count()``).
 
@@ -203,6 +205,11 @@ class NumpyLoader(Loader[Batch[Array]]):
         made = options.make_recipe()
         if dtype not in get_args(ArrayType):
             raise ConfigError(f"dtype must be 'int8' or 'float32', got {dtype!r}")
+        if dtype == "int8" and (tuple(mean), tuple(std)) != (IMAGENET_MEAN, IMAGENET_STD):
+            raise ConfigError(
+                "mean and std are for normalised images, int8 ones are not: pass dtype='float32', "
+                "or leave mean and std out"
+            )
         self.dtype: ArrayType = dtype
         """The type of the images: "int8" or "float32"."""
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")

@@ -1,7 +1,8 @@
 """A progress line that shows how long training waits for batches."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from feeder.errors import ConfigError
 from trainer_client._statistics import EpochTimes
@@ -12,7 +13,7 @@ AnyBatch = TypeVar("AnyBatch")
 def show_progress(
     batches: Iterable[AnyBatch], *, first: int, steps: int, read: Callable[[], EpochTimes]
 ) -> Iterator[AnyBatch]:
-    """Yield the batches of an epoch of ``steps``, from step ``first`` on, under a tqdm line.
+    """Return the batches of an epoch of ``steps``, from step ``first`` on, under a tqdm line.
 
     ``read`` returns the times so far. Raises ConfigError where tqdm is not installed.
     """
@@ -22,7 +23,14 @@ def show_progress(
         raise ConfigError(
             "progress() draws its line with tqdm, which is not installed here: pip install tqdm"
         ) from None
-    with tqdm(total=steps, initial=first, unit="step") as bar:
+    line = partial(tqdm, total=steps, initial=first, unit="step")
+    return _show(batches, line, read)
+
+
+def _show(
+    batches: Iterable[AnyBatch], make_line: Callable[[], Any], read: Callable[[], EpochTimes]
+) -> Iterator[AnyBatch]:
+    with make_line() as bar:  # drawn when the first batch is wanted
         for batch in batches:
             yield batch
             if bar.update():  # it was drawn anew

@@ -58,8 +58,8 @@ class RankSource:
         group = None if self._given else _group_ranks()
         if group is not None and group != ranks:
             raise ConfigError(
-                f"this loader has been rank {ranks.rank} of {ranks.world_size}, the process group "
-                f"now says {group.rank} of {group.world_size}: call init_process_group() before "
+                f"this loader has been rank {ranks.rank} of {ranks.world_size}, in the process "
+                f"group it is {group.rank} of {group.world_size}: call init_process_group() before "
                 "the first iter(loader), or pass rank and world_size"
             )
         self._fixed = ranks

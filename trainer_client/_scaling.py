@@ -72,7 +72,7 @@ def make_scaling(
     """
     if value_type not in VALUE_TYPES:
         raise ConfigError(f"dtype must be float16, bfloat16 or float32, got {value_type}")
-    if isinstance(channels, bool) or not isinstance(channels, int) or channels not in CHANNELS:
+    if isinstance(channels, bool | float) or channels not in CHANNELS:
         raise ConfigError(
             f"channels must be 3 (R, G, B) or 4 (and one that is 0), got {channels!r}"
         )

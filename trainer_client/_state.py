@@ -29,7 +29,10 @@ STATE_VERSION: Final = 1  # increment when the meaning of a key changes
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
 _Fingerprint = Annotated[str, Meta(max_length=128, pattern=r"^[0-9A-Za-z]+\Z")]
-_REMEDY: Final = "load the unchanged result of a FeederLoader's state_dict()"
+_REMEDY: Final = "load the unchanged result of a loader's state_dict()"
+
+
+_EITHER: Final = "call either load_state_dict() or skip_first_batches(), not both"
 
 
 class Position(NamedTuple):
@@ -60,6 +63,8 @@ class Cursor:
                 f"this loader has started, it is at step {self.at.step} of epoch {self.at.epoch}: "
                 "call load_state_dict() before the first batch is taken"
             )
+        if self._is_skipped:
+            raise ConfigError(f"the loader is to skip batches: {_EITHER}")
         self.at = self.next = position
         self._is_loaded = True
 
@@ -75,27 +80,28 @@ class Cursor:
         if is_between:
             self.at = self.next
 
-    def skip(self, count: int, *, is_between: bool = True) -> None:
-        """Have the next iterator begin ``count`` steps later; ConfigError after ``load``."""
+    def skip(self, count: int, steps: int | None = None, *, is_between: bool = True) -> None:
+        """Have the next iterator begin ``count`` steps later.
+
+        Raises ConfigError after ``load``, and if an epoch has ``steps``, not enough of them.
+        """
         if self._is_loaded and self.next.step:
             raise ConfigError(
                 f"the loaded state is at step {self.next.step} of epoch {self.next.epoch}, where "
-                "the loader begins by itself: call either load_state_dict() or "
-                "skip_first_batches(), not both"
+                f"the loader begins by itself: {_EITHER}"
             )
-        self._is_skipped = True
-        self.next = Position(self.next.epoch, self.next.step + count)
+        later = Position(self.next.epoch, self.next.step + count)
+        if steps is not None:
+            _check_skipped(later, steps)
+        self.next, self._is_skipped = later, self._is_skipped or count > 0
         if is_between:
             self.at = self.next
 
     def check(self, steps: int, position: Position | None = None) -> None:
         """Raise ConfigError if ``position`` or ``next`` is past an epoch of ``steps`` steps."""
-        epoch, step = position or self.next
-        if step >= steps:
-            raise ConfigError(
-                f"the next batch would be step {step} of epoch {epoch}, but epochs have {steps:,} "
-                f"steps here: {_REMEDY}, and skip fewer batches than an epoch has"
-            )
+        if position is None and self._is_skipped:
+            _check_skipped(self.next, steps)
+        _check_step(position or self.next, steps, _REMEDY)
 
     def start(self) -> Position:
         """Begin an iterator at ``next``, and return that position."""
@@ -108,6 +114,18 @@ class Cursor:
         """Move past the batch at ``at``, which the consumer has, in an epoch of ``steps``."""
         epoch, step = self.at
         self.at = Position(epoch, step + 1) if step + 1 < steps else self.next
+
+
+def _check_skipped(position: Position, steps: int) -> None:
+    _check_step(position, steps, "skip fewer batches than an epoch has")
+
+
+def _check_step(position: Position, steps: int, remedy: str) -> None:
+    if position.step >= steps:
+        raise ConfigError(
+            f"the next batch would be step {position.step} of epoch {position.epoch}, but epochs "
+            f"have {steps:,} steps here: {remedy}"
+        )
 
 
 class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -188,10 +206,10 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if remainder:
                 remedy = f"use a number of ranks that divides {rows}"
             raise ConfigError(
-                f"the state is of a global batch of {rows}, {self.world_size} ranks with "
-                f"{self.batch_size} rows each; this loader has "
-                f"{loader.batch_size * loader.world_size}, {loader.world_size} with "
-                f"{loader.batch_size}, but it must stay the same: {remedy}"
+                f"the state is of a global batch of {rows} rows (world_size {self.world_size}, "
+                f"batch_size {self.batch_size}), this loader has "
+                f"{loader.batch_size * loader.world_size} (world_size {loader.world_size}, "
+                f"batch_size {loader.batch_size}), but it must stay the same: {remedy}"
             )
 
 

@@ -43,11 +43,13 @@ class EpochTimes:
 
     def __str__(self) -> str:
         """Return one line that answers whether the accelerator waits for data."""
+        if not self.steps:
+            return "no step was timed: a loader's first one waits for the feeder to start"
         return (
             f"{self.steps:,} steps in {self.seconds:.1f} s, {self.images_per_s:,.0f} images/s, "
             f"{self.bytes_per_s / 1e6:,.0f} MB/s; waited for batches {self.wait_share:.1%} of the "
             f"time (a step: median {1e3 * self.wait_p50_s:.1f} ms, 99th percentile "
-            f"{1e3 * self.wait_p99_s:.1f} ms); the {self.late or 'feeder'} sets the pace"
+            f"{1e3 * self.wait_p99_s:.1f} ms); the {self.late} sets the pace"
         )
 
 

@@ -26,7 +26,7 @@ from feeder.dataset.manifest import (
     load_manifest,
     samples_in_shard,
 )
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
 from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
@@ -110,8 +110,7 @@ def pack_dataset(
         _check_folders(source, destination)
     for line in library_warnings():
         progress.note(f"feeder: warning: {line}")
-    known = None if options.classes_of is None else load_manifest(options.classes_of).classes
-    listing = list_source(source, known)
+    listing = list_source(source, _known_classes(options.classes_of))
     shards, lanes = choose_layout(len(listing), listing.total_bytes, options)
     state = WorkState(
         listing=listing.digest(),
@@ -289,3 +288,11 @@ class _Packing:
                 f"warning: {self._destination} has {free / 1e9:.1f} GB free, "
                 f"packing takes about {needed / 1e9:.1f} GB"
             )
+
+
+def _known_classes(dataset: Path | None) -> tuple[str, ...] | None:
+    """Return the classes of another packed dataset, None without one."""
+    try:
+        return None if dataset is None else load_manifest(dataset).classes
+    except DatasetError as error:
+        raise DatasetError(f"--classes-of: {error}") from None

@@ -27,6 +27,7 @@ def test_a_loader_has_what_scripts_and_frameworks_look_for(node: FakeNode) -> No
         assert train.dataset.class_to_idx == {"cat": 0, "dog": 1, "emu": 2}
         assert train.dataset.fingerprint == node.fingerprint
         assert (train.batch_size, train.drop_last, val.drop_last) == (BATCH, True, False)
+        assert (len(train.sampler), len(val.sampler)) == (96, 97)
         assert (train.num_workers, train.pin_memory, train.batch_sampler) == (0, False, None)
 
 
@@ -46,8 +47,9 @@ def test_equal_classes_agree(classes: Any) -> None:
         ),
         (["ant", "bee", "cat", "dog"], "has 4, and class 3, .* is missing here and 'dog' there"),
         ([], "classes_of has 0, and class 0, .* is 'ant' here and missing there"),
-        ("ant", "classes_of must be a loader or a list of class names, got 'ant'"),
-        (7, "classes_of must be a loader or a list of class names, got 7"),
+        ("ant", "classes_of must be a loader or a list of class names in the .*, got 'ant'"),
+        (7, "classes_of must be a loader or a list of class names in the .*, got 7"),
+        ({"ant"}, "in the order of their labels, got {'ant'}"),
     ],
 )
 def test_other_classes_are_an_error_with_the_first_difference(classes: Any, message: str) -> None:

@@ -172,6 +172,19 @@ def test_skipping_batches_places_one_epoch_only(node: FakeNode) -> None:
     assert (2, 8) not in wanted_keys(node)
 
 
+def test_the_number_of_batches_to_skip_is_a_whole_number(node: FakeNode) -> None:
+    with make_loader(node, rank=0, world_size=1) as loader:
+        for count in (1.5, "1", None):
+            with pytest.raises(ConfigError, match=r"to skip must be a whole number, got "):
+                loader.skip_first_batches(count)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="to skip must be 0 or more, got -1"):
+            loader.skip_first_batches(-1)
+        with pytest.raises(ConfigError, match="skip fewer batches"):
+            loader.skip_first_batches(12)
+        assert loader.state_dict()["step"] == 0
+        assert position_of(next(iter(loader.skip_first_batches(np.int64(3))))) == (0, 3)
+
+
 def test_skipping_the_batches_that_a_state_has_skipped_is_an_error(node: FakeNode) -> None:
     with make_loader(node) as loader:
         state = loader.state_dict()
@@ -187,7 +200,7 @@ def test_skipping_the_batches_that_a_state_has_skipped_is_an_error(node: FakeNod
         ({"seed": 1}, "of seed 0, this loader has 1: pass seed=0"),
         ({"image_size": 16, "recipe": {"resize_size": 16}}, "recipe with fingerprint"),
         ({"split": "val"}, "recipe with fingerprint"),
-        ({"batch_size": 4}, "global batch of 8, 1 ranks with 8 rows each; .*pass batch_size=8"),
+        ({"batch_size": 4}, "global batch of 8 rows .*pass batch_size=8"),
         ({"rank": 0, "world_size": 3}, "use a number of ranks that divides 8"),
     ],
 )
@@ -208,7 +221,9 @@ def test_another_global_batch_is_refused_once_the_ranks_are_known(node: FakeNode
         state = loader.state_dict()
     with make_loader(node, batch_size=4) as other:
         other.load_state_dict(state)  # there may be two ranks yet
-        with pytest.raises(ConfigError, match=r"this loader has 4, 1 with 4, .*pass batch_size=8"):
+        with pytest.raises(
+            ConfigError, match=r"has 4 \(world_size 1, batch_size 4\), .*pass batch_size=8"
+        ):
             iter(other)
 
 

@@ -165,7 +165,8 @@ def test_the_plan_says_what_the_arrays_are(
         ({"dtype": "float16"}, "dtype must be 'int8' or 'float32', got 'float16'"),
         ({"dtype": "float32", "channels": 2}, "channels must be 3"),
         ({"recipe": {"packing": "uint8-hwc-rgb"}}, "'uint8-hwc-rgb': leave packing out of the"),
-        ({"std": (0, 1, 1)}, "std must be above 0"),
+        ({"std": (0, 1, 1), "dtype": "float32"}, "std must be above 0"),
+        ({"std": (1, 1, 1)}, "mean and std are for normalised images, int8 ones are not: "),
     ],
 )
 def test_invalid_arguments_are_one_line(
@@ -182,7 +183,9 @@ def test_no_torch_is_imported(node: FakeNode) -> None:
 import sys
 sys.modules["torch"] = None  # as where it is not installed
 import trainer_client
-with trainer_client.NumpyLoader({node.endpoint!r}, dataset="birds", batch_size=8, image_size=8,
+from trainer_client import *
+assert NumpyLoader is trainer_client.NumpyLoader
+with NumpyLoader({node.endpoint!r}, dataset="birds", batch_size=8, image_size=8,
                                 dtype="float32") as loader:
     print(sum(len(labels) for _, labels in loader))
 for name in ("FeederLoader", "Accuracy", "normalise"):

@@ -72,7 +72,7 @@ def test_a_process_group_that_comes_too_late_is_an_error(
         batches = iter(loader)
         next(batches)
         pretend_group(monkeypatch, 1, 2)
-        with pytest.raises(ConfigError, match="has been rank 0 of 1, the process group now says 1"):
+        with pytest.raises(ConfigError, match="has been rank 0 of 1, in the process group it"):
             iter(loader)
         assert next(batches).index == 1, "the epoch under way goes on"
 
@@ -147,6 +147,21 @@ def test_a_loader_in_a_worker_of_a_dataloader_is_an_error(node: FakeNode) -> Non
     batches = iter(DataLoader(Wrapped(node.endpoint), batch_size=None, num_workers=2))
     with pytest.raises(ConfigError, match="in a worker process of a DataLoader, where each"):
         next(batches)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataloader_around_the_loader_is_an_error(node: FakeNode, num_workers: int) -> None:
+    with make_loader(node) as loader:
+        wrapped: DataLoader[object] = DataLoader(
+            loader,  # type: ignore[arg-type]
+            batch_size=None,
+            num_workers=num_workers,
+            multiprocessing_context="fork" if num_workers else None,
+        )
+        with pytest.raises(TypeError, match="has no item 0: iterate over the loader itself"):
+            next(iter(wrapped))
+        with pytest.raises(TypeError, match="dataset 'birds' is a feeder's and has no item 3"):
+            loader.dataset[3]
 
 
 def test_a_process_without_torch_checks_nothing_of_it() -> None:

@@ -111,6 +111,11 @@ def test_levels_that_the_type_cannot_hold_are_refused(
         make_scaling(IMAGENET_MEAN, (1, too_small, 1), channels=3, value_type=value_type)
 
 
+def test_any_whole_number_of_channels_will_do() -> None:
+    scaling = make_scaling(IMAGENET_MEAN, IMAGENET_STD, channels=np.int64(3), value_type="float32")  # type: ignore[arg-type]
+    assert scaling.channels == 3
+
+
 def test_other_types_are_refused() -> None:
     with pytest.raises(ConfigError, match="dtype must be float16, bfloat16 or float32, got int16"):
         make_scaling(IMAGENET_MEAN, IMAGENET_STD, channels=3, value_type="int16")  # type: ignore[arg-type]

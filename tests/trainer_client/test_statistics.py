@@ -97,6 +97,20 @@ def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
     assert all("sets the pace" in line and "\n" not in line for line in lines)
 
 
+def test_a_summary_is_a_function(node: FakeNode) -> None:
+    with pytest.raises(ConfigError, match=r"^summary must be a function that takes a line.*True$"):
+        make_loader(node, summary=True)
+
+
+def test_the_summary_of_a_loaders_first_step_claims_nothing(node: FakeNode) -> None:
+    lines: list[str] = []
+    with make_loader(node, summary=lines.append) as loader:
+        list(loader.skip_first_batches(11))
+        list(loader.skip_first_batches(11))
+    assert lines[0].startswith("epoch 0: no step was timed: ")
+    assert lines[1].startswith("epoch 1: 1 steps in ")
+
+
 class FakeBar:
     """tqdm, as far as the loader uses it; draws at each update."""
 
