@@ -31,8 +31,9 @@ ArrayType = Literal["int8", "float32"]
 class BorrowedBatch(Batch[Array]):
     """A batch whose images lie in memory that the loader reuses when the next batch is taken.
 
-    Reading ``images``, or taking the tuple apart, is a ConfigError then. An array that was taken
-    out before cannot be guarded: it shows the pixels of a later batch.
+    Reading ``images``, taking the tuple apart, copying or pickling it is a ConfigError then. Arrays
+    that were taken out before show the pixels of a later batch, and so does code in C that reads a
+    tuple's items directly, as ``jax.tree.map`` and jitted functions do: nothing can guard those.
     """
 
     is_returned = False
@@ -47,6 +48,31 @@ class BorrowedBatch(Batch[Array]):
         """Return images or labels; ConfigError once the memory was given back."""
         self._check()
         return super().__getitem__(key)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Return what pickle and copy need; ConfigError once the memory was given back."""
+        self._check()
+        return super().__reduce_ex__(protocol)
+
+    def __add__(self, other: tuple[Any, ...]) -> Any:
+        """Return a plain tuple of both; ConfigError once the memory was given back."""
+        self._check()
+        return super().__add__(other)
+
+    def __mul__(self, count: SupportsIndex) -> Any:
+        """Return a plain tuple; ConfigError once the memory was given back."""
+        self._check()
+        return super().__mul__(count)
+
+    def __rmul__(self, count: SupportsIndex) -> Any:
+        """Return a plain tuple; ConfigError once the memory was given back."""
+        return self * count
+
+    def __repr__(self) -> str:
+        """Return the arrays as text while they are the batch's."""
+        if self.is_returned:
+            return f"<batch {self.index} of epoch {self.epoch}, given back>"
+        return super().__repr__()
 
     def _check(self) -> None:
         if self.is_returned:

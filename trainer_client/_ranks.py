@@ -22,6 +22,10 @@ _LAUNCHERS: Final = {
 """Environment variables with the number of processes, by the launcher that sets them."""
 
 
+_RENDEZVOUS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torch.distributed needs in the environment."""
+
+
 class Ranks(NamedTuple):
     """One rank of a job."""
 
@@ -76,6 +80,22 @@ def check_process() -> None:
         )
 
 
+def has_rendezvous() -> bool:
+    """Whether the launcher says how processes find each other, as torchrun does."""
+    return all(name in os.environ for name in _RENDEZVOUS)
+
+
+def check_alone(remedy: str) -> None:
+    """Raise ConfigError, with the remedy, if a launcher has started several processes."""
+    for variable, launcher in _LAUNCHERS.items():
+        count = os.environ.get(variable, "")
+        if count.isdecimal() and int(count) > 1:
+            raise ConfigError(
+                f"{launcher} has started {count} processes ({variable}={count}), but it is not "
+                f"known which one this is: {remedy}"
+            )
+
+
 def _check(rank: int | None, world_size: int | None) -> Ranks:
     if rank is None or world_size is None:
         raise ConfigError("rank and world_size belong together: give both or neither")
@@ -100,13 +120,8 @@ def _group_ranks() -> Ranks | None:
 
 def _only_rank() -> Ranks:
     """Return 0 of 1; ConfigError if a launcher has started several processes."""
-    for variable, launcher in _LAUNCHERS.items():
-        count = os.environ.get(variable, "")
-        if count.isdecimal() and int(count) > 1:
-            raise ConfigError(
-                f"{launcher} has started {count} processes ({variable}={count}), but it is not "
-                "known which one this is: call torch.distributed.init_process_group() before the "
-                "first iter(loader), or pass rank= and world_size= (rank=0, world_size=1 for a "
-                "single process under salloc)"
-            )
+    check_alone(
+        "call torch.distributed.init_process_group() before the first iter(loader), or pass rank= "
+        "and world_size= (rank=0, world_size=1 for a single process under salloc)"
+    )
     return Ranks(0, 1)

@@ -84,5 +84,5 @@ def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> 
         assert next(batches).index == 2
         threads = set(threading.enumerate())
         loader.close()
-        threads.remove(loader._feed._transport._thread)
+        threads.remove(loader._feed._transport._thread._thread)
         wait_until(lambda: set(threading.enumerate()) <= threads, "its thread has ended")

@@ -221,9 +221,7 @@ def test_another_global_batch_is_refused_once_the_ranks_are_known(node: FakeNode
         state = loader.state_dict()
     with make_loader(node, batch_size=4) as other:
         other.load_state_dict(state)  # there may be two ranks yet
-        with pytest.raises(
-            ConfigError, match="this loader has 4 .*: pass batch_size=8"
-        ):
+        with pytest.raises(ConfigError, match=r"this loader has 4 .*: pass batch_size=8"):
             iter(other)
 
 

@@ -1,10 +1,13 @@
 """``NumpyLoader``: the same batches as arrays, without torch."""
 
+import copy
 import json
 import logging
+import operator
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,34 @@ def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode
                 use()
         assert (first.index, first.valid) == (0, BATCH), "what needs no memory is still there"
         assert (second.images == sample_pixels(second.sample_ids, 0, SIDE)).all()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        pickle.dumps,
+        copy.copy,
+        copy.deepcopy,
+        lambda batch: operator.add(batch, ()),
+        lambda batch: batch * 1,
+        lambda batch: 1 * batch,
+        lambda batch: [*batch],
+        lambda batch: batch[0],
+        lambda batch: batch[:1],
+    ],
+)
+def test_no_operation_of_a_tuple_shows_another_batchs_pixels(
+    node: FakeNode, use: Callable[[object], object]
+) -> None:
+    with make_numpy_loader(node.endpoint) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        use(first)
+        assert "array(" in repr(first)
+        next(batches)
+        with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
+            use(first)
+        assert repr(first) == "<batch 0 of epoch 0, given back>"
 
 
 def test_copies_stay(node: FakeNode) -> None:

@@ -19,6 +19,7 @@ from feeder.plan.recipe import parse_field
 from feeder.process.program import run_guarded
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
+from trainer_client._ranks import check_alone, has_rendezvous
 from trainer_client._statistics import LoaderStatistics
 from trainer_client.reference.resnet import MODELS
 from trainer_client.reference.saver import Saver
@@ -140,10 +141,16 @@ def _choose_device(name: str | None) -> torch.device:
 
 
 def _join_ranks(device: torch.device, stack: contextlib.ExitStack) -> tuple[int, int]:
-    """Join the other ranks if torchrun started this process; return rank and world size."""
+    """Join the other ranks if there are any; return rank and world size.
+
+    Raises ConfigError if there are others, and no way to find them.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not dist.is_torchelastic_launched():
+    if not has_rendezvous():
+        check_alone(
+            "start the job with torchrun, which says, or unset the variable for a single process"
+        )
         return 0, 1
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     stack.callback(dist.destroy_process_group)

@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
+from bench.daemon import free_port
 from feeder.errors import ConfigError, PeerError, ResourceError
-from feeder.wire.messages import Bye, Hello, Request
+from feeder.wire.messages import Bye, Hello, Request, Welcome
 from tests.support.daemon import Daemon, pack_small
 from tests.support.fake_node import WAIT_S, FakeNode
 from tests.support.key_pairs import KeyPair
@@ -237,17 +239,68 @@ def test_an_absent_daemon_is_one_line_and_its_status(capsys: pytest.CaptureFixtu
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("variable", ["SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"])
+def test_one_of_several_processes_that_cannot_find_the_others_is_an_error(
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, "4")
+    assert main(command_line(node)) == ConfigError.exit_status
+    error = capsys.readouterr().err
+    assert f"has started 4 processes ({variable}=4)" in error
+    assert error.endswith(
+        "start the job with torchrun, which says, or unset the variable for a single process\n"
+    )
+    assert node.received == []
+
+
+def test_a_validation_set_with_other_classes_is_refused(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    welcome = node.welcome
+
+    def welcome_with_other_classes(number: int) -> Welcome:
+        made = welcome(number)
+        classes = ("cat", "emu", "dog") if made.dataset == "val" else made.classes
+        return msgspec.structs.replace(made, classes=classes)
+
+    monkeypatch.setattr(node, "welcome", welcome_with_other_classes)
+    assert main(command_line(node, "--val-dataset", "val")) == ConfigError.exit_status
+    error = capsys.readouterr().err
+    assert "class 1, the first that differs, is 'emu' here and 'dog' there" in error
+    assert error.count("\n") == 1
+
+
+def test_ranks_without_torchrun_find_each_other_by_the_environment(node: FakeNode) -> None:
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = ["-m", "trainer_client.train", *command_line(node)]
+    with (
+        run_job(*command, environment={**here, "RANK": "1"}) as second,
+        run_job(*command, environment={**here, "RANK": "0"}) as first,
+    ):
+        try:
+            output, error = first.communicate(timeout=150)
+            second.communicate(timeout=150)
+        finally:
+            first.kill()
+            second.kill()
+    assert (first.returncode, second.returncode) == (0, 0), error
+    assert "small on cpu, 2 x 16 images a step, 3 steps an epoch" in output
+
+
 def test_a_missing_batch_ends_the_job_with_its_name(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] > 2 else messages
     with pytest.raises(PeerError, match="no batch 3 of epoch 0 from tcp://"):
         train(make_options(node, timeout_s=3.0), report=lambda line: None)
 
 
-def run_job(*command: str) -> "subprocess.Popen[str]":
+def run_job(*command: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
