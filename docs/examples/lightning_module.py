@@ -12,6 +12,7 @@ import lightning as L  # noqa: N812 -- as Lightning's documentation writes it
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
+from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from trainer_client import PADDING_LABEL, FeederLoader
@@ -41,8 +42,10 @@ class Classifier(L.LightningModule):
             nn.Conv2d(3, 16, 7, stride=4), nn.BatchNorm2d(16), nn.ReLU(),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes),
         )  # fmt: skip
-        # Over several ranks, the last batches are filled up with rows of this label.
+        # Over several ranks, the last batches are filled up with rows of this label, some wholly:
+        # the mean loss of such a batch is NaN, so that means are weighted by the real rows.
         self.accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=PADDING_LABEL)
+        self.loss = MeanMetric()
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], step: int) -> torch.Tensor:
         images, labels = batch
@@ -50,8 +53,12 @@ class Classifier(L.LightningModule):
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], step: int) -> None:
         images, labels = batch
-        self.accuracy(self.model(images), labels)
-        self.log("accuracy", self.accuracy, on_epoch=True, prog_bar=True)
+        logits, valid = self.model(images), (labels != PADDING_LABEL).sum()
+        total = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        self.loss.update(total / valid.clamp(min=1), weight=valid)
+        self.accuracy.update(logits, labels)
+        metrics = {"accuracy": self.accuracy, "val_loss": self.loss}
+        self.log_dict(metrics, on_epoch=True, prog_bar=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -90,4 +97,5 @@ if __name__ == "__main__":
     else:
         trainer.fit(model, data, **resume)
     if trainer.is_global_zero:
-        print(f"accuracy {trainer.callback_metrics['accuracy']:.6f}", flush=True)
+        for name in ("accuracy", "val_loss"):
+            print(f"{name} {trainer.callback_metrics[name]:.6f}", flush=True)

@@ -28,6 +28,8 @@ def check_counted(run: Run) -> None:
     correct = float(printed) * SAMPLES["val"]
     assert correct == pytest.approx(round(correct), abs=1e-3)
     assert 0 < round(correct) < SAMPLES["val"], "proves nothing"
+    (loss,) = re.findall(r"^val_loss (\S+)$", run.output, re.MULTILINE)
+    assert 0 < float(loss) < 100, "a batch may be all padding, but a mean loss is no NaN"
 
 
 @pytest.mark.parametrize("devices", [1, 2])
