@@ -71,6 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batch-size", 64, "images in a batch")
     _add_number(add, "--image-size", 224, "side of an image in pixels")
     add.set_defaults(run=chaos.run)
+    add = benches.add_parser("loaders", help="what a loader costs a training step; torch and numpy")
+    _add_shared(add, images=1024, rounds=5)
+    _add_number(add, "--steps", 4, "training steps of each kind in a round")
+    add.set_defaults(run=_run_loaders)
     add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
     _add_shared(add, images=512, rounds=15)
     add.set_defaults(run=_run_resume)
@@ -113,6 +117,12 @@ def build_parser() -> argparse.ArgumentParser:
     synthetic.add_arguments(add)
     add.set_defaults(run=synthetic.run)
     return parser
+
+
+def _run_loaders(arguments: argparse.Namespace) -> Report:
+    from bench.stream import loaders  # with torch, as below
+
+    return loaders.run(arguments)
 
 
 def _run_resume(arguments: argparse.Namespace) -> Report:
