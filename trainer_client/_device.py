@@ -28,7 +28,6 @@ from feeder.plan.packing import (
     pixel_layout_of,
     unpack_levels,
 )
-from trainer_client import _host_normalise
 from trainer_client._blocks import Blocks
 from trainer_client._host_normalise import HostNormaliser
 from trainer_client._outputs import Outputs
@@ -131,19 +130,6 @@ class Normaliser:
             elif channels == 4:
                 self._blocks = Blocks(self._scale, self._bias)
         self._outputs = Outputs()
-
-    @property
-    def is_native(self) -> bool:
-        """Whether the C part normalises."""
-        return self._host is not None and self._compiled is None
-
-    @property
-    def why_not_native(self) -> str | None:
-        """Why the C part, which would be faster on this CPU, does not normalise; None if it does.
-
-        It is None on CUDA, too.
-        """
-        return _host_normalise.WHY_NOT_NATIVE if self.device.type == "cpu" else None
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalise packed pixels, contiguous and on the device, into a tensor of its own.

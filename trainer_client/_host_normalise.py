@@ -8,6 +8,8 @@ Otherwise each level's value is looked up with numpy, to the same bits, several 
 Needs numpy alone.
 """
 
+import functools
+import logging
 import math
 from types import ModuleType
 from typing import Final
@@ -25,12 +27,12 @@ try:
     from trainer_client import _native
 except ImportError as error:
     _native = None
-    WHY_NOT_NATIVE: str | None = f"the client's C extension is not built: {error}"
-else:
-    WHY_NOT_NATIVE = None
+    _WHY_NOT_NATIVE = str(error)
 
 VERSIONS: Final[tuple[str, ...]] = ("numpy",) if _native is None else ("numpy", *_native.versions())
 """The versions that run here, slowest first: numpy's, and those in C that this CPU can run."""
+
+_log = logging.getLogger("trainer_client")
 
 Values = NDArray[np.float32 | np.float16 | np.uint16]
 
@@ -39,6 +41,15 @@ _STORED_AS: Final[dict[ValueType, type[np.float32 | np.float16 | np.uint16]]] = 
     "float16": np.float16,
     "bfloat16": np.uint16,
 }
+
+
+@functools.cache
+def _warn_once() -> None:
+    _log.warning(
+        "normalising on this CPU takes several times as long as it could: the client's C part is "
+        "not built (%s); install a C compiler, then feeder again",
+        _WHY_NOT_NATIVE,
+    )
 
 
 class HostNormaliser:
@@ -60,10 +71,12 @@ class HostNormaliser:
         self._table = scaling.table(value_type)
         self._stored_as = np.dtype(_STORED_AS[value_type])
         self._version = version
+        if _native is None:
+            _warn_once()
 
     @property
     def is_native(self) -> bool:
-        """Whether the C part does the work; else WHY_NOT_NATIVE has the reason."""
+        """Whether the C part does the work."""
         return self._version != "numpy"
 
     def take_output(self, pixels: Pixels, outputs: Outputs) -> Values:

@@ -9,8 +9,9 @@
  * Large outputs are stored past the caches, which they would only sweep: that also saves reading
  * the memory that is overwritten.
  *
- * Each version looks up what is left over of a block in a table of all levels; the portable version
- * looks up everything. The table holds what the formula gives, so all versions agree to the bit. */
+ * The versions with vectors look up what is left over of a block in a table of all levels; the
+ * portable version looks up everything, without blocks. The table holds what the formula gives, so
+ * all versions agree to the bit. */
 #ifndef TRAINER_CLIENT_NORMALISE_H
 #define TRAINER_CLIENT_NORMALISE_H
 
@@ -52,12 +53,13 @@ typedef size_t convert_values(const normalise_job *job, const unsigned char *fro
                               int streams, void *to);
 
 extern gather_pixels gather_portable, gather_avx2;
-extern convert_values convert_none, convert_avx2, convert_avx512;
+extern convert_values convert_avx2, convert_avx512;
+void normalise_portable(const normalise_job *job, void *to);
 
 typedef struct {
   const char *name;
   gather_pixels *gather;
-  convert_values *convert;
+  convert_values *convert; /* NULL for the portable version */
 } normalise_version;
 
 /* Those that this CPU can run, slowest first; returns how many. */

@@ -1,4 +1,4 @@
-/* The loop over blocks, and what needs no vectors. */
+/* The versions, the loop over blocks, and what is left over of them. */
 #include "normalise.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #endif
 
 static const normalise_version all[] = {
-    {"portable", gather_portable, convert_none},
+    {"portable", NULL, NULL},
 #if defined(__x86_64__)
     {"avx2", gather_avx2, convert_avx2},
     {"avx512", gather_avx2, convert_avx512},
@@ -58,12 +58,6 @@ void gather_portable(const normalise_job *job, size_t first, size_t count, unsig
   }
 }
 
-size_t convert_none(const normalise_job *job, const unsigned char *from, size_t count,
-                    int streams, void *to) {
-  (void)job, (void)from, (void)count, (void)streams, (void)to;
-  return 0;
-}
-
 /* Looks up whole pixels. */
 static void look_up(const normalise_job *job, const unsigned char *from, size_t count, void *to) {
   size_t channels = (size_t)job->channels;
@@ -92,6 +86,10 @@ static size_t pixels_to_line(const unsigned char *out, size_t pixel_bytes) {
 }
 
 void normalise_run(const normalise_version *version, const normalise_job *job, void *to) {
+  if (version->convert == NULL) {
+    normalise_portable(job, to);
+    return;
+  }
   unsigned char gathered[BLOCK_PX * 4 + SLACK_BYTES];
   size_t channels = (size_t)job->channels, width = size_of_value(job->type);
   int is_gathered = job->planar || job->stored != job->channels;
