@@ -66,6 +66,10 @@ class Loader(Generic[AnyBatch]):
     """As in a DataLoader: batches are on the device already, or in ordinary memory."""
     batch_sampler: Final = None
     """As in a DataLoader; the order is the plan's."""
+    recipe: Recipe
+    """The recipe that the feeder was asked for."""
+    dataset: DatasetInfo
+    """The dataset: ``len()``, ``name``, ``classes``, ``class_to_idx``, ``fingerprint``."""
 
     def __init__(
         self,
@@ -82,8 +86,7 @@ class Loader(Generic[AnyBatch]):
         not read in place.
         """
         check_process()
-        self.recipe: Recipe = recipe
-        """The recipe that the feeder was asked for."""
+        self.recipe = recipe
         self._options = options
         self._stage = stage
         self._described = described
@@ -98,13 +101,12 @@ class Loader(Generic[AnyBatch]):
         self._feed = self._open_feed()
         self._clock = StepClock(self._feed.batch_bytes)
         welcome = self._feed.welcome
-        self.dataset: DatasetInfo = DatasetInfo(
+        self.dataset = DatasetInfo(
             name=options.dataset,
             classes=tuple(welcome.classes),
             fingerprint=welcome.fingerprint,
             samples=welcome.samples,
         )
-        """The dataset: ``len()``, ``name``, ``classes``, ``class_to_idx``, ``fingerprint``."""
         try:
             if options.classes_of is not None:
                 self.dataset.check_classes(options.classes_of)
@@ -224,10 +226,12 @@ class Loader(Generic[AnyBatch]):
     # --- State --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the loader's position, to be saved with the model: see the module's docstring.
+        """Return the loader's position, to be saved with the model: the next batch's.
 
-        Takes microseconds, is under 1 KB as JSON, and may be called at any time, also in another
-        thread, after an error and after ``close``.
+        Only batches that the iterator has returned count, not those fetched ahead. After an epoch's
+        last batch it is the start of the next one. Any rank's state serves all ranks. Takes
+        microseconds, is under 1 KB as JSON, and may be called at any time, also in another thread,
+        after an error and after ``close``.
         """
         return self._state(self._ranks.peek()).to_dict()
 

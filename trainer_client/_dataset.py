@@ -14,11 +14,13 @@ class DatasetInfo:
     """The dataset of a loader; ``len()`` is its number of samples, ``str()`` its name."""
 
     name: str
+    """The name that it is served by."""
     classes: tuple[str, ...]
     """The class names by label."""
     fingerprint: str
     """The identity of the packed dataset."""
     samples: int
+    """The number of samples, over all ranks."""
 
     def __len__(self) -> int:
         return self.samples

@@ -9,7 +9,7 @@ AnyBatch = TypeVar("AnyBatch")
 
 
 class EpochIterator(Generic[AnyBatch]):
-    """The batches of one epoch, which begins when the first is taken.
+    """The batches of one epoch, which begins when the first is taken; ``iter(loader)`` makes it.
 
     It ends when it is exhausted or closed, and when a newer iterator of the loader begins.
     """

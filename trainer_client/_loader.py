@@ -32,8 +32,20 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
     ``channels=3`` leaves it out. They are float32 on a CPU and float16 on CUDA unless ``dtype``
     says otherwise. ``labels`` are int64 (N,). Both are on the device; see ``Batch`` for the rest.
 
+    Each ``iter(loader)`` is the next epoch, from 0 on, or the one that ``set_epoch`` chose; it
+    begins with its first batch. Of W ranks, rank r gets the batches r, r + W, r + 2W, … of it. A
+    new process resumes after ``load_state_dict(state)`` where the loader of ``state_dict()`` was,
+    in mid-epoch too, also with another number of ranks of the same batch size × ranks.
+
     Use it as a context manager or call ``close()``. One thread may iterate at a time.
     """
+
+    device: torch.device
+    """The device of the batches."""
+    dtype: torch.dtype
+    """The type of the images."""
+    channels: int
+    """4, the last of zeros, or 3."""
 
     def __init__(
         self,
@@ -112,12 +124,9 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         )
         made = options.make_recipe()
         self._is_default_device = device is None
-        self.device: torch.device = resolve_device(device)
-        """The device of the batches."""
-        self.dtype: torch.dtype = resolve_dtype(dtype, self.device)
-        """The type of the images."""
-        self.channels: int = channels
-        """4, the last of zeros, or 3."""
+        self.device = resolve_device(device)
+        self.dtype = resolve_dtype(dtype, self.device)
+        self.channels = channels
         normaliser = Normaliser(
             self.device, self.dtype, mean, std, packing=made.packing, channels=channels
         )

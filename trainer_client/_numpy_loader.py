@@ -171,8 +171,13 @@ class NumpyLoader(Loader[Batch[Array]]):
     are normalised, (N, S, S, 4) with a fourth channel of zeros, or (N, S, S, 3) with
     ``channels=3``, in an array of their own. ``labels`` are int64 (N,), an array of their own.
 
+    Epochs, ranks and resuming are those of ``FeederLoader``.
+
     Use it as a context manager or call ``close()``. One thread may iterate at a time.
     """
+
+    dtype: ArrayType
+    """The type of the images: "int8" or "float32"."""
 
     def __init__(
         self,
@@ -236,8 +241,7 @@ class NumpyLoader(Loader[Batch[Array]]):
                 "mean and std are for normalised images, int8 ones are not: pass dtype='float32', "
                 "or leave mean and std out"
             )
-        self.dtype: ArrayType = dtype
-        """The type of the images: "int8" or "float32"."""
+        self.dtype = dtype
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")
         stage: ArrayStage | ViewStage
         if dtype == "float32":

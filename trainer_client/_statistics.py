@@ -23,6 +23,7 @@ class EpochTimes:
     wait_p99_s: float = 0.0
     """99th percentile of the waits."""
     images_per_s: float = 0.0
+    """Real images, without padding."""
     bytes_per_s: float = 0.0
     """Pixels, labels and sample ids delivered, by whatever way."""
 
