@@ -6,9 +6,10 @@
 Epochs, ranks and resuming are those of all loaders, see ``_base``.
 """
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,45 +29,49 @@ Array = NDArray[Any]
 ArrayType = Literal["int8", "float32"]
 
 
+def _while_borrowed(method: Callable[..., Any]) -> Any:
+    """Return a method of tuples that is a ConfigError once the batch was given back."""
+
+    @functools.wraps(method)
+    def checked(batch: "BorrowedBatch", *arguments: object) -> Any:
+        batch.check()
+        return method(batch, *arguments)
+
+    return checked
+
+
 class BorrowedBatch(Batch[Array]):
     """A batch whose images lie in memory that the loader reuses when the next batch is taken.
 
-    Reading ``images``, taking the tuple apart, copying or pickling it is a ConfigError then. Arrays
-    that were taken out before show the pixels of a later batch, and so does code in C that reads a
-    tuple's items directly, as ``jax.tree.map`` and jitted functions do: nothing can guard those.
+    Reading ``images``, taking the tuple apart, copying, pickling or comparing it is a ConfigError
+    then. What cannot be guarded shows the pixels of a later batch: arrays that were taken out
+    before, and code in C that reads a tuple's items without asking its class, as ``jax.tree.map``,
+    jitted functions and ``"%s" % batch`` do.
     """
 
     is_returned = False
     """Whether the memory was given back."""
 
-    def __iter__(self) -> Iterator[Array]:
-        """Yield images, then labels; ConfigError once the memory was given back."""
-        self._check()
-        return super().__iter__()
+    __iter__ = _while_borrowed(tuple.__iter__)
+    __getitem__ = _while_borrowed(tuple.__getitem__)
+    __add__ = _while_borrowed(tuple.__add__)
+    __mul__ = _while_borrowed(tuple.__mul__)
+    __rmul__ = _while_borrowed(tuple.__rmul__)
+    __contains__ = _while_borrowed(tuple.__contains__)
+    __eq__ = _while_borrowed(tuple.__eq__)
+    __ne__ = _while_borrowed(tuple.__ne__)
+    __lt__ = _while_borrowed(tuple.__lt__)
+    __le__ = _while_borrowed(tuple.__le__)
+    __gt__ = _while_borrowed(tuple.__gt__)
+    __ge__ = _while_borrowed(tuple.__ge__)
+    __hash__ = None  # type: ignore[assignment]  # as arrays, of which a tuple has no hash either
+    count = _while_borrowed(tuple.count)
+    __getnewargs__ = _while_borrowed(tuple.__getnewargs__)  # type: ignore[attr-defined]
+    __reduce_ex__ = _while_borrowed(tuple.__reduce_ex__)
 
-    def __getitem__(self, key: SupportsIndex | slice) -> Any:
-        """Return images or labels; ConfigError once the memory was given back."""
-        self._check()
-        return super().__getitem__(key)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Return what pickle and copy need; ConfigError once the memory was given back."""
-        self._check()
-        return super().__reduce_ex__(protocol)
-
-    def __add__(self, other: tuple[Any, ...]) -> Any:
-        """Return a plain tuple of both; ConfigError once the memory was given back."""
-        self._check()
-        return super().__add__(other)
-
-    def __mul__(self, count: SupportsIndex) -> Any:
-        """Return a plain tuple; ConfigError once the memory was given back."""
-        self._check()
-        return super().__mul__(count)
-
-    def __rmul__(self, count: SupportsIndex) -> Any:
-        """Return a plain tuple; ConfigError once the memory was given back."""
-        return self * count
+    def __radd__(self, other: object) -> Any:
+        """Return a plain tuple of both: without this, a tuple before "+" reads the items in C."""
+        return other + tuple(self) if isinstance(other, tuple) else NotImplemented
 
     def __repr__(self) -> str:
         """Return the arrays as text while they are the batch's."""
@@ -74,7 +79,8 @@ class BorrowedBatch(Batch[Array]):
             return f"<batch {self.index} of epoch {self.epoch}, given back>"
         return super().__repr__()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ConfigError once the memory was given back."""
         if self.is_returned:
             raise ConfigError(
                 f"batch {self.index} of epoch {self.epoch} was used after the next one was taken "

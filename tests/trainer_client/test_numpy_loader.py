@@ -7,7 +7,7 @@ import operator
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,10 @@ def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode
         assert (second.images == sample_pixels(second.sample_ids, 0, SIDE)).all()
 
 
+def reversed_list(batch: Sequence[object]) -> list[object]:
+    return list(reversed(batch))
+
+
 @pytest.mark.parametrize(
     "use",
     [
@@ -74,8 +78,12 @@ def test_a_batch_used_after_its_memory_was_given_back_is_an_error(node: FakeNode
         copy.copy,
         copy.deepcopy,
         lambda batch: operator.add(batch, ()),
+        lambda batch: operator.add((), batch),
+        lambda batch: operator.iadd((), batch),
         lambda batch: batch * 1,
         lambda batch: 1 * batch,
+        operator.methodcaller("__getnewargs__"),
+        reversed_list,
         lambda batch: [*batch],
         lambda batch: batch[0],
         lambda batch: batch[:1],
@@ -93,6 +101,32 @@ def test_no_operation_of_a_tuple_shows_another_batchs_pixels(
         with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
             use(first)
         assert repr(first) == "<batch 0 of epoch 0, given back>"
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda batch: batch == batch,
+        lambda batch: batch != (1, 2),
+        lambda batch: batch < (1, 2),
+        lambda batch: batch >= (1, 2),
+        lambda batch: 1 in batch,
+        lambda batch: batch.count(1),
+    ],
+)
+def test_a_batch_that_was_given_back_compares_with_nothing(
+    node: FakeNode, compare: Callable[[Any], object]
+) -> None:
+    with make_numpy_loader(node.endpoint) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        assert first == first
+        assert first.images in first
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(first)
+        next(batches)
+        with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
+            compare(first)
 
 
 def test_copies_stay(node: FakeNode) -> None:
