@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) 
     train(make_options(node, epochs=1, checkpoint=str(path)), report=lambda line: None)
     for changes, message in (
         ({"model": "resnet50"}, "is of model 'small', this job trains 'resnet50': pass --model"),
-        ({"batch_size": 8}, "global batch of 16, .*: pass batch_size=16"),
+        ({"batch_size": 8}, "global batch of 16 rows .*: pass batch_size=16"),
         ({"seed": 4}, "of seed 0, this loader has 4"),
     ):
         options = make_options(node, checkpoint=str(path), resume=True, **changes)
