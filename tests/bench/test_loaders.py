@@ -3,13 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from bench.cli import main
+from bench.stream import loaders
 from tests.support.daemon import pack_small
 
 
-def test_names_and_baselines_of_rows(tmp_path: Path) -> None:
+def test_names_and_baselines_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "STEP_SIDE_PX", 32)
     out = tmp_path / "loaders.json"
     dataset = pack_small(tmp_path)
     threads = torch.get_num_threads()
