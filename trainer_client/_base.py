@@ -32,18 +32,19 @@ import logging
 import operator
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Final, Generic, NoReturn, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.epoch import MAX_EPOCH, LastBatch, rank_indices
+from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.recipe import Recipe
 from trainer_client._dataset import DatasetInfo
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
 from trainer_client._host_memory import Allocate
+from trainer_client._like_dataloader import LikeDataLoader
 from trainer_client._progress import show_progress
 from trainer_client._ranks import Ranks, RankSource, check_process
 from trainer_client._state import Cursor, LoaderState, state_recipe
@@ -54,18 +55,12 @@ AnyBatch = TypeVar("AnyBatch")
 _log = logging.getLogger("trainer_client")
 
 
-class Loader(Generic[AnyBatch]):
+class Loader(LikeDataLoader, Generic[AnyBatch]):
     """Batches from a feeder; see the module's docstring for epochs and ranks.
 
     Use it as a context manager or call ``close()``. One thread may iterate at a time.
     """
 
-    num_workers: Final = 0
-    """As in a DataLoader; the feeder's workers are in the daemon."""
-    pin_memory: Final = False
-    """As in a DataLoader: batches are on the device already, or in ordinary memory."""
-    batch_sampler: Final = None
-    """As in a DataLoader; the order is the plan's."""
     recipe: Recipe
     """The recipe that the feeder was asked for."""
     dataset: DatasetInfo
@@ -116,52 +111,10 @@ class Loader(Generic[AnyBatch]):
             self.close()
             raise
 
-    # --- What training scripts and frameworks ask for -----------------------------------------
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The dataset's class names by label."""
-        return self.dataset.classes
-
-    @property
-    def samples(self) -> int:
-        """The number of samples in the dataset, over all ranks."""
-        return self.dataset.samples
-
-    @property
-    def fingerprint(self) -> str:
-        """The identity of the dataset."""
-        return self.dataset.fingerprint
-
-    @property
-    def batch_size(self) -> int:
-        """Rows of a batch, on each rank."""
-        return self.recipe.batch_size
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether samples that do not fill a batch are left out, as in training."""
-        return self.recipe.last_batch == LastBatch.DROP
-
     @property
     def endpoint(self) -> str:
         """The endpoints, as they were given."""
         return self._feed.name
-
-    @property
-    def rank(self) -> int:
-        """This loader's rank; ConfigError while it is not known."""
-        return self._ranks.peek().rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks; ConfigError while it is not known."""
-        return self._ranks.peek().world_size
-
-    @property
-    def sampler(self) -> "EpochSetter":
-        """An object with this loader's ``set_epoch``, where scripts look for it."""
-        return EpochSetter(self)
 
     def __len__(self) -> int:
         """Return the number of steps in a whole epoch, the same for every rank.
@@ -272,13 +225,6 @@ class Loader(Generic[AnyBatch]):
         """End the session and free everything, within 2 s. Idempotent."""
         self._feed.close()
 
-    def __getitem__(self, index: object) -> NoReturn:
-        """Refuse access by index, as a DataLoader around this loader tries it."""
-        raise TypeError(
-            f"the loader of {self.endpoint} gives batches in its own order and has no item "
-            f"{index!r}: iterate over the loader itself, it needs no DataLoader"
-        )
-
     def __enter__(self) -> Self:
         """Return the loader itself."""
         return self
@@ -286,13 +232,6 @@ class Loader(Generic[AnyBatch]):
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: threads and connections belong to one process."""
-        raise TypeError(
-            f"the loader of {self.endpoint} cannot be pickled or copied: make a loader in each "
-            "process, and pass state_dict() on to resume at this one's position"
-        )
 
     # --- Inside -------------------------------------------------------------------------------
 
@@ -421,19 +360,3 @@ def _whole_number(name: str, value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
-
-
-class EpochSetter:
-    """A loader's ``sampler``."""
-
-    def __init__(self, loader: Loader[AnyBatch]) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the loader's next iterator."""
-        self._loader.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        """Return the number of rows that this rank gets in an epoch, padding included."""
-        rows = len(self._loader) * self._loader.batch_size
-        return min(rows, self._loader.samples) if self._loader.world_size == 1 else rows
