@@ -42,10 +42,10 @@ class Classifier(L.LightningModule):
             nn.Conv2d(3, 16, 7, stride=4), nn.BatchNorm2d(16), nn.ReLU(),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes),
         )  # fmt: skip
-        # Over several ranks, the last batches are filled up with rows of this label, some wholly:
-        # the mean loss of such a batch is NaN, so that means are weighted by the real rows.
+        # Over several ranks, the last batches are filled up with rows of PADDING_LABEL. One without
+        # real rows has NaN as its mean loss: add up rows over all ranks, then divide.
+        self.val_loss = MeanMetric()
         self.accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=PADDING_LABEL)
-        self.loss = MeanMetric()
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], step: int) -> torch.Tensor:
         images, labels = batch
@@ -53,12 +53,11 @@ class Classifier(L.LightningModule):
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], step: int) -> None:
         images, labels = batch
-        logits, valid = self.model(images), (labels != PADDING_LABEL).sum()
-        total = nn.functional.cross_entropy(logits, labels, reduction="sum")
-        self.loss.update(total / valid.clamp(min=1), weight=valid)
+        logits = self.model(images)
+        losses = nn.functional.cross_entropy(logits, labels, reduction="none")
+        self.val_loss.update(losses, weight=labels != PADDING_LABEL)
         self.accuracy.update(logits, labels)
-        metrics = {"accuracy": self.accuracy, "val_loss": self.loss}
-        self.log_dict(metrics, on_epoch=True, prog_bar=True)
+        self.log_dict({"val_loss": self.val_loss, "accuracy": self.accuracy}, prog_bar=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -97,5 +96,5 @@ if __name__ == "__main__":
     else:
         trainer.fit(model, data, **resume)
     if trainer.is_global_zero:
-        for name in ("accuracy", "val_loss"):
+        for name in ("val_loss", "accuracy"):
             print(f"{name} {trainer.callback_metrics[name]:.6f}", flush=True)
