@@ -135,6 +135,7 @@ class Feed(Generic[AnyBatch]):
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
+        self._begun: tuple[int, range, int] | None = None  # until a batch is taken
         keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint)
         self.name: str = directory.name
@@ -175,13 +176,16 @@ class Feed(Generic[AnyBatch]):
 
     def begin(self, epoch: int, indices: range, step: int) -> None:
         """Fetch the batches ``indices`` of an epoch from a step on, then those of the next ones."""
-        self._transport.begin(epoch, indices, step)
+        if self._begun != (epoch, indices, step):
+            self._transport.begin(epoch, indices, step)
+            self._begun = epoch, indices, step
 
     def take(self, epoch: int, index: int, *, is_short: bool) -> tuple[AnyBatch, int, float]:
         """Wait for a batch; return it, how many of its rows are real, and the wait in seconds.
 
         ``is_short`` leaves out the rows that are not.
         """
+        self._begun = None
         name = name_batch((epoch, index))
         start_s = time.monotonic()
         try:
