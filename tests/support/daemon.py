@@ -219,12 +219,16 @@ class Arrived:
 class RawClient:
     """One DEALER socket that sends what the test asks for."""
 
-    def __init__(self, endpoint: str, receive_mark: int = 1000) -> None:
-        """Connect; ``receive_mark`` is the socket's receive high-water mark in messages."""
+    def __init__(self, endpoint: str, receive_mark: int = 1000, receive_bytes: int = -1) -> None:
+        """Connect; the socket queues ``receive_mark`` messages, ``receive_bytes`` in the kernel.
+
+        Without a fixed size (-1) Linux lets a connection's receive buffer grow to many megabytes.
+        """
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
         self.socket.set(zmq.RCVHWM, receive_mark)
+        self.socket.set(zmq.RCVBUF, receive_bytes)
         self.socket.connect(endpoint)
         self.recipe: Recipe | None = None
         self.session = 0
@@ -384,8 +388,8 @@ def listening_port() -> Iterator[int]:
 def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> Iterator[LineProcess]:
     """A process that has asked for batches, and reads no more than the first chunk.
 
-    What exceeds the system's socket buffers stays with the daemon. It is killed in the end, because
-    a test may have stopped it.
+    What exceeds its small buffers, and the daemon's send buffer, stays with the daemon. It is
+    killed in the end, because a test may have stopped it.
     """
     program = (
         "import sys, json\n"
@@ -393,7 +397,7 @@ def client_process(endpoint: str, recipe: Recipe, keys: list[Key]) -> Iterator[L
         "from tests.support.daemon import RawClient\n"
         "import msgspec\n"
         "endpoint, recipe, keys = sys.argv[1:]\n"
-        "client = RawClient(endpoint, receive_mark=1)\n"
+        "client = RawClient(endpoint, receive_mark=1, receive_bytes=65536)\n"
         "client.hello(msgspec.json.decode(recipe, type=Recipe), window=len(json.loads(keys)))\n"
         "client.want(*map(tuple, json.loads(keys)))\n"
         "client.receive()\n"
