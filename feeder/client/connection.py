@@ -1,9 +1,10 @@
 """One endpoint's sockets: a DEALER, its monitor, and the claim of the session's slots.
 
-ZeroMQ queues nothing for a peer that is not connected (IMMEDIATE), and the monitor reports when the
-connection comes and goes: so greetings do not pile up while the node is away, and an error can
-state whether anything has accepted the connection. Arriving data is bounded by the window, in
-bytes; the high-water mark lies above that and never takes effect.
+The monitor reports when the connection comes and goes: so nothing is sent while the node is away,
+and an error can state whether anything has accepted the connection. IMMEDIATE stays off, because
+with it libzmq drops what has arrived unread when a connection ends; what was sent before the end
+was noticed reaches the next connection, where it is refused, as its session is over. Arriving data
+is bounded by the window, in bytes; the high-water mark lies above that and never takes effect.
 
 Invariant: one thread uses this object. Chunks are left to the caller, which knows where their rows
 go.
@@ -137,7 +138,7 @@ class Link:
         while self._unsent:
             try:
                 self.dealer.send(encode(self._unsent[0]), _DONTWAIT)
-            except zmq.Again:  # not connected, or just not yet
+            except zmq.Again:  # no room
                 return
             self._unsent.popleft()
 
@@ -229,7 +230,6 @@ class Link:
     def _set_options(self, hello: Hello) -> None:
         recipe, window, dealer = hello.recipe, hello.window, self.dealer
         dealer.linger = LINGER_MS
-        dealer.immediate = True
         pixel_bytes = SlotLayout.of_recipe(recipe, slots=1).pixel_bytes
         dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         dealer.rcvhwm = window * recipe.batch_size + 64  # were every chunk a single row

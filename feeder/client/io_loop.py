@@ -148,6 +148,9 @@ class IoLoop:
     def _read_link(self, link: Link, ready: Container[object]) -> None:
         if link.monitor in ready:
             for event in link.read_connection():
+                if isinstance(event, events.Disconnected):  # the end of what is read first
+                    while link.has_message and self._read_message(link):
+                        pass
                 self._handle(event)
         if link.dealer in ready:
             if link in self._crowded:

@@ -7,23 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import zmq
 
 from feeder.client.connection import Link
 from feeder.client.core.events import (
     AttemptFailed,
     ClaimSlots,
     ClockAdvanced,
+    Connected,
     Dial,
+    Disconnected,
     DropClaim,
     EndpointsListed,
     Event,
     HangUp,
     Instruction,
+    MessageReceived,
     SlotsNotShared,
 )
 from feeder.client.core.session import Job
-from feeder.client.io_loop import IDLE_MS, IoLoop
+from feeder.client.io_loop import IDLE_MS, MESSAGES_IN_A_ROW, IoLoop
 from feeder.wire.claim import CLAIM_BYTES, encode_answer
+from feeder.wire.messages import Pong, encode
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S
@@ -114,6 +119,42 @@ def test_after_a_stop_waiting_messages_are_read_before_the_clock_advances(
     script.run("one")
     assert next(kind for kind, is_later in seen if is_later) is AttemptFailed
     assert (ClockAdvanced, False) in seen[seen.index((AttemptFailed, False)) :]
+
+
+def test_what_a_node_sent_before_it_ended_is_read_before_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: list[Link] = []
+    monkeypatch.setattr(
+        "feeder.client.io_loop.Link", lambda *a, **k: links.append(Link(*a, **k)) or links[0]
+    )
+    endpoint = f"ipc://{tmp_path}/node"
+    messages = [Pong(session=number) for number in range(3 * MESSAGES_IN_A_ROW)]
+    seen: list[Event] = []
+
+    def answer(event: Event) -> Sequence[Instruction] | None:
+        match event:
+            case EndpointsListed():
+                return [Dial(0, endpoint)]
+            case Connected():
+                for message in messages:
+                    node.send(encode(message))
+                node.close(linger=-1)
+                context.term()  # returns once they are sent
+                assert links[0].monitor.poll(int(DEADLINE_S * 1000)), "the connection ends"
+            case MessageReceived() | Disconnected():
+                seen.append(event)
+                if event == Disconnected(0):
+                    script.stop()
+            case _:
+                pass
+        return None
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as node:
+        node.bind(endpoint)
+        script = Script(answer)
+        script.run("one")
+    assert seen == [*(MessageReceived(0, message) for message in messages), Disconnected(0)]
 
 
 def test_a_claim_with_a_reused_descriptor_number_is_not_taken_for_the_former_one(
