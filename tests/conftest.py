@@ -1,5 +1,6 @@
 """Shared fixtures and settings of all tests."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -13,6 +14,10 @@ _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sa
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# OpenBLAS starts and ends a thread for each core in every process that imports numpy, which takes
+# as long as the rest of that import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The same examples in every run, however slow the machine, so that a failure points to the change
 # under test. `--hypothesis-profile default` draws random ones.

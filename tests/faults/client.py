@@ -2,7 +2,7 @@
 
     python -m tests.faults.client
 
-Commands: ``open OPTIONS`` (JSON for ``make_loader``, with ``endpoint``: one, or a list), ``take
+Commands: ``open OPTIONS`` (JSON for ``make_numpy_loader``, with ``endpoint``: one, or a list), ``take
 N``, ``statistics``, ``close``. Replies: ``opened``; ``batch WAITED_S EPOCH INDEX HASH`` for each
 batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` instead of any of them.
 Between two commands it keeps all slots that it was lent.
@@ -21,7 +21,7 @@ import psutil
 from bench.line_process import LineProcess
 from feeder.errors import FeederError
 from tests.support.daemon import DEADLINE_S, wait_until
-from tests.support.lent_client import SLOTS, WAIT_S, digest, make_loader
+from tests.support.lent_client import SLOTS, WAIT_S, digest, make_numpy_loader
 from tests.support.sources import REPOSITORY
 
 
@@ -131,7 +131,7 @@ def main() -> None:
         try:
             match word:
                 case "open":
-                    loader = make_loader(**json.loads(rest))
+                    loader = make_numpy_loader(**json.loads(rest))
                     batches = _all_batches(loader)
                     _reply("opened")
                 case "take":

@@ -3,17 +3,24 @@
     python -m tests.support.lent_client ENDPOINT
 
 Prints ``epoch index digest`` for each batch, and at the end of its input the reason for which
-batches were copied, or None.
+batches were copied, or None. Its loader is a NumpyLoader: importing torch takes three seconds of
+a core. Tests compare its batches with those of a FeederLoader, which must have the same bytes.
 """
 
 import hashlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bench.line_process import LineProcess
 from tests.support.sources import REPOSITORY
-from trainer_client import Batch, FeederLoader
+from trainer_client import Batch, NumpyLoader
+
+if TYPE_CHECKING:
+    from trainer_client import FeederLoader
 
 WINDOW = 3
 SLOTS = WINDOW + 1  # one more for the batch that the CPU reads
@@ -24,27 +31,41 @@ WAIT_S = 90.0
 start takes 20 s on a machine with ten busy processes for each CPU."""
 
 
-def make_loader(endpoint: str | Sequence[str], **options: object) -> FeederLoader:
+def make_loader(endpoint: str | Sequence[str], **options: object) -> "FeederLoader":
     """Return a loader of small batches."""
-    settings: dict[str, object] = {
+    from trainer_client import FeederLoader  # imports torch
+
+    settings = _settings() | {"device": "cpu"} | options
+    return FeederLoader(endpoint, **settings)  # type: ignore[arg-type]
+
+
+def make_numpy_loader(endpoint: str | Sequence[str], **options: object) -> NumpyLoader:
+    """Return a loader of the same batches, for a process without torch."""
+    settings = _settings() | {"dtype": "float32"} | options
+    return NumpyLoader(endpoint, **settings)  # type: ignore[arg-type]
+
+
+def digest(batch: Batch[Any]) -> str:
+    """Return ``epoch index hash`` of a batch; the hash covers images, labels and sample ids."""
+    images = np.asarray(batch.images)
+    if isinstance(batch.images, np.ndarray):
+        images = np.moveaxis(images, -1, 1)  # as torch has them
+    parts = hashlib.sha256()
+    for array in (images, np.asarray(batch.labels), np.asarray(batch.sample_ids)):
+        parts.update(np.ascontiguousarray(array).tobytes())
+    return f"{batch.epoch} {batch.index} {parts.hexdigest()}"
+
+
+def _settings() -> dict[str, object]:
+    return {
         "dataset": "d",
         "batch_size": BATCH,
         "image_size": SIDE,
         "recipe": {"resize_size": 36},
         "seed": 3,
-        "device": "cpu",
         "window": WINDOW,
         "timeout_s": WAIT_S,
     }
-    return FeederLoader(endpoint, **(settings | options))  # type: ignore[arg-type]
-
-
-def digest(batch: Batch) -> str:
-    """Return ``epoch index hash`` of a batch; the hash covers images, labels and sample ids."""
-    parts = hashlib.sha256()
-    for tensor in (batch.images.contiguous(), batch.labels, batch.sample_ids):
-        parts.update(tensor.numpy().tobytes())
-    return f"{batch.epoch} {batch.index} {parts.hexdigest()}"
 
 
 class LentClient(LineProcess):
@@ -95,7 +116,7 @@ def expected(endpoint: str, batches: int, **options: object) -> list[str]:
 
 def main() -> None:
     """Take a batch for each line of the input."""
-    with make_loader(sys.argv[1]) as loader:
+    with make_numpy_loader(sys.argv[1]) as loader:
         batches = (batch for _ in iter(int, 1) for batch in loader)
         for _ in sys.stdin:
             print(digest(next(batches)), flush=True)  # noqa: T201
