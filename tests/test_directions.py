@@ -138,9 +138,48 @@ TEST_ONLY_FOLDERS = {
 }
 
 
+# By text, as most modules of planted houses are those of the project.
 @functools.cache
 def parse(text: str) -> ast.Module:
     return ast.parse(text)
+
+
+@functools.cache
+def find_imports(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the import statements of a module, wherever they stand."""
+    nodes = ast.walk(parse(text))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+@functools.cache
+def find_impure_names(text: str) -> tuple[str, ...]:
+    """Return the impure names that a module uses: of numpy, whatever its alias, and built-in."""
+    aliases = {
+        alias.asname or alias.name
+        for node in find_imports(text)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "numpy"
+    }
+    found: list[str] = []
+    for node in ast.walk(parse(text)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in aliases:
+            found += [f"numpy.{name}" for name in {node.attr} & IMPURE_NUMPY]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in IMPURE_CALLS:
+            found.append(f"{ast.unparse(node.func)}()")
+    return tuple(found)
+
+
+@functools.cache
+def imports_dynamically(text: str) -> bool:
+    """Return whether a module uses a function that imports by name."""
+    dynamic = {"import_module", "__import__"}
+    return any(
+        (isinstance(node, ast.Name) and node.id in dynamic)
+        or (isinstance(node, ast.Attribute) and node.attr in dynamic)
+        or (isinstance(node, ast.alias) and node.name in dynamic)
+        for node in ast.walk(parse(text))
+    )
 
 
 class House:
@@ -166,10 +205,10 @@ class House:
     def imports(self, module: str) -> frozenset[str]:
         """Return what a module imports: our modules in full, of others the top name as well."""
         found: set[str] = set()
-        for node in ast.walk(parse(self.paths[module].read_text("utf-8"))):
+        for node in find_imports(self._text(module)):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = self._absolute(module, node)
                 full = {f"{base}.{alias.name}" for alias in node.names}
                 if base.split(".")[0] in OURS:
@@ -213,9 +252,9 @@ class House:
                     for chain in self.chains(module):
                         if not self._is_pure(chain[-1]):
                             yield f"pure: {' → '.join(chain)}"
-                    for name in self._impure_names(module):
+                    for name in find_impure_names(self._text(module)):
                         yield f"pure: {module} uses {name}"
-        dynamic = {module for module in self.paths if self._imports_dynamically(module)}
+        dynamic = {module for module in self.paths if imports_dynamically(self._text(module))}
         yield from (f"{module}: dynamic import" for module in sorted(dynamic - DYNAMIC_IMPORTS))
         yield from (f"{module}: no dynamic import" for module in DYNAMIC_IMPORTS - dynamic)
 
@@ -238,30 +277,8 @@ class House:
         top, *below = imported.split(".")
         return top in PURE and not (top == "numpy" and {*below[:1]} & IMPURE_NUMPY)
 
-    def _impure_names(self, module: str) -> Iterator[str]:
-        """Yield the impure names that a module uses: of numpy, whatever its alias, and built-in."""
-        tree = parse(self.paths[module].read_text("utf-8"))
-        aliases = {
-            alias.asname or alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-            if alias.name == "numpy"
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in aliases:
-                yield from (f"numpy.{name}" for name in {node.attr} & IMPURE_NUMPY)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in IMPURE_CALLS:
-                yield f"{ast.unparse(node.func)}()"
-
-    def _imports_dynamically(self, module: str) -> bool:
-        dynamic = {"import_module", "__import__"}
-        return any(
-            (isinstance(node, ast.Name) and node.id in dynamic)
-            or (isinstance(node, ast.Attribute) and node.attr in dynamic)
-            or (isinstance(node, ast.alias) and node.name in dynamic)
-            for node in ast.walk(parse(self.paths[module].read_text("utf-8")))
-        )
+    def _text(self, module: str) -> str:
+        return self.paths[module].read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
