@@ -1,6 +1,7 @@
 # make setup  install system packages, .venv, pillow-simd built for this CPU, and torch
 # make demo   synthetic data → pack → serve → train a ResNet → summary and pictures
-# make test   lint, format, types and all tests
+# make test   lint, format, types and the tests
+# make test-extensive  more cases, the bench's long runs, and the test tools (three minutes)
 # make fast   lint, format and the pure tests (under a minute)
 # make fix    apply the formatter and the linter's fixes
 # make api    docs/api.md from the docstrings of trainer_client
@@ -37,8 +38,8 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 	$(wildcard trainer_client/*.py trainer_client/*/*.py trainer_client/native/*)
 
 .DELETE_ON_ERROR:
-.PHONY: setup demo test fast fix api test-shuffled test-starved lint types check fuzz fuzz-decode exact \
-	peers test-numa test-systemd test-frameworks test-lightning clean FORCE
+.PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
+	fuzz-decode exact peers test-numa test-systemd test-frameworks test-lightning clean FORCE
 
 setup: $(VENV)/.project
 
@@ -46,7 +47,10 @@ demo: setup
 	@$(BIN)/python -m bench.demo --out demo
 
 test: check
-	@$(SUITE)
+	@$(SUITE) -m "not extensive"
+
+test-extensive: check
+	@$(SUITE) -m extensive
 
 fast: lint
 	@$(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal $(PURE_TESTS)

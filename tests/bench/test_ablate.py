@@ -65,6 +65,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("ablate"), images=17)
 
 
+@pytest.mark.extensive
 def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablate.json"
     affinity = os.sched_getaffinity(0)

@@ -151,7 +151,6 @@ def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("d")
 
 
-@pytest.mark.slow
 def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     with running_demo(short_path) as process:
         output, error = process.communicate(timeout=170)
@@ -204,7 +203,7 @@ def wait_for_images(process: "subprocess.Popen[str]", folder: Path, count: int) 
             process.wait(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.extensive
 @pytest.mark.parametrize(
     ("moment", "number", "to_group"),
     [

@@ -66,6 +66,7 @@ def environments(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.extensive
 def test_every_contender_has_a_row_or_a_reason(
     source: Path,
     environments: Path,

@@ -114,6 +114,7 @@ SHORT = [*("--minutes", "0.05", "--every", "0.1", "--restart", "0.7", "--lease",
 SMALL = ["--clients", "2", "--batch-size", "8"]
 
 
+@pytest.mark.extensive
 def test_a_short_soak_samples_everything_and_gives_all_back(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,8 @@ from tests.support.misuse import dial, dial_zmtp
 from tests.support.session_shell import limits, recipe
 from tests.support.sources import error_line, run_feeder
 
+SOME_MORE = [pytest.param(files, marks=pytest.mark.extensive) for files in (128, 256)]
+
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -150,7 +152,7 @@ def flood(endpoint: str, count: int, client: RawClient) -> None:
                 connection.connect(path)
 
 
-@pytest.mark.parametrize("files", [64, 128, 256, 1024])
+@pytest.mark.parametrize("files", [64, *SOME_MORE, 1024])
 def test_a_flood_of_connections_ends_neither_the_node_process_nor_a_session(
     packed: Path, tmp_path: Path, files: int
 ) -> None:
@@ -182,7 +184,7 @@ def enough_files_for(count: int) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
-@pytest.mark.parametrize("files", [64, 128, 256])
+@pytest.mark.parametrize("files", [64, *SOME_MORE])
 def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
     packed: Path, tmp_path: Path, files: int
 ) -> None:

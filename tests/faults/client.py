@@ -2,9 +2,10 @@
 
     python -m tests.faults.client
 
-Commands: ``open OPTIONS`` (JSON for ``make_numpy_loader``, with ``endpoint``: one, or a list), ``take
-N``, ``statistics``, ``close``. Replies: ``opened``; ``batch WAITED_S EPOCH INDEX HASH`` for each
-batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` instead of any of them.
+Commands: ``open OPTIONS`` (JSON for ``make_numpy_loader``, with ``endpoint``: one, or a list),
+``take N``, ``statistics``, ``close``. Replies: ``opened``; ``batch WAITED_S EPOCH INDEX HASH`` for
+each batch; the statistics as JSON; ``closed``; or ``error WAITED_S TYPE: TEXT`` instead of any of
+them.
 Between two commands it keeps all slots that it was lent.
 """
 

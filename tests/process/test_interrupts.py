@@ -103,7 +103,16 @@ def run_with(
     )
 
 
-@pytest.mark.parametrize("name", ["pack", "verify", "unpack", "preview", "status", "keygen"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pack", "keygen"),
+        *(
+            pytest.param(name, marks=pytest.mark.extensive)
+            for name in ("verify", "unpack", "preview", "status")
+        ),
+    ],
+)
 def test_a_signal_at_any_import_ends_a_command_with_a_line(
     name: str, dataset: Path, tmp_path: Path
 ) -> None:
@@ -122,7 +131,6 @@ def test_a_signal_at_any_import_ends_a_command_with_a_line(
     assert {line.split(" ", 1)[1] for line in lines} == {r"128 'feeder: interrupted\n'"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name"), [("bench", "feeder-bench"), ("trainer_client.train", "train")]
 )

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).with_name("typed_script.py")
 ROOT = SCRIPT.parents[2]
 
@@ -17,13 +15,11 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_a_users_script_passes_strict_type_checking() -> None:
     done = check(SCRIPT)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_wrong_arguments_are_found(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(

@@ -320,7 +320,6 @@ def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
     node.wait_until(lambda: node.count(Bye), "no Bye")
 
 
-@pytest.mark.slow
 def test_two_ranks_share_an_epoch_and_count_the_evaluation_once(
     node: FakeNode, tmp_path: Path
 ) -> None:
