@@ -29,7 +29,7 @@ ZMQ_THREADS: Final = 2
 _TASKS: Final = "/proc/self/task"
 _THREADS_END_S: Final = 1.0
 
-_ADDRESS_SPACE: Final = "Max address space"
+_ADDRESS_SPACE: Final = b"Max address space"
 _NO_THREAD: Final = (
     "no further thread can be started: raise the limits on processes (ulimit -u, pids.max of the "
     "cgroup) and on address space (ulimit -v)"
@@ -157,9 +157,9 @@ def _more_memory() -> str:
 
 
 def _address_space_limit() -> int | None:
-    # Not with the module resource: its library may not be loadable any more.
+    # Not with the module resource, nor as text: neither its library nor a codec may be loadable.
     try:
-        with open("/proc/self/limits", encoding="ascii") as limits:
+        with open("/proc/self/limits", "rb") as limits:
             line = next(each for each in limits if each.startswith(_ADDRESS_SPACE))
         return int(line.removeprefix(_ADDRESS_SPACE).split()[0])
     except (OSError, MemoryError, StopIteration, ValueError):

@@ -109,6 +109,18 @@ def test_the_other_programs_with_little_address_space_are_one_line(
     assert len([line for line in done.stderr.splitlines() if ": error: " in line]) == 1
 
 
+def test_a_lack_of_memory_is_explained_without_an_import() -> None:
+    program = (
+        "import sys\n"
+        "from feeder.process.shortage import explain_shortage\n"
+        "sys.meta_path.clear()\n"
+        "print(explain_shortage(MemoryError()))\n"
+    )
+    command = under_limit(2_000_000, sys.executable, "-c", program)
+    explained = subprocess.check_output(command, cwd=Path(__file__).parents[2], text=True)
+    assert explained.startswith("memory ran out: this process may use 2,048 MB of address space: raise")
+
+
 def test_lack_of_threads_is_an_error_before_libzmq_aborts() -> None:
     program = (
         "import resource, sys\nimport zmq\n"
