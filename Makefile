@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 # Most tests wait for daemons, so more run at a time than there are cores; files in collection order.
-SUITE_OPTIONS := -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
+SUITE_OPTIONS := -q --numprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests start about a thousand Python processes, which need cached bytecode to start quickly.
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = $(BIN)/python -m pytest $(SUITE_OPTIONS)

@@ -43,8 +43,21 @@ def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.extensive)])
+def cores(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many cores the bench may use at most."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[: request.param])
+    yield request.param
+    os.sched_setaffinity(0, usable)
+
+
 def test_names_and_baselines_of_rows(
-    dataset: Path, tmp_path: Path, short_folder: Path, capsys: pytest.CaptureFixture[str]
+    cores: int,
+    dataset: Path,
+    tmp_path: Path,
+    short_folder: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "stream.json"
     arguments = ["--rounds", "1", "--batches", "2", "--idle", "0.2", "--json", str(out)]
@@ -55,7 +68,9 @@ def test_names_and_baselines_of_rows(
     assert report["bench"] == "stream"
     rows = {row["name"]: row for row in report["results"]}
     suffixes = [("", "sample/whole")]
-    if len(set(report["machine"]["cores_used"].values())) > 1:
+    used = len(set(report["machine"]["cores_used"].values()))
+    assert used <= cores
+    if used > 1:
         suffixes.append(("-2-workers", "sample/whole-beside-2-workers"))
     for suffix, baseline in suffixes:
         assert rows[baseline]["baseline"] is None

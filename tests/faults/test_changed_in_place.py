@@ -136,7 +136,14 @@ KINDS: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+MORE = {"partial-copy", "shard-of-another-dataset", "whole-dataset"}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.extensive) if kind in MORE else kind for kind in KINDS
+    ]
+)
 def change(
     request: pytest.FixtureRequest, datasets: dict[str, Path], tmp_path: Path
 ) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:

@@ -118,7 +118,9 @@ def test_a_lack_of_memory_is_explained_without_an_import() -> None:
     )
     command = under_limit(2_000_000, sys.executable, "-c", program)
     explained = subprocess.check_output(command, cwd=Path(__file__).parents[2], text=True)
-    assert explained.startswith("memory ran out: this process may use 2,048 MB of address space: raise")
+    assert explained.startswith(
+        "memory ran out: this process may use 2,048 MB of address space: raise"
+    )
 
 
 def test_lack_of_threads_is_an_error_before_libzmq_aborts() -> None:
