@@ -117,7 +117,7 @@ clean:
 	@echo "feeder: creating the environment .frameworks/$*"
 	@rm -rf .frameworks/$*
 	@$(BIN)/python -m venv --without-pip .frameworks/$*
-	@$(PIP_FOR) install --requirement $<
+	@$(PIP_FOR) install --no-compile --requirement $<
 	@touch $@
 .frameworks/torch/.packages: $(REQUIREMENTS)/lightning.txt
 
@@ -160,7 +160,7 @@ $(VENV)/.pillow-simd: pyproject.toml .ci/system-packages $(if $(PILLOW_OVER_IT)$
 
 $(VENV)/.torch: Makefile | $(VENV)/bin/python
 	@echo "feeder: installing $(TORCH)"
-	@$(PIP) install "$(TORCH)"
+	@$(PIP) install --no-compile "$(TORCH)"  # compiling all of it takes longer than the rest
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
