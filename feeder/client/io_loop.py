@@ -148,7 +148,7 @@ class IoLoop:
     def _read_link(self, link: Link, ready: Container[object]) -> None:
         if link.monitor in ready:
             for event in link.read_connection():
-                if isinstance(event, events.Disconnected):  # the end of what is read first
+                if isinstance(event, events.Disconnected):  # after all that came before it
                     while link.has_message and self._read_message(link):
                         pass
                 self._handle(event)

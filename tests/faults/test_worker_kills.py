@@ -19,7 +19,7 @@ from tests.support.daemon import (
     wait_until,
 )
 
-KILLS = 10
+KILLS = 20
 OPTIONS = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--chunk-images", "2")
 
 

@@ -172,7 +172,7 @@ def test_window_covers_the_box_and_stays_inside() -> None:
     assert (touching.x, touching.y, touching.width, touching.height) == (24, 8, 48, 24)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_damaged_blob_never_reads_or_writes_outside_its_buffers(data: st.DataObject) -> None:
     tiled = data.draw(st.sampled_from(_TILED))

@@ -49,7 +49,7 @@ def check_window(
         assert np.array_equal(got, expected) or got is None, (window, scale, version)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     width=st.integers(1, 24) | st.integers(1, 200),

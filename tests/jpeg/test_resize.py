@@ -27,7 +27,7 @@ def rgbx(width: int, height: int, stride: int, seed: int) -> np.ndarray:
     return flat
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(
     width=st.integers(1, 700) | st.integers(1, 40),
     height=st.integers(1, 300) | st.integers(1, 40),

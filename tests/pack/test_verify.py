@@ -72,7 +72,7 @@ def test_whole_dataset_has_no_problem(whole: Path) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_flipped_bit_of_any_file_is_found(

@@ -74,7 +74,16 @@ COMMANDS = ("pack", "verify", "unpack", "status", "preview", "keygen", "serve", 
 
 
 @pytest.mark.parametrize(
-    ("name", "closings"), [("verify", CLOSED), *((name, CLOSED[-1:]) for name in COMMANDS)]
+    ("name", "closings"),
+    [
+        *((name, CLOSED[-1:]) for name in COMMANDS),
+        ("verify", CLOSED[:-1]),
+        *(
+            pytest.param(name, CLOSED[:-1], marks=pytest.mark.extensive)
+            for name in COMMANDS
+            if name != "verify"
+        ),
+    ],
 )
 def test_closed_streams_change_only_the_output(
     name: str, closings: tuple[str, ...], dataset: Path, daemon: Daemon, tmp_path: Path
@@ -144,7 +153,16 @@ def test_messages_to_a_full_standard_error_are_dropped(
 
 
 @pytest.mark.parametrize(
-    ("name", "unbuffered"), [("verify", "1"), ("help", "1"), *((name, "") for name in COMMANDS)]
+    ("name", "unbuffered"),
+    [
+        *((name, "") for name in COMMANDS),
+        *((name, "1") for name in ("verify", "help")),
+        *(
+            pytest.param(name, "1", marks=pytest.mark.extensive)
+            for name in COMMANDS
+            if name not in ("verify", "help")
+        ),
+    ],
 )
 def test_closed_pipe_ends_a_command_silently(
     name: str, unbuffered: str, dataset: Path, daemon: Daemon, tmp_path: Path
