@@ -97,8 +97,9 @@ TABLE: Mapping[str, Row] = {
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
+    "source": row("errors plan process", "numpy msgspec xxhash"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset",
+        "errors plan process host jpeg jpeg.crop_decode dataset source",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "worker": row(

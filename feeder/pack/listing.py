@@ -22,8 +22,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.sources import JPEG_SUFFIXES, sniff_file
 from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.source.item_bytes import JPEG_SUFFIXES, sniff_file
 
 _DEPTH_MAX: Final = 64
 

@@ -12,11 +12,12 @@ import msgspec
 
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
+from feeder.pack.convert import SourceOptions, prepare_sample
 from feeder.pack.listing import stored_path
-from feeder.pack.sources import SourceError, SourceOptions, prepare_sample, read_source
 from feeder.pack.task_pool import Report
 from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, read_files
 from feeder.process.path_text import decode_name, encode_name, path_from_text, printable
+from feeder.source.item_bytes import SourceError, read_source
 
 _REPORT_EVERY_S: Final = 0.25
 

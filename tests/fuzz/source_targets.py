@@ -3,8 +3,9 @@
 import random
 
 from feeder.jpeg.recode import TILE_WIDTHS_PX
+from feeder.pack.convert import SourceOptions, prepare_sample
 from feeder.pack.exif import read_orientation
-from feeder.pack.sources import SourceError, SourceOptions, prepare_sample
+from feeder.source.item_bytes import SourceError
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.native_targets import check_whole, damage_jpeg
 from tests.fuzz.pictures import JPEG_TOKENS, jpegs, other_images

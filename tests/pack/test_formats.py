@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from feeder.dataset.manifest import load_manifest
-from feeder.pack.sources import SourceError, SourceOptions, prepare_sample, sniff_format
+from feeder.pack.convert import SourceOptions, prepare_sample
+from feeder.source.item_bytes import SourceError, sniff_format
 from tests.support.jpegs import ordinary
 from tests.support.sources import encoded, image, pixels, run_feeder
 

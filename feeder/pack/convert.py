@@ -10,10 +10,8 @@ clip it.
 
 import contextlib
 import ctypes
-import errno
 import functools
 import io
-import os
 import struct
 import warnings
 import zlib
@@ -26,17 +24,12 @@ import turbojpeg
 from PIL import Image, ImageOps, _imaging
 
 from feeder.dataset.format import Oddity
-from feeder.errors import DatasetError
 from feeder.jpeg.installed_pillow import missing_libraries, remedy_for
 from feeder.jpeg.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.pack.exif import UPRIGHT, read_orientation
-from feeder.process.regular_file import open_regular, read_descriptor
+from feeder.source.item_bytes import JPEG, JPEG_SUFFIXES, SNIFF_BYTES, SourceError, sniff_format
 
-FILE_BYTES_MAX: Final = 1 << 30
 _JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
-JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
-SNIFF_BYTES: Final = 16
-_JPEG: Final = "JPEG"
 
 _FLAGS = {
     "PNG": Oddity.PNG,
@@ -46,7 +39,7 @@ _FLAGS = {
     "TIFF": Oddity.TIFF,
 }
 _FORMAT_BY_SUFFIX = {
-    **dict.fromkeys(JPEG_SUFFIXES, _JPEG),
+    **dict.fromkeys(JPEG_SUFFIXES, JPEG),
     ".png": "PNG",
     ".webp": "WEBP",
     ".gif": "GIF",
@@ -74,19 +67,6 @@ _PILLOW_ERRORS = (
 )
 
 
-class SourceError(DatasetError):
-    """Raised for a source file that cannot become a sample; it goes to quarantine.
-
-    ``kind`` is one of "unreadable", "empty", "not-image", "truncated", "corrupt", "unsupported" and
-    "too-large"; ``reason`` is the detail, identical on every run.
-    """
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(f"{kind}: {reason}")
-        self.kind = kind
-        self.reason = reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The packing options that shape a sample's bytes."""
@@ -105,65 +85,6 @@ class SourceSample:
     flags: Oddity
 
 
-def sniff_format(start: bytes) -> str | None:
-    """Return Pillow's name for the format of a file that begins with ``start``; None: no image."""
-    if start.startswith(b"\xff\xd8\xff"):
-        return _JPEG
-    if start.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if start.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
-        return "WEBP"
-    if start.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):  # + is BigTIFF
-        return "TIFF"
-    if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
-        return "BMP"
-    return None
-
-
-def sniff_file(path: bytes) -> str | None:
-    """Return the format of the file at ``path`` as ``sniff_format`` does; None if unreadable."""
-    try:
-        descriptor = open_regular(path)
-    except OSError:
-        return None
-    try:
-        return sniff_format(os.read(descriptor, SNIFF_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Return the content of a regular file; SourceError (unreadable, empty or too-large)."""
-    try:
-        descriptor = open_regular(path)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        reason = "a dangling link" if os.path.islink(path) else _error_text(error)
-        raise SourceError("unreadable", reason) from None
-    try:
-        status = os.fstat(descriptor)
-        if status.st_size > bytes_max:
-            raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
-        data = read_descriptor(descriptor, bytes_max)
-    except OSError as error:
-        raise SourceError("unreadable", _error_text(error)) from None
-    finally:
-        os.close(descriptor)
-    if not data:
-        raise SourceError("empty", "the file has no bytes")
-    return data
-
-
-def _error_text(error: OSError) -> str:
-    text = error.strerror or type(error).__name__
-    return text[0].lower() + text[1:]
-
-
 def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSample:
     """Turn the content of the file ``name`` into a tiled JPEG; SourceError if that fails."""
     format_name = sniff_format(data[:SNIFF_BYTES])
@@ -172,7 +93,7 @@ def prepare_sample(data: bytes, name: str, options: SourceOptions) -> SourceSamp
     flags = Oddity(0)
     if _FORMAT_BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), format_name) != format_name:
         flags |= Oddity.WRONG_SUFFIX
-    if format_name == _JPEG:
+    if format_name == JPEG:
         return _prepare_jpeg(data, flags, options)
     return _convert(data, format_name, flags | _FLAGS[format_name], options)
 
@@ -192,15 +113,15 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
         if orientation != UPRIGHT and options.apply_exif:
             upright = transform_jpeg(data, orientation)
             if upright is None:
-                return _convert(data, _JPEG, flags | Oddity.EXIF_REENCODED, options)
+                return _convert(data, JPEG, flags | Oddity.EXIF_REENCODED, options)
             tiled = tile_jpeg(upright, options.tile_width_px)
             flags |= Oddity.EXIF_APPLIED
     except RecodeError as error:
         if error.kind == "cmyk":
             _check_cmyk(data)
-            return _convert(data, _JPEG, flags | Oddity.CMYK, options)
+            return _convert(data, JPEG, flags | Oddity.CMYK, options)
         if error.kind == "unsupported":
-            return _convert(data, _JPEG, flags | Oddity.RARE_JPEG, options)
+            return _convert(data, JPEG, flags | Oddity.RARE_JPEG, options)
         raise SourceError(error.kind, error.reason) from None
     return SourceSample(tiled=tiled, flags=flags)
 
@@ -242,7 +163,7 @@ def _encode_as_jpeg(data: bytes, format_name: str, options: SourceOptions) -> by
         upright = ImageOps.exif_transpose(image) if options.apply_exif else image
         encoded = io.BytesIO()
         rgb = _to_rgb(upright)
-        rgb.save(encoded, _JPEG, quality=options.quality, subsampling=0)
+        rgb.save(encoded, JPEG, quality=options.quality, subsampling=0)
     return encoded.getvalue()
 
 

@@ -15,17 +15,9 @@ from PIL import Image, ImageOps
 
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
-from feeder.pack import sources
+from feeder.pack.convert import SourceOptions, SourceSample, prepare_sample
 from feeder.pack.exif import read_orientation
-from feeder.pack.sources import (
-    SourceError,
-    SourceOptions,
-    SourceSample,
-    prepare_sample,
-    read_source,
-    sniff_file,
-    sniff_format,
-)
+from feeder.source.item_bytes import SNIFF_BYTES, SourceError, read_source, sniff_file, sniff_format
 from tests.support.jpegs import cjpeg, ordinary, picture
 from tests.support.sources import encoded, image, pixels
 
@@ -313,7 +305,7 @@ _WHOLE = {
 
 def test_formats_are_recognised_by_their_first_bytes() -> None:
     for name, data in _WHOLE.items():
-        assert sniff_format(data[: sources.SNIFF_BYTES]) == name
+        assert sniff_format(data[:SNIFF_BYTES]) == name
     for data in (b"", b"\xff\xd8", b"BMP is a format", b"RIFF....WAVE", b"<svg"):
         assert sniff_format(data) is None
 

@@ -1,0 +1,4 @@
+"""What ``feeder pack`` reads: a module for each kind of source, behind one interface.
+
+May import: errors, plan, process.
+"""

@@ -1,0 +1,85 @@
+"""Reads the bytes of one source file, and recognises image formats by their first bytes."""
+
+import errno
+import os
+from typing import Final
+
+from feeder.errors import DatasetError
+from feeder.process.regular_file import open_regular, read_descriptor
+
+FILE_BYTES_MAX: Final = 1 << 30
+JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
+SNIFF_BYTES: Final = 16
+JPEG: Final = "JPEG"
+
+
+class SourceError(DatasetError):
+    """Raised for a source file that cannot become a sample; it goes to quarantine.
+
+    ``kind`` is one of "unreadable", "empty", "not-image", "truncated", "corrupt", "unsupported" and
+    "too-large"; ``reason`` is the detail, identical on every run.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
+        self.reason = reason
+
+
+def sniff_format(start: bytes) -> str | None:
+    """Return Pillow's name for the format of a file that begins with ``start``; None: no image."""
+    if start.startswith(b"\xff\xd8\xff"):
+        return JPEG
+    if start.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if start.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+        return "WEBP"
+    if start.startswith((b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")):  # + is BigTIFF
+        return "TIFF"
+    if start.startswith(b"BM") and start[6:10] == bytes(4):  # the reserved fields
+        return "BMP"
+    return None
+
+
+def sniff_file(path: bytes) -> str | None:
+    """Return the format of the file at ``path`` as ``sniff_format`` does; None if unreadable."""
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return None
+    try:
+        return sniff_format(os.read(descriptor, SNIFF_BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def read_source(path: bytes, bytes_max: int = FILE_BYTES_MAX) -> bytes:
+    """Return the content of a regular file; SourceError (unreadable, empty or too-large)."""
+    try:
+        descriptor = open_regular(path)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        reason = "a dangling link" if os.path.islink(path) else _error_text(error)
+        raise SourceError("unreadable", reason) from None
+    try:
+        status = os.fstat(descriptor)
+        if status.st_size > bytes_max:
+            raise SourceError("too-large", f"{status.st_size} bytes, more than {bytes_max}")
+        data = read_descriptor(descriptor, bytes_max)
+    except OSError as error:
+        raise SourceError("unreadable", _error_text(error)) from None
+    finally:
+        os.close(descriptor)
+    if not data:
+        raise SourceError("empty", "the file has no bytes")
+    return data
+
+
+def _error_text(error: OSError) -> str:
+    text = error.strerror or type(error).__name__
+    return text[0].lower() + text[1:]
