@@ -1,0 +1,357 @@
+"""The list of a container's items: written once, as tables that are mapped, never as objects.
+
+    list-00003.items     ITEM records, in the order of the container
+    list-00003.text      names and labels of several values, at the offsets that the records have
+    list-00003.spill     the images' bytes, where the container cannot be read in any order
+    list-00003.rejected  items that cannot become samples: {"kind", "path", "reason"} a line
+    list-00003.json      ListedContainer, written last: the list is complete
+
+So 14 million items take 64 bytes and their name each, in the page cache. A list whose last file is
+missing is written again; one that is complete is used again unless the container has changed.
+"""
+
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.process.regular_file import read_regular
+from feeder.source.raw_labels import (
+    BadLabel,
+    LabelForm,
+    NormalLabel,
+    normalise_label,
+)
+
+ITEM: Final = np.dtype(
+    [
+        ("name_key", "<u8"),  # xxh3_64 of the name
+        ("fold_key", "<u8"),  # of the name without suffix, in lower case
+        ("offset", "<u8"),  # of its bytes, or of the record that holds them
+        ("size_bytes", "<u8"),
+        ("stamp", "<u8"),  # the modification time in ns of a file of its own, else 0
+        ("label", "<i8"),  # a number, the number of a text, or the offset of several in the text
+        ("name_at", "<u8"),  # in the text
+        ("container", "<u4"),
+        ("name_bytes", "<u2"),
+        ("reserved", "<u2"),
+    ]
+)
+NAME_BYTES_MAX: Final = 0xFFFF
+CLASSES_MAX: Final = 2**20  # as many as a client accepts
+_BUFFER_ITEMS: Final = 4096
+_REPORT_EVERY_S: Final = 0.25
+_JSON_BYTES_MAX: Final = 256 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with new items and new bytes, a few times a second."""
+
+
+class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a container holds, besides the items themselves."""
+
+    container: str
+    stamp: tuple[int, int]
+    """Size and modification time in ns of the file; zeros for a folder, which is listed anew."""
+    items: int
+    bytes: int
+    """Of all items."""
+    spilled_bytes: int
+    rejected: int
+    hidden: int
+    """Files and folders left out because their names begin with a dot."""
+    form: LabelForm | None
+    """None without items."""
+    texts: tuple[str, ...]
+    """The distinct labels that are texts, by number; also classes without items."""
+    names: dict[int, str]
+    """Names of class numbers, where the container has them."""
+    notes: tuple[str, ...]
+    """Lines for the user."""
+
+
+class ItemListing:
+    """Writes the list of one container; a context manager that removes an unfinished one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        *,
+        label_kind: LabelKind | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.folder = folder
+        self.number = number
+        self._label_kind = label_kind
+        self._progress = progress
+        self._reported_s = time.monotonic()
+        self._new_items = self._new_bytes = 0
+        for suffix in ("items", "text", "rejected", "json"):
+            list_path(folder, number, suffix).unlink(missing_ok=True)
+        self._items = list_path(folder, number, "items").open("wb", buffering=1 << 20)
+        self._text = list_path(folder, number, "text").open("wb", buffering=1 << 20)
+        self._rejected: BinaryIO | None = None
+        self._spill: BinaryIO | None = None
+        self._rows: list[tuple[int, ...]] = []
+        self._text_bytes = 0
+        self._texts: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._notes: list[str] = []
+        self._form: LabelForm | None = None
+        self.items = self.bytes = self.rejected = self.hidden = self.spilled_bytes = 0
+        self._finished = False
+
+    def add(
+        self, name: str, label: object, *, offset: int = 0, size_bytes: int, stamp: int = 0
+    ) -> None:
+        """Add an item; it is rejected instead if its label or name is impossible.
+
+        ``name`` is unique, with '/' between folders; ``label`` is a RawLabel.
+        """
+        stored = encode_name(name)
+        try:
+            if not 0 < len(stored) <= NAME_BYTES_MAX:
+                raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
+            form, value = normalise_label(label, self._label_kind)
+            if self._form is None:
+                self._form = form
+            if form != self._form:
+                raise BadLabel(
+                    f"its label {label!r} is of another kind than the ones before ({self._form})"
+                )
+        except BadLabel as error:
+            self.reject(name, "bad-label", str(error))
+            return
+        at = self._text_bytes
+        self._write_text(stored)
+        stem = os.path.splitext(name)[0].casefold()
+        self._rows.append(
+            (
+                xxhash.xxh3_64_intdigest(stored),
+                xxhash.xxh3_64_intdigest(encode_name(stem)),
+                offset,
+                size_bytes,
+                stamp,
+                self._store_label(value),
+                at,
+                self.number,
+                len(stored),
+                0,
+            )
+        )
+        self.items += 1
+        self.bytes += size_bytes
+        if len(self._rows) >= _BUFFER_ITEMS:
+            self._flush()
+        self._count(size_bytes)
+
+    def reject(self, name: str, kind: str, reason: str) -> None:
+        """Record an item that cannot become a sample, for the quarantine list."""
+        if self._rejected is None:
+            self._rejected = list_path(self.folder, self.number, "rejected").open("wb")
+        entry = {"kind": kind, "path": name, "reason": reason}
+        self._rejected.write(json.dumps(entry, sort_keys=True).encode("ascii") + b"\n")
+        self.rejected += 1
+        self._count(0)
+
+    def expect_spill(self, size_bytes: int) -> None:
+        """Raise ResourceError if the disk has no room for a spilled copy of about this size."""
+        status = os.statvfs(self.folder)
+        free = status.f_bavail * status.f_frsize
+        if size_bytes > free:
+            raise ResourceError(
+                f"{self.folder} has {free / 1e9:.1f} GB free, and a copy of images that cannot be "
+                f"read in any order takes about {size_bytes / 1e9:.1f} GB there: make room, or "
+                "pack to another disk"
+            )
+
+    def spill(self, data: bytes | memoryview) -> int:
+        """Copy an item's bytes to the work folder; return the offset for ``add``."""
+        if self._spill is None:
+            path = list_path(self.folder, self.number, "spill")
+            self._spill = path.open("wb", buffering=1 << 20)
+        at = self.spilled_bytes
+        self._spill.write(data)
+        self.spilled_bytes += len(data)
+        return at
+
+    def declare_class(self, text: str) -> None:
+        """Make ``text`` a class, also if no item has it as its label."""
+        self._text_number(text)
+
+    def name_class(self, number: int, text: str) -> None:
+        """Give class ``number`` a name; DatasetError if it has another one."""
+        if self._names.setdefault(number, text) != text:
+            raise DatasetError(
+                f"class {number} is called {printable(self._names[number])} and "
+                f"{printable(text)} in one file: mend the labels, or give --class-names"
+            )
+
+    def note(self, line: str) -> None:
+        """Add a line for the user."""
+        self._notes.append(line)
+
+    def finish(self, container: str, stamp: tuple[int, int]) -> ListedContainer:
+        """Complete the list and return its facts."""
+        self._flush()
+        for file in (self._items, self._text, self._rejected, self._spill):
+            if file is not None:
+                file.flush()
+                os.fsync(file.fileno())
+        listed = ListedContainer(
+            container=container,
+            stamp=stamp,
+            items=self.items,
+            bytes=self.bytes,
+            spilled_bytes=self.spilled_bytes,
+            rejected=self.rejected,
+            hidden=self.hidden,
+            form=self._form,
+            texts=tuple(self._texts),
+            names=self._names,
+            notes=tuple(self._notes),
+        )
+        path = list_path(self.folder, self.number, "json")
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_bytes(json.dumps(msgspec.to_builtins(listed, str_keys=True)).encode())
+        temporary.replace(path)
+        self._finished = True
+        self._close()
+        if self._progress is not None:
+            self._progress(self._new_items, self._new_bytes)
+        return listed
+
+    def _store_label(self, value: NormalLabel) -> int:
+        if isinstance(value, int):
+            return value
+        if isinstance(value, str):
+            return self._text_number(value)
+        if value is None:
+            return 0
+        if self._form == "floats":
+            stored = np.asarray(value, "<f4").tobytes()
+        else:
+            numbers = [self._text_number(each) if isinstance(each, str) else each for each in value]
+            stored = np.asarray(numbers, "<u4").tobytes()
+        at = self._text_bytes
+        self._write_text(len(value).to_bytes(4, "little") + stored)
+        return at
+
+    def _text_number(self, text: str) -> int:
+        number = self._texts.setdefault(text, len(self._texts))
+        if number >= CLASSES_MAX:
+            raise ConfigError(
+                f"there are over {CLASSES_MAX:,} different labels, such as {printable(text)}: they "
+                "are no classes; choose another field with --label"
+            )
+        return number
+
+    def _write_text(self, data: bytes) -> None:
+        self._text.write(data)
+        self._text_bytes += len(data)
+
+    def _flush(self) -> None:
+        self._items.write(np.array(self._rows, ITEM).tobytes())
+        self._rows.clear()
+
+    def _count(self, size_bytes: int) -> None:
+        self._new_items += 1
+        self._new_bytes += size_bytes
+        if self._progress is not None and time.monotonic() - self._reported_s > _REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
+            self._progress(self._new_items, self._new_bytes)
+            self._new_items = self._new_bytes = 0
+
+    def _close(self) -> None:
+        for file in (self._items, self._text, self._rejected, self._spill):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._finished:
+            return
+        try:
+            self._close()
+        except OSError:
+            if error is None:
+                raise
+            # close() flushes, which fails again if the first error was a full disk
+        for suffix in ("items", "text", "rejected", "spill"):
+            list_path(self.folder, self.number, suffix).unlink(missing_ok=True)
+
+
+class ListedItems:
+    """The complete list of one container, mapped."""
+
+    def __init__(self, folder: Path, number: int, listed: ListedContainer) -> None:
+        self.listed = listed
+        self._folder = folder
+        self._number = number
+        path = list_path(folder, number, "items")
+        self.rows: NDArray[np.void] = (
+            np.memmap(path, ITEM, "r") if listed.items else np.empty(0, ITEM)
+        )
+        self._text: mmap.mmap | bytes = b""
+        if listed.items:
+            with list_path(folder, number, "text").open("rb") as file:
+                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if len(self.rows) != listed.items:
+            raise DatasetError(f"{path} is damaged: remove {folder.parent} and pack again")
+
+    def stored_name(self, at: int, size_bytes: int) -> bytes:
+        """Return the name at an offset of the text."""
+        return self._text[at : at + size_bytes]
+
+    def name(self, row: int) -> str:
+        """Return the name of the item in ``row``."""
+        record = self.rows[row]
+        return decode_name(self.stored_name(int(record["name_at"]), int(record["name_bytes"])))
+
+    def label_values(self, at: int) -> NDArray[np.float32] | NDArray[np.uint32]:
+        """Return the label of several values at an offset of the text: float32 or uint32 (n,)."""
+        count = int.from_bytes(self._text[at : at + 4], "little")
+        dtype = np.dtype("<f4" if self.listed.form == "floats" else "<u4")
+        return np.frombuffer(self._text, dtype, count=count, offset=at + 4)
+
+    def rejected(self) -> Iterable[Mapping[str, str]]:
+        """Yield "kind", "path" and "reason" of each rejected item."""
+        if not self.listed.rejected:
+            return
+        with list_path(self._folder, self._number, "rejected").open("rb") as file:
+            for line in file:
+                yield json.loads(line)
+
+
+def list_path(folder: Path, number: int, suffix: str) -> Path:
+    """Return a file of the list of container ``number`` in the work folder."""
+    return folder / f"list-{number:05d}.{suffix}"
+
+
+def read_listed(folder: Path, number: int) -> ListedContainer | None:
+    """Return the facts of a complete list; None where there is none, or a damaged one."""
+    try:
+        data = read_regular(list_path(folder, number, "json"), _JSON_BYTES_MAX)
+        return msgspec.json.decode(data, type=ListedContainer)
+    except (OSError, ValueError):
+        return None

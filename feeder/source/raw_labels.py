@@ -1,0 +1,107 @@
+"""Labels as sources have them, numbers, names, lists or nothing, brought to one form.
+
+A dataset's labels are all of one kind: a class, several classes, floats or none. It is the one that
+the user asked for or, where none was, the one that the first label suggests.
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+
+from feeder.plan.labels import LabelKind
+
+RawLabel = int | str | float | None | Sequence[int] | Sequence[str] | Sequence[float]
+"""A class's number or name, a value, several of either, or nothing; numpy's types count too."""
+
+LabelForm = Literal["number", "text", "numbers", "texts", "floats", "none"]
+"""How a container writes its labels: one of index as number or text, multi as either, …"""
+
+KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
+    "number": "index",
+    "text": "index",
+    "numbers": "multi",
+    "texts": "multi",
+    "floats": "float",
+    "none": "none",
+}
+NormalLabel = int | str | list[int] | list[str] | list[float] | None
+
+_NUMBER_MAX: Final = 2**31
+
+
+class BadLabel(ValueError):  # noqa: N818 -- names what happened
+    """Raised for a label that has no meaning as its dataset's kind; the message is the reason."""
+
+
+def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:
+    """Return the form of a label and its value in plain Python types.
+
+    ``kind`` is the kind to read it as; None for the one that it suggests: an integer or a text is a
+    class, a list of these several classes, a float or a list with one is a vector of floats. Raises
+    BadLabel.
+    """
+    if kind == "none":
+        return "none", None
+    if isinstance(raw, np.ndarray):
+        raw = raw.tolist()
+    if isinstance(raw, (list, tuple, set, frozenset)):
+        values = sorted(raw) if isinstance(raw, (set, frozenset)) else list(raw)
+        return _several(values, kind)
+    if raw is None:
+        raise BadLabel("it has no label")
+    if kind in ("multi", "float"):
+        return _several([raw], kind)
+    if isinstance(raw, str):
+        return "text", _text(raw)
+    if isinstance(raw, numbers.Integral):
+        return "number", _number(raw)
+    if isinstance(raw, numbers.Real):
+        if kind is None:
+            return "floats", [_float(raw)]
+        if float(raw).is_integer():
+            return "number", _number(int(raw))
+        raise BadLabel(f"its label is {float(raw):g}, which is no class (--label-kind float?)")
+    raise BadLabel(f"its label is of the type {type(raw).__name__}")
+
+
+def _several(values: list[object], kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:
+    if kind == "index":
+        raise BadLabel(f"its label has {len(values)} values, not one (--label-kind multi or float)")
+    if kind is None:
+        is_float = any(
+            isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
+            for value in values
+        )
+        kind = "float" if is_float else "multi"
+    if kind == "float":
+        return "floats", [_float(value) for value in values]
+    if all(isinstance(value, str) for value in values) and values:
+        return "texts", [_text(str(value)) for value in values]
+    return "numbers", [_number(value) for value in values]
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise BadLabel("its label is empty")
+    return value
+
+
+def _number(value: object) -> int:
+    if isinstance(value, numbers.Integral):
+        if not 0 <= int(value) < _NUMBER_MAX:
+            raise BadLabel(f"its label {int(value)} is not within 0 .. {_NUMBER_MAX - 1}")
+        return int(value)
+    raise BadLabel(f"its label {value!r} is no class number")
+
+
+def _float(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise BadLabel(f"its label {value!r} is no number") from None
+    if not math.isfinite(number):
+        raise BadLabel(f"its label is {number}: it must be finite")
+    return number
