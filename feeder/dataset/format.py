@@ -1,8 +1,9 @@
-"""The bytes of a shard: header, sample blobs, records, names. Opens no file.
+"""The bytes of a shard: header, sample blobs, records, label rows, names. Opens no file.
 
-A shard is ``[header 64 B][blobs][records][names]``, everything little-endian; feeder/README.md
-describes every byte. The header holds its own checksum and one of all records and names; each
-record holds its own and its blob's.
+A shard is ``[header 64 B][blobs][records][label rows][names]``, everything little-endian;
+feeder/README.md describes every byte. Label rows are there only for labels that do not fit into the
+record (``feeder.plan.labels``). Records, label rows and names are the shard's index. The header
+holds its own checksum and the index's; each record holds its own and its blob's.
 
 Invariant: a header that decodes is consistent; anything else raises DatasetError, whatever the
 bytes are.
@@ -17,9 +18,10 @@ import numpy as np
 import xxhash
 
 from feeder.errors import DatasetError
+from feeder.plan.labels import STORED_BYTES_MAX
 
 MAGIC: Final = b"FEEDSHRD"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_BYTES: Final = 64
 RECORD_BYTES: Final = 64
 ALIGNMENT_BYTES: Final = 8  # of blobs and records, so that every field can be mapped
@@ -27,7 +29,7 @@ ALIGNMENT_BYTES: Final = 8  # of blobs and records, so that every field can be m
 # magic, version, header bytes, shard, samples, records offset, names offset, names bytes, index
 _HEADER = struct.Struct("<8sHHIQQQQQ")
 _HEADER_CHECKSUM = struct.Struct("<Q")
-_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBHI8x")
+_RECORD = struct.Struct("<QQIIIHHHHHHHBBBBHIQ")
 _RECORD_CHECKSUM = struct.Struct("<I")
 
 RECORD: Final = np.dtype(
@@ -50,7 +52,7 @@ RECORD: Final = np.dtype(
         ("subsampling", "u1"),  # feeder.jpeg.recode.Subsampling
         ("flags", "<u2"),  # Oddity
         ("table_bits", "<u4"),  # widths of the segment table's fields, a byte each
-        ("reserved", "V8"),  # zero
+        ("source_checksum", "<u8"),  # xxh3_64 of the source's bytes; 0 where unknown
         ("record_checksum", "<u4"),  # low half of xxh3_64 of the 60 bytes before it
     ]
 )
@@ -71,8 +73,10 @@ class Oddity(enum.IntFlag):
     WRONG_SUFFIX = 1 << 9  # the suffix names another format than the bytes
     WARNED = 1 << 10  # the decoder had a cosmetic complaint
     EXIF_IGNORED = 1 << 11  # has an orientation, which was ignored, as torchvision does
-    EXIF_APPLIED = 1 << 12  # was rotated without loss
+    EXIF_APPLIED = 1 << 12  # was rotated; without loss unless REENCODED
     EXIF_REENCODED = 1 << 13  # was rotated and encoded again, as lossless rotation was impossible
+    RESIZED = 1 << 14  # was larger than --max-side
+    REENCODED = 1 << 15  # a JPEG that --max-side, --quality or --subsampling had encoded again
 
     def kinds(self) -> list[str]:
         """Return the names under which the manifest counts these flags, e.g. ``wrong-suffix``."""
@@ -88,7 +92,17 @@ class ShardHeader:
     records_offset: int
     names_offset: int
     names_bytes: int
-    index_checksum: int  # xxh3_64 of records + names
+    index_checksum: int  # xxh3_64 of records + label rows + names
+
+    @property
+    def labels_offset(self) -> int:
+        """Where the label rows begin, which is where the records end."""
+        return self.records_offset + self.samples * RECORD_BYTES
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes of a label row: LabelSpec.stored_bytes; 0 in an empty shard."""
+        return (self.names_offset - self.labels_offset) // max(1, self.samples)
 
     @property
     def file_bytes(self) -> int:
@@ -125,19 +139,14 @@ def decode_header(data: bytes, where: str) -> ShardHeader:
         raise DatasetError(f"{where} is not a shard (wrong magic bytes); restore it or pack again")
     (stored,) = _HEADER_CHECKSUM.unpack_from(data, _HEADER.size)
     intact = stored == checksum(data[: _HEADER.size])
-    if version > VERSION and intact:
+    if version != VERSION and intact:
+        remedy = "upgrade it" if version > VERSION else "pack the source again"
         raise DatasetError(
-            f"{where} is of shard format version {version}, this feeder reads {VERSION}: upgrade it"
+            f"{where} is of shard format version {version}, this feeder reads {VERSION}: {remedy}"
         )
     if not intact or version != VERSION or header_bytes != HEADER_BYTES:
         raise DatasetError(f"{where} has a damaged header; restore it or pack again")
-    if (
-        records < HEADER_BYTES
-        or records % ALIGNMENT_BYTES
-        or names != records + samples * RECORD_BYTES
-    ):
-        raise DatasetError(f"{where} has a header with impossible offsets; pack again")
-    return ShardHeader(
+    header = ShardHeader(
         shard=shard,
         samples=samples,
         records_offset=records,
@@ -145,6 +154,14 @@ def decode_header(data: bytes, where: str) -> ShardHeader:
         names_bytes=names_bytes,
         index_checksum=index,
     )
+    if (
+        records < HEADER_BYTES
+        or records % ALIGNMENT_BYTES
+        or not 0 <= header.label_bytes <= STORED_BYTES_MAX
+        or names != header.labels_offset + samples * header.label_bytes
+    ):
+        raise DatasetError(f"{where} has a header with impossible offsets; pack again")
+    return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +186,7 @@ class SampleRecord:
     subsampling: int
     flags: int
     table_bits: int
+    source_checksum: int
 
     def encode(self) -> bytes:
         """Return the 64 bytes, checksum included; struct.error where a field is out of range."""
@@ -191,6 +209,7 @@ class SampleRecord:
             self.subsampling,
             self.flags,
             self.table_bits,
+            self.source_checksum,
         )
         return fields + _RECORD_CHECKSUM.pack(checksum(fields) & 0xFFFFFFFF)
 

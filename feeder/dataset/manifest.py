@@ -15,8 +15,9 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from feeder.dataset.format import shard_name
-from feeder.errors import DatasetError
+from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_SHARDS
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.permutation import MAX_SIZE
 from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
@@ -26,7 +27,7 @@ QUARANTINE_NAME: Final = "quarantine.jsonl"
 QUARANTINE_BYTES_MAX: Final = 1 << 30  # room for millions of source files
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
-VERSION: Final = 1
+VERSION: Final = 2
 _QUOTED_CHARACTERS_MAX: Final = 200
 _BYTES_MAX: Final = 256 << 20  # room for a million shards
 
@@ -38,7 +39,7 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     samples: int
     bytes: int
     index_xxh3: str
-    """xxh3_64 of the shard's records and names, 16 hexadecimal digits."""
+    """xxh3_64 of the shard's records, label rows and names, 16 hexadecimal digits."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +50,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     samples: int
     lanes: int
     classes: tuple[str, ...]
+    """Names by label where the kind of ``labels`` is "index" or "multi", else none."""
+    labels: LabelSpec = INDEX_LABELS
     tile_width_px: int
     seed: int
     options: dict[str, bool | int | str]
@@ -61,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """xxh3_64 of quarantine.jsonl, 16 hexadecimal digits."""
     source_bytes: int
     """Size of the source files that became samples."""
+    duplicates: int = 0
+    """How many samples have the same source bytes as an earlier one."""
     shards: tuple[ShardEntry, ...]
     fingerprint: str = ""
 
@@ -82,8 +87,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         shards = len(self.shards)
         if self.format != FORMAT:
             return f"its format is {self.format!r}"
-        if not (1 <= self.samples <= MAX_SIZE and 1 <= shards <= MAX_SHARDS and self.classes):
-            return "it counts no samples, shards or classes, or too many"
+        if not (1 <= self.samples <= MAX_SIZE and 1 <= shards <= MAX_SHARDS):
+            return "it counts no samples or shards, or too many"
+        contradiction = self.labels.find_contradiction(len(self.classes))
+        if contradiction is not None:
+            return contradiction
         if not 1 <= self.lanes <= shards:
             return f"it has {self.lanes} lanes for {shards} shards"
         for number, shard in enumerate(self.shards):
@@ -144,7 +152,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             _check_version(fields, where)
         manifest = msgspec.convert(fields, Manifest)
         encoded = manifest.encode()
-    except (ValueError, RecursionError) as error:  # msgspec's and json's errors are ValueErrors
+    # msgspec's and json's errors are ValueErrors; ConfigError is of LabelSpec
+    except (ValueError, RecursionError, ConfigError) as error:
         raise _damaged(where, str(error) or type(error).__name__) from None
     if encoded != data:
         raise _damaged(where, "not as it was written")
@@ -162,10 +171,11 @@ def _damaged(where: str, problem: str) -> DatasetError:
 
 def _check_version(fields: Mapping[Any, Any], where: str) -> None:
     version = fields.get("version")
-    if fields.get("format") == FORMAT and isinstance(version, int) and version > VERSION:
-        raise DatasetError(
-            f"{where} is of dataset format version {version}, this feeder reads {VERSION}: "
-            "upgrade feeder"
-        )
-    if fields.get("format") == FORMAT and version != VERSION:
+    if fields.get("format") != FORMAT or version == VERSION:
+        return
+    if not isinstance(version, int):
         raise ValueError(f"unknown version {version!r}")
+    remedy = "upgrade feeder" if version > VERSION else "pack the source again"
+    raise DatasetError(
+        f"{where} is of dataset format version {version}, this feeder reads {VERSION}: {remedy}"
+    )

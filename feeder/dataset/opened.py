@@ -19,6 +19,7 @@ from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError
 from feeder.plan.epoch import ShardLayout
+from feeder.plan.labels import NO_LABEL, LabelRows
 from feeder.process.path_text import printable
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
@@ -44,6 +45,11 @@ class Samples(Protocol):
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """See ``Dataset.read_records``."""
 
+    def read_labels(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void], out: LabelRows
+    ) -> None:
+        """See ``Dataset.read_labels``."""
+
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
     ) -> list[BlobLocation]:
@@ -64,6 +70,8 @@ class Dataset:
         self.manifest = manifest
         self.fingerprint = manifest.fingerprint
         self.classes = manifest.classes
+        self.labels = manifest.labels
+        self._record_labels = self.labels.count_record_labels(len(self.classes))
         self.layout = ShardLayout(
             samples=manifest.samples, shards=len(manifest.shards), lanes=manifest.lanes
         )
@@ -104,15 +112,35 @@ class Dataset:
         for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             reader = self._reader(shard)
             if not reader.copy_record(row, view[at * size : (at + 1) * size]):
-                raise DatasetError(
-                    f"the record of sample {int(sample_ids[at])} in {reader.path} is not the one "
-                    f"that was packed: run `feeder verify {self.path}`, then restore the shard or "
-                    "pack again"
-                )
-        inconsistent = find_inconsistent(records, len(self.classes))
+                raise self._replaced("record of", int(sample_ids[at]), reader.path)
+        inconsistent = find_inconsistent(records, self._record_labels)
         if inconsistent is not None:
             raise self._damaged(int(sample_ids[inconsistent]), "its record contradicts itself")
         return records
+
+    def read_labels(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void], out: LabelRows
+    ) -> None:
+        """Write the labels of ``read_records(sample_ids)`` into ``out`` (n, *labels.row_shape).
+
+        Raises DatasetError that names the sample if its label row has changed since its shard was
+        verified; errors of a shard are those of ``read_records``.
+        """
+        if self.labels.kind == "index":
+            out[:] = records["label"]
+        elif self.labels.kind == "none":
+            out[:] = NO_LABEL
+        else:
+            self.labels.decode_rows(self._read_label_rows(sample_ids), out)
+
+    def _read_label_rows(self, sample_ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        stored = np.empty((len(sample_ids), self.labels.stored_bytes), np.uint8)
+        shards, rows = self.layout.locate(sample_ids)
+        for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+            reader = self._reader(shard)
+            if not reader.copy_label_row(row, stored[at].data):
+                raise self._replaced("labels of", int(sample_ids[at]), reader.path)
+        return stored
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
@@ -200,9 +228,17 @@ class Dataset:
         while len(self._readers) >= self._readers_max:
             self._readers.popitem(last=False)[1].close()
         entry, hashes = self.manifest.shards[shard], self._block_hashes.get(shard)
-        reader = self._readers[shard] = ProvenShard(self.path, entry, shard, hashes)
+        reader = self._readers[shard] = ProvenShard(
+            self.path, entry, shard, hashes, label_bytes=self.labels.stored_bytes
+        )
         self._block_hashes[shard] = reader.block_hashes
         return reader
+
+    def _replaced(self, what: str, sample_id: int, shard: Path) -> DatasetError:
+        return DatasetError(
+            f"the {what} sample {sample_id} in {shard} is not the one that was packed: run "
+            f"`feeder verify {self.path}`, then restore the shard or pack again"
+        )
 
     def _damaged(self, sample_id: int, what: str) -> DatasetError:
         return DatasetError(

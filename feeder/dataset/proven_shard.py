@@ -1,14 +1,14 @@
-"""A shard of a dataset, with every record and name verified against the manifest.
+"""A shard of a dataset, with every record, label row and name verified against the manifest.
 
-The manifest holds a checksum of each shard's index (its records and names). On first use the whole
-index is read, compared with it, and hashed in blocks. Later reads copy whole blocks and compare
-their hashes before using the copy. So either a record belongs to this row of this shard of this
-dataset, or reading it fails: also when the file is replaced in place while it is served, when
-records are swapped, and when every checksum inside the file is right. Each record holds its blob's
-checksum.
+The manifest holds a checksum of each shard's index (its records, label rows and names). On first
+use the whole index is read, compared with it, and hashed in blocks. Later reads copy whole blocks
+and compare their hashes before using the copy. So either a record belongs to this row of this shard
+of this dataset, or reading it fails: also when the file is replaced in place while it is served,
+when records are swapped, and when every checksum inside the file is right. Each record holds its
+blob's checksum.
 
-The hashes take 8 bytes for each 2 KiB of index, half a byte a sample, and outlive the descriptor:
-a shard that is closed and opened again needs no second pass over its index.
+The hashes take 8 bytes for each 2 KiB of index, half a byte a sample without label rows, and
+outlive the descriptor: a shard that is closed and opened again needs no second pass over its index.
 """
 
 from array import array
@@ -34,16 +34,22 @@ _PIECE_BYTES: Final = 512 * BLOCK_BYTES
 class ProvenShard(ShardReader):
     """Shard ``number`` of the dataset in ``folder``; DatasetError unless it matches ``entry``.
 
-    ``block_hashes`` come from an earlier ProvenShard of the same entry; with them, opening reads
-    the header only.
+    ``label_bytes`` is LabelSpec.stored_bytes of the dataset's labels. ``block_hashes`` come from an
+    earlier ProvenShard of the same entry; with them, opening reads the header only.
     """
 
     def __init__(
-        self, folder: Path, entry: ShardEntry, number: int, block_hashes: "array[int] | None" = None
+        self,
+        folder: Path,
+        entry: ShardEntry,
+        number: int,
+        block_hashes: "array[int] | None" = None,
+        *,
+        label_bytes: int = 0,
     ) -> None:
         super().__init__(folder / entry.name)
         try:
-            self._compare_header(entry, number)
+            self._compare_header(entry, number, label_bytes)
             if block_hashes is None:
                 block_hashes = self._prove_index(entry)
             elif len(block_hashes) != -(-self._index_bytes // BLOCK_BYTES):
@@ -63,21 +69,20 @@ class ProvenShard(ShardReader):
         out[:] = copied[start : start + RECORD_BYTES]
         return True
 
+    def copy_label_row(self, row: int, out: memoryview) -> bool:
+        """Fill ``out`` (label_bytes) with label row ``row``; return False if the index changed."""
+        start = self.header.labels_offset - self.header.records_offset + row * len(out)
+        return self._copy_range(start, out)
+
     def read_name(self, record: np.void) -> str:
         """Return the source name of a record; DatasetError if the index has changed."""
-        start = self.header.samples * RECORD_BYTES + int(record["name_offset"])
-        end = start + int(record["name_bytes"])
-        if end > self._index_bytes:
+        names_start = self.header.names_offset - self.header.records_offset
+        start, name = names_start + int(record["name_offset"]), bytearray(record["name_bytes"])
+        if start + len(name) > self._index_bytes:
             raise DatasetError(f"{self.path} has a record whose name is out of the file")
-        first = start // BLOCK_BYTES
-        name = bytearray()
-        for block in range(first, -(-end // BLOCK_BYTES)):
-            copied = self._copy_block(block)
-            if copied is None:
-                raise self.changed()
-            name += copied
-        skipped = first * BLOCK_BYTES
-        return decode_name(bytes(name[start - skipped : end - skipped]))
+        if not self._copy_range(start, memoryview(name)):
+            raise self.changed()
+        return decode_name(bytes(name))
 
     def changed(self) -> DatasetError:
         """Return the error for a shard whose index is not the verified one any more."""
@@ -90,6 +95,19 @@ class ProvenShard(ShardReader):
     def _index_bytes(self) -> int:
         return self.header.file_bytes - self.header.records_offset
 
+    def _copy_range(self, start: int, out: memoryview) -> bool:
+        """Fill ``out`` with the index from ``start`` on; return False if the index has changed."""
+        done = 0
+        while done < len(out):
+            block, skipped = divmod(start + done, BLOCK_BYTES)
+            copied = self._copy_block(block)
+            if copied is None:
+                return False
+            piece = copied[skipped : skipped + len(out) - done]
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        return True
+
     def _copy_block(self, number: int) -> memoryview | None:
         """Return a copy of block ``number`` of the index; None if it has changed."""
         start = number * BLOCK_BYTES
@@ -97,12 +115,13 @@ class ProvenShard(ShardReader):
         self.read_into(self.header.records_offset + start, block)
         return block if checksum(block) == self.block_hashes[number] else None
 
-    def _compare_header(self, entry: ShardEntry, number: int) -> None:
+    def _compare_header(self, entry: ShardEntry, number: int, label_bytes: int) -> None:
         header = self.header
         agrees = {
             "number": header.shard == number,
             "samples": header.samples == entry.samples,
             "size": self.file_bytes == header.file_bytes == entry.bytes,
+            "labels": header.label_bytes == label_bytes or not header.samples,
             "index": f"{header.index_checksum:016x}" == entry.index_xxh3,
         }
         if not all(agrees.values()):
@@ -129,7 +148,7 @@ class ProvenShard(ShardReader):
             self.read_into(self.header.records_offset + row * RECORD_BYTES, record)
             if not record_is_intact(record):
                 return f"the record in row {row} is damaged"
-        return "its records or names are not those that were packed"
+        return "its records, labels or names are not those that were packed"
 
     def _mismatch(self, how: str) -> DatasetError:
         return DatasetError(

@@ -7,6 +7,7 @@ file that shrinks is an error that names it, not a SIGBUS.
 import errno
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,24 @@ from numpy.typing import NDArray
 from feeder.dataset.format import (
     HEADER_BYTES,
     RECORD,
-    RECORD_BYTES,
     ShardHeader,
     checksum,
     decode_header,
 )
 from feeder.errors import DatasetError, ResourceError
 from feeder.process.regular_file import open_regular
+
+
+class ShardIndex(NamedTuple):
+    """All that a shard holds beside its blobs."""
+
+    records: NDArray[np.void]
+    """(n,) of dtype RECORD."""
+    label_rows: NDArray[np.uint8]
+    """(n, label_bytes): for LabelSpec.decode_rows."""
+    names: bytes
+    is_intact: bool
+    """Whether their common checksum is right."""
 
 
 class ShardReader:
@@ -78,14 +90,21 @@ class ShardReader:
                 )
             done += count
 
-    def read_index(self) -> tuple[NDArray[np.void], bytes, bool]:
-        """Return all records (RECORD), all names, and whether their common checksum is right."""
-        size = self.header.file_bytes - self.header.records_offset
-        index = bytearray(size)
-        self.read_into(self.header.records_offset, memoryview(index))
-        intact = checksum(index) == self.header.index_checksum
-        records = np.frombuffer(index, RECORD, count=self.header.samples)
-        return records, bytes(index[self.header.samples * RECORD_BYTES :]), intact
+    def read_index(self) -> ShardIndex:
+        """Return all records, label rows and names, and whether they are intact."""
+        header = self.header
+        start = header.records_offset
+        index = bytearray(header.file_bytes - start)
+        self.read_into(start, memoryview(index))
+        labels = np.frombuffer(
+            index, np.uint8, header.samples * header.label_bytes, header.labels_offset - start
+        )
+        return ShardIndex(
+            records=np.frombuffer(index, RECORD, count=header.samples),
+            label_rows=labels.reshape(header.samples, header.label_bytes),
+            names=bytes(index[header.names_offset - start :]),
+            is_intact=checksum(index) == header.index_checksum,
+        )
 
     def read_ahead(self, offset: int, size_bytes: int) -> None:
         """Request read-ahead of these bytes into the page cache; does not block."""

@@ -27,10 +27,11 @@ _MCU_PX_BY_CODE: Final = np.zeros((256, 2), np.int64)  # 0 where there is no suc
 _MCU_PX_BY_CODE[list(MCU_PX)] = list(MCU_PX.values())
 
 
-def find_inconsistent(records: NDArray[np.void], classes: int) -> int | None:
+def find_inconsistent(records: NDArray[np.void], labels: int) -> int | None:
     """Return the position of the first inconsistent one of ``records`` (n,); None if there is none.
 
-    Takes half a microsecond a record in a chunk of 32.
+    ``labels`` is the number that every label is below (LabelSpec.count_record_labels). Takes half a
+    microsecond a record in a chunk of 32.
     """
     width, height, columns, rows, tile_mcus, mcu_width_px, mcu_height_px = (
         records[name].astype(np.int64) for name in _FIELDS
@@ -47,7 +48,7 @@ def find_inconsistent(records: NDArray[np.void], classes: int) -> int | None:
         & ((columns - 1) * tile_px < width)
         & (rows * mcu_height_px >= height)
         & ((rows - 1) * mcu_height_px < height)
-        & (records["label"] < classes)
+        & (records["label"] < labels)
     )
     return None if consistent.all() else int(np.argmin(consistent))
 

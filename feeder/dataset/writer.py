@@ -31,7 +31,8 @@ _BUFFER_BYTES = 1 << 20  # ten images a write, in no more memory than one large 
 class ShardWriter:
     """An open shard under a temporary name; a context manager that removes an unfinished file."""
 
-    def __init__(self, path: Path, *, shard: int) -> None:
+    def __init__(self, path: Path, *, shard: int, label_bytes: int = 0) -> None:
+        """``label_bytes`` is the size of each sample's label row: LabelSpec.stored_bytes."""
         self._path = path
         self._shard = shard
         self._temporary = _temporary_path(path)
@@ -39,6 +40,8 @@ class ShardWriter:
         self._file.write(bytes(HEADER_BYTES))
         self._offset = HEADER_BYTES
         self._records = bytearray()
+        self._label_bytes = label_bytes
+        self._labels = bytearray()
         self._names = bytearray()
         self._finished = False
 
@@ -47,8 +50,22 @@ class ShardWriter:
         """Number of samples appended so far."""
         return len(self._records) // RECORD_BYTES
 
-    def append(self, tiled: "TiledJpeg", *, label: int, name: str, flags: int) -> None:
-        """Append one re-coded image with its label, source name and Oddity flags."""
+    def append(
+        self,
+        tiled: "TiledJpeg",
+        *,
+        label: int,
+        name: str,
+        flags: int,
+        label_row: bytes = b"",
+        source_checksum: int = 0,
+    ) -> None:
+        """Append one re-coded image with its label, source name and Oddity flags.
+
+        ``label`` is the class where the labels are of kind "index", else 0. ``label_row`` is what
+        LabelSpec encodes of kinds "multi" and "float", else empty. ``source_checksum`` is xxh3_64
+        of the source's bytes, 0 where that is unknown.
+        """
         stored_name = encode_name(name)
         record = record_of(
             tiled,
@@ -57,21 +74,35 @@ class ShardWriter:
             name_offset=len(self._names),
             name_bytes=len(stored_name),
             flags=flags,
+            source_checksum=source_checksum,
         )
-        self._append(record.encode(), tiled.blob, stored_name)
+        self._append(record.encode(), tiled.blob, stored_name, label_row)
 
-    def append_copy(self, record: np.void, blob: bytes | memoryview, stored_name: bytes) -> None:
+    def append_copy(
+        self,
+        record: np.void,
+        blob: bytes | memoryview,
+        stored_name: bytes,
+        label_row: bytes = b"",
+    ) -> None:
         """Append a sample of another shard, unchanged but for its offsets."""
         fields = {name: int(record[name]) for name in SampleRecord.__slots__}
         fields["offset"] = self._offset
         fields["name_offset"] = len(self._names)
-        self._append(SampleRecord(**fields).encode(), blob, stored_name)
+        self._append(SampleRecord(**fields).encode(), blob, stored_name, label_row)
 
-    def _append(self, record: bytes, blob: bytes | memoryview, stored_name: bytes) -> None:
+    def _append(
+        self, record: bytes, blob: bytes | memoryview, stored_name: bytes, label_row: bytes
+    ) -> None:
+        if len(label_row) != self._label_bytes:
+            raise ValueError(
+                f"a label row of {len(label_row)} bytes in a shard of {self._label_bytes} each"
+            )
         self._file.write(blob)
         self._offset += len(blob)
         self._pad()
         self._records += record
+        self._labels += label_row
         self._names += stored_name
 
     def _pad(self) -> None:
@@ -80,13 +111,13 @@ class ShardWriter:
         self._offset += padding
 
     def finish(self) -> ShardHeader:
-        """Write records, names and header, make them durable, and give the file its final name."""
-        index = bytes(self._records + self._names)
+        """Write index and header, make them durable, and give the file its final name."""
+        index = bytes(self._records + self._labels + self._names)
         header = ShardHeader(
             shard=self._shard,
             samples=self.samples,
             records_offset=self._offset,
-            names_offset=self._offset + len(self._records),
+            names_offset=self._offset + len(self._records) + len(self._labels),
             names_bytes=len(self._names),
             index_checksum=checksum(index),
         )
@@ -123,7 +154,14 @@ class ShardWriter:
 
 
 def record_of(
-    tiled: "TiledJpeg", *, offset: int, label: int, name_offset: int, name_bytes: int, flags: int
+    tiled: "TiledJpeg",
+    *,
+    offset: int,
+    label: int,
+    name_offset: int,
+    name_bytes: int,
+    flags: int,
+    source_checksum: int = 0,
 ) -> SampleRecord:
     """Return the record of a re-coded image whose blob and name are at these offsets."""
     layout = tiled.layout
@@ -146,6 +184,7 @@ def record_of(
         subsampling=int(tiled.subsampling),
         flags=flags,
         table_bits=layout.table_bits,
+        source_checksum=source_checksum,
     )
 
 

@@ -74,18 +74,23 @@ def balance_parts(
     work: WorkFolder,
     changes: list[PartChange],
     is_published: Callable[[int], bool],
+    *,
+    label_bytes: int = 0,
 ) -> None:
-    """Write the changed parts that are not written yet, and remove the parts they replace."""
+    """Write the changed parts that are not written yet, and remove the parts they replace.
+
+    ``label_bytes`` is the size of a label row in all of them.
+    """
     for change in changes:
         part, balanced = work.part_path(change.part), work.balanced_path(change.part)
         if not balanced.exists() and not is_published(change.part):
-            _write_change(work, change, balanced)
+            _write_change(work, change, balanced, label_bytes)
         part.unlink(missing_ok=True)
 
 
-def _write_change(work: WorkFolder, change: PartChange, path: Path) -> None:
+def _write_change(work: WorkFolder, change: PartChange, path: Path, label_bytes: int) -> None:
     own = Rows(part=change.part, first=0, count=change.keep)
-    with ShardWriter(path, shard=change.part) as writer:
+    with ShardWriter(path, shard=change.part, label_bytes=label_bytes) as writer:
         for rows in (own, *change.take):
             _copy_rows(work, rows, writer)
         writer.finish()
@@ -95,16 +100,17 @@ def _copy_rows(work: WorkFolder, rows: Rows, writer: ShardWriter) -> None:
     path = work.part_path(rows.part)
     reader = ShardReader(path)
     try:
-        records, names, intact = reader.read_index()
+        records, label_rows, names, intact = reader.read_index()
         if not intact:
             raise work.damaged(path)
-        for record in records[rows.first : rows.first + rows.count]:
+        for row in range(rows.first, min(len(records), rows.first + rows.count)):
+            record = records[row]
             blob = memoryview(bytearray(int(record["blob_bytes"])))
             reader.read_into(int(record["offset"]), blob)
             if checksum(blob) != int(record["checksum"]):
                 raise work.damaged(path)
             name_offset = int(record["name_offset"])
             name = names[name_offset : name_offset + int(record["name_bytes"])]
-            writer.append_copy(record, blob, name)
+            writer.append_copy(record, blob, name, label_rows[row].tobytes())
     finally:
         reader.close()

@@ -57,7 +57,7 @@ def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict
     shortened: list[str] = []
     samples = size_bytes = listed = 0
     try:
-        records, names, is_proven = reader.read_index()
+        records, _, names, is_proven = reader.read_index()
         if not is_proven:
             raise reader.changed()
         for row, record in enumerate(records):

@@ -47,6 +47,7 @@ class Verification:
         setup = VerifySetup(
             path=path_to_text(self.path.absolute()),
             classes=len(self.manifest.classes),
+            labels=self.manifest.labels,
             tile_width_px=self.manifest.tile_width_px,
         )
         odd: Counter[str] = Counter()

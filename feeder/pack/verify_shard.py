@@ -1,9 +1,10 @@
 """Checks one shard completely: the task of a verification's worker process (see task_pool).
 
-Every byte of a shard is covered: the header by its checksum, records and names by the index
-checksum, each record and each blob by its own, and padding between blobs must be zero. Each sample
-must also be consistent: its geometry agrees, its segments have the lengths and DC predictions of
-its tables, and the complete JPEG decodes without a warning.
+Every byte of a shard is covered: the header by its checksum, records, label rows and names by the
+index checksum, each record and each blob by its own, and padding between blobs must be zero. Each
+sample must also be consistent: its labels are of the dataset's kind, its geometry agrees, its
+segments have the lengths and DC predictions of its tables, and the complete JPEG decodes without a
+warning.
 """
 
 import warnings
@@ -13,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import turbojpeg
+from numpy.typing import NDArray
 
 from feeder.dataset.format import (
     HEADER_BYTES,
@@ -29,6 +31,7 @@ from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_segments, layout_of, whole_jpeg
 from feeder.jpeg.recode import PIXELS_MAX, Subsampling
 from feeder.pack.task_pool import Report
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.path_text import decode_name, path_from_text, printable
 
 _SOF_MARKERS = (0xC0, 0xC1)  # baseline and extended sequential, Huffman
@@ -42,6 +45,7 @@ class VerifySetup(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """As ``path_to_text`` writes it."""
     classes: int
+    labels: LabelSpec = INDEX_LABELS
     tile_width_px: int
 
 
@@ -116,13 +120,18 @@ class _ShardCheck:
             self._problem(f"it holds {header.samples} samples, the manifest has {entry.samples}")
         if not reader.file_bytes == header.file_bytes == entry.bytes:
             self._problem(f"it has {reader.file_bytes} bytes, the manifest has {entry.bytes}")
+        label_bytes = self._setup.labels.stored_bytes
+        if header.samples and header.label_bytes != label_bytes:
+            self._problem(
+                f"it has {header.label_bytes} bytes of labels a sample, not {label_bytes}"
+            )
         if f"{header.index_checksum:016x}" != entry.index_xxh3:
             self._problem("its index checksum differs from the manifest's")
 
     def _check_samples(self, reader: ShardReader) -> None:
-        records, names, intact = reader.read_index()
+        records, label_rows, names, intact = reader.read_index()
         if not intact:
-            self._problem("the checksum of its records and names does not match")
+            self._problem("the checksum of its records, labels and names does not match")
         # where the next blob and name must begin; None after a damaged record
         blobs_end: int | None = HEADER_BYTES
         names_end: int | None = 0
@@ -144,6 +153,7 @@ class _ShardCheck:
             if blobs_end is not None:
                 self._check_padding(reader, blobs_end, offset, row, name)
             blobs_end = offset + int(record["blob_bytes"])
+            self._check_labels(row, record, label_rows[row], name)
             self._check_sample(reader, row, record, name)
         if blobs_end is not None:
             self._check_padding(reader, blobs_end, reader.header.records_offset, -1, "")
@@ -180,14 +190,23 @@ class _ShardCheck:
         if checksum(blob) != int(record["checksum"]):
             self._sample_problem(row, name, "its checksum does not match")
             return
-        if int(record["label"]) >= self._setup.classes:
-            self._sample_problem(row, name, f"there is no class {int(record['label'])}")
         what = find_fault(record, blob, self._setup.tile_width_px) or self._decode(record, blob)
         if what is not None:
             self._sample_problem(row, name, what)
             return
         self.odd.update(Oddity(int(record["flags"])).kinds())
         self.subsampling[Subsampling(int(record["subsampling"])).name.lower()] += 1
+
+    def _check_labels(
+        self, row: int, record: np.void, stored: NDArray[np.uint8], name: str
+    ) -> None:
+        labels, label = self._setup.labels, int(record["label"])
+        if label >= labels.count_record_labels(self._setup.classes):
+            self._sample_problem(row, name, f"there is no class {label}")
+        if len(stored) == labels.stored_bytes:  # else the header's problem
+            what = labels.find_fault(stored.tobytes())
+            if what is not None:
+                self._sample_problem(row, name, what)
 
     def _decode(self, record: np.void, blob: bytearray) -> str | None:
         size = int(record["width"]), int(record["height"])
@@ -204,7 +223,7 @@ class _ShardCheck:
 
 def find_fault(record: np.void, blob: bytes | bytearray, tile_width_px: int) -> str | None:
     """Return the first contradiction in a sample's geometry, or None."""
-    fields = {name: int(record[name]) for name in RECORD.names or () if name != "reserved"}
+    fields = {name: int(record[name]) for name in RECORD.names or ()}
     columns, rows = fields["tile_columns"], fields["tile_rows"]
     tile_px = fields["tile_mcus"] * fields["mcu_width_px"]
     mcu_px = (fields["mcu_width_px"], fields["mcu_height_px"])

@@ -42,6 +42,7 @@ from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.augment import Augmentation
 from feeder.plan.crop import plan_crops
+from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache import DecodedPictures, PackedRows, WholeImage
@@ -169,15 +170,16 @@ class SampleReader:
         seed: int,
         epoch: int,
         pixels: Pixels,
-        labels: NDArray[np.int64],
+        labels: LabelRows,
     ) -> None:
         """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place.
 
-        Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous. Raises
+        Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous; labels
+        int64, or of the type and shape of the dataset's kind (``feeder.plan.labels``). Raises
         DatasetError naming the first sample that is damaged.
         """
         records = self._dataset.read_records(sample_ids)
-        labels[:] = records["label"]
+        self._dataset.read_labels(sample_ids, records, labels)
         if self._rows is None:
             self._make(sample_ids, records, seed, epoch, pixels)
             return

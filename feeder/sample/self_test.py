@@ -25,6 +25,7 @@ from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.labels import LabelRows
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe, Split
 from feeder.sample.reader import SampleReader
@@ -172,6 +173,12 @@ class PackedImages:
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records of samples."""
         return self._records[sample_ids]
+
+    def read_labels(
+        self, sample_ids: NDArray[np.int64], records: NDArray[np.void], out: LabelRows
+    ) -> None:
+        """Write the labels of samples into ``out`` (n,)."""
+        out[:] = records["label"]
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]

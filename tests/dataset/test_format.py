@@ -55,6 +55,7 @@ def test_sizes_and_offsets_match_the_readme() -> None:
     assert offsets["width"] == 30
     assert offsets["flags"] == 46
     assert offsets["table_bits"] == 48
+    assert offsets["source_checksum"] == 52
     assert offsets["record_checksum"] == 60
     assert _header().encode()[:8] == MAGIC
 
@@ -64,7 +65,6 @@ def test_record_written_as_struct_reads_as_numpy_record(fields: dict[str, int]) 
     data = SampleRecord(**fields).encode()
     record = np.frombuffer(data, RECORD)[0]
     assert {name: int(record[name]) for name in fields} == fields
-    assert record["reserved"].tobytes() == bytes(8)
     assert record_is_intact(data)
 
 
@@ -80,6 +80,8 @@ def test_header_round_trip() -> None:
     header = _header()
     assert decode_header(header.encode(), "x") == header
     assert header.file_bytes == 276
+    assert (header.labels_offset, header.label_bytes) == (256, 0)
+    assert decode_header(_header(names_offset=262).encode(), "x").label_bytes == 3
 
 
 @given(st.integers(0, 64 * 8 - 1))
@@ -99,21 +101,22 @@ def test_arbitrary_bytes_are_not_a_header(data: bytes) -> None:
 @given(
     samples=st.integers(0, 3),
     records_offset=st.sampled_from([0, 56, 64, 72, 100, 128]),
-    gap=st.sampled_from([0, 0, 0, -64, 8]),
+    gap=st.sampled_from([0, 0, 0, -64, 8, 3, 6]),
+    label_bytes=st.sampled_from([0, 0, 1, 5, 16_384, 16_385]),
     header_bytes=st.sampled_from([64, 64, 64, 72]),
 )
 def test_sealed_headers_decode_exactly_where_their_fields_agree(
-    samples: int, records_offset: int, gap: int, header_bytes: int
+    samples: int, records_offset: int, gap: int, label_bytes: int, header_bytes: int
 ) -> None:
     """Inconsistent fields are refused even with the right checksum."""
-    names_offset = max(0, records_offset + 64 * samples + gap)
-    fields = (1, header_bytes, 3, samples, records_offset, names_offset, 20, 7)
+    names_offset = max(0, records_offset + (64 + label_bytes) * samples + gap)
+    fields = (2, header_bytes, 3, samples, records_offset, names_offset, 20, 7)
     data = _sealed(MAGIC + struct.pack("<HHIQQQQQ", *fields))
     is_consistent = (
         header_bytes == 64
         and records_offset >= 64
         and records_offset % 8 == 0
-        and names_offset == records_offset + 64 * samples
+        and names_offset in {records_offset + (64 + each) * samples for each in range(16_385)}
     )
     if is_consistent:
         assert decode_header(data, "x").encode() == data
@@ -123,13 +126,20 @@ def test_sealed_headers_decode_exactly_where_their_fields_agree(
 
 
 def test_newer_format_names_both_versions() -> None:
-    data = _sealed(MAGIC + struct.pack("<H", 2) + _header().encode()[10:56])
-    with pytest.raises(DatasetError, match=r"version 2, this feeder reads 1: upgrade"):
+    data = _sealed(MAGIC + struct.pack("<H", 3) + _header().encode()[10:56])
+    with pytest.raises(DatasetError, match=r"version 3, this feeder reads 2: upgrade"):
+        decode_header(data, "x")
+
+
+def test_older_format_is_to_be_packed_again() -> None:
+    data = _sealed(MAGIC + struct.pack("<H", 1) + _header().encode()[10:56])
+    with pytest.raises(DatasetError, match=r"version 1, this feeder reads 2: pack the source ag"):
         decode_header(data, "x")
 
 
 @pytest.mark.parametrize(
-    "changes", [{"records_offset": 8}, {"records_offset": 132}, {"names_offset": 200}]
+    "changes",
+    [{"records_offset": 8}, {"records_offset": 132}, {"names_offset": 200}, {"names_offset": 257}],
 )
 def test_impossible_offsets_are_refused(changes: dict[str, int]) -> None:
     with pytest.raises(DatasetError, match="impossible offsets"):
@@ -144,12 +154,12 @@ def test_names_of_any_bytes_survive_a_round_trip(stored: bytes) -> None:
 def test_oddities_have_the_names_that_the_manifest_counts() -> None:
     assert (Oddity.PROGRESSIVE | Oddity.WRONG_SUFFIX).kinds() == ["progressive", "wrong-suffix"]
     assert Oddity(0).kinds() == []
-    assert Oddity(1 << 15).kinds() == []  # a flag of a later version
+    assert Oddity(1 << 16).kinds() == []  # a flag of a later version
 
 
 def test_readme_lists_the_fields_of_the_record() -> None:
     readme = Path(shard_format.__file__).parents[1].joinpath("README.md").read_text()
-    table = readme.split("**Record**")[1].split("**Names**")[0]
+    table = readme.split("**Record**")[1].split("**Label rows**")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")][1:]
     assert [(int(at), int(size)) for at, size in rows] == [
         (offset, field.itemsize) for field, offset, *_ in (RECORD.fields or {}).values()

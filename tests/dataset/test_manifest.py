@@ -22,6 +22,7 @@ from feeder.dataset.manifest import (
     samples_in_shard,
 )
 from feeder.errors import DatasetError
+from feeder.plan.labels import LabelSpec
 
 
 def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -> Manifest:
@@ -100,10 +101,55 @@ def test_missing_and_additional_bytes_are_found() -> None:
 
 def test_newer_version_names_both_versions_and_the_upgrade() -> None:
     fields = json.loads(make_manifest().encode())
-    fields["version"] = 2
+    fields["version"] = 3
     fields["unknown"] = "of later feeders"
-    with pytest.raises(DatasetError, match="version 2, this feeder reads 1: upgrade feeder"):
+    with pytest.raises(DatasetError, match="version 3, this feeder reads 2: upgrade feeder"):
         decode_manifest(canonical_json(fields), "m")
+
+
+def test_older_version_is_to_be_packed_again() -> None:
+    fields = json.loads(make_manifest().encode())
+    fields["version"] = 1
+    del fields["labels"], fields["duplicates"]
+    with pytest.raises(DatasetError, match="version 1, this feeder reads 2: pack the source again"):
+        decode_manifest(canonical_json(fields), "m")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"kind": "index", "width": 2},
+        {"kind": "multi", "width": 0},
+        {"kind": "multi", "width": 65_537},
+        {"kind": "float", "width": 4_097},
+        {"kind": "float", "width": True},
+        {"kind": "text", "width": 1},
+        {"kind": "multi"},
+        {"kind": "index", "width": 1, "depth": 1},
+        None,
+    ],
+)
+def test_impossible_labels_are_damage(labels: object) -> None:
+    fields = json.loads(make_manifest().encode())
+    fields["labels"] = labels
+    with pytest.raises(DatasetError, match="m is damaged"):
+        decode_manifest(canonical_json(fields), "m")
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (LabelSpec(kind="multi", width=2), ("cat", "dog")),
+        (LabelSpec(kind="float", width=4_096), ()),
+        (LabelSpec(kind="none"), ()),
+    ],
+)
+def test_every_kind_of_labels_survives_a_round_trip(
+    labels: LabelSpec, classes: tuple[str, ...]
+) -> None:
+    manifest = make_manifest(labels=labels, classes=classes)
+    assert decode_manifest(manifest.encode(), "x") == manifest
+    assert manifest.fingerprint != make_manifest(classes=("cat", "dog")).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -112,7 +158,10 @@ def test_newer_version_names_both_versions_and_the_upgrade() -> None:
         ({"samples": 8}, "which is not its share"),
         ({"samples": 0, "shards": ()}, "counts no samples"),
         ({"samples": 2**60}, "or too many"),
-        ({"classes": ()}, "counts no samples, shards or classes"),
+        ({"classes": ()}, "it has no classes"),
+        ({"labels": LabelSpec(kind="multi", width=3)}, "it has 2 classes, its labels are of 3"),
+        ({"labels": LabelSpec(kind="float")}, "it has 2 classes, its labels are of kind float"),
+        ({"labels": LabelSpec(kind="none")}, "it has 2 classes, its labels are of kind none"),
         ({"lanes": 4}, "4 lanes for 3 shards"),
         ({"lanes": 0}, "0 lanes for 3 shards"),
         ({"format": "tar"}, "format is 'tar'"),

@@ -239,7 +239,7 @@ def test_index_of_many_blocks_reads_back_as_written(
     )
     shard = ProvenShard(tmp_path, entry, 0)
     assert len(shard.block_hashes) > 10
-    records, _, is_intact = shard.read_index()
+    records, _, _, is_intact = shard.read_index()
     assert is_intact
     copied = np.empty(1, RECORD)
     for row, name in enumerate(names):

@@ -37,7 +37,7 @@ def test_shard_reads_back_as_written(shard: Path) -> None:
     reader = ShardReader(shard)
     assert (reader.header.shard, reader.header.samples) == (5, 4)
     assert reader.file_bytes == reader.header.file_bytes == shard.stat().st_size
-    records, names, intact = reader.read_index()
+    records, _, names, intact = reader.read_index()
     assert intact
     assert names.decode("utf-8", "surrogateescape") == "".join(
         f"class/é{seed}\udcff.jpg" for seed in range(4)
@@ -81,7 +81,7 @@ def test_empty_shard_is_valid(tmp_path: Path) -> None:
 
 def test_copied_samples_keep_all_but_their_offsets(shard: Path, tmp_path: Path) -> None:
     reader = ShardReader(shard)
-    records, names, _ = reader.read_index()
+    records, _, names, _ = reader.read_index()
     copy = tmp_path / "copy.fds"
     with ShardWriter(copy, shard=5) as writer:
         for record in records:
@@ -126,7 +126,7 @@ def test_truncation_anywhere_is_a_dataset_error(shard: Path) -> None:
 
 def test_shard_that_shrinks_while_open_is_a_dataset_error(shard: Path) -> None:
     reader = ShardReader(shard)
-    records, _, _ = reader.read_index()
+    records = reader.read_index().records
     os.truncate(shard, 200)
     with pytest.raises(DatasetError, match="truncated: it ends before byte"):
         reader.read_into(int(records[3]["offset"]), memoryview(bytearray(100)))

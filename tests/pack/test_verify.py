@@ -62,7 +62,7 @@ def _flip(path: Path, position: int, bit: int = 0) -> None:
 
 def _index(path: Path, shard: int) -> tuple[ShardHeader, "np.ndarray[Any, Any]", bytes]:
     reader = ShardReader(path / shard_name(shard))
-    records, names, _ = reader.read_index()
+    records, _, names, _ = reader.read_index()
     reader.close()
     return reader.header, records, names
 
@@ -128,13 +128,13 @@ def test_damaged_records_and_damaged_names_are_different_problems(damaged: Path)
     path = damaged / shard_name(0)
     _flip(path, header.records_offset + 64 + 5)
     assert _problems(damaged) == [
-        "shard-00000.fds: the checksum of its records and names does not match",
+        "shard-00000.fds: the checksum of its records, labels and names does not match",
         "sample 1 (name unknown) in shard-00000.fds: its record is damaged",
     ]
     _flip(path, header.records_offset + 64 + 5)
     _flip(path, header.names_offset + 3)
     assert _problems(damaged) == [
-        "shard-00000.fds: the checksum of its records and names does not match"
+        "shard-00000.fds: the checksum of its records, labels and names does not match"
     ]
 
 

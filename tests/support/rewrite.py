@@ -23,7 +23,7 @@ def rewrite_record(folder: Path, sample: int, **fields: int) -> None:
     for name, value in fields.items():
         records[name][row] = value
     records["record_checksum"][row] = checksum(records[row].tobytes()[:60]) & 0xFFFFFFFF
-    index = records.tobytes() + data[header.names_offset :]
+    index = records.tobytes() + data[header.labels_offset :]
     changed = replace(header, index_checksum=checksum(index)).encode()
     path.write_bytes(changed + data[len(changed) : header.records_offset] + index)
     shards = list(manifest.shards)
