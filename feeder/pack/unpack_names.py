@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import DatasetError
-from feeder.pack.listing import unpacked_name
 from feeder.process.path_text import decode_name, encode_name
+from feeder.source.names import unpacked_name
 
 _HASH_BYTES: Final = 16
 _MARK: Final = b"~"

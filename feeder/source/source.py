@@ -48,6 +48,8 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A file with the labels, where they are apart from the images."""
     class_names_file: str = ""
     """A file with the name of each class, one a line, in the order of their numbers."""
+    may_lack_images: bool = False
+    """Whether a class folder may be empty, because the classes are another dataset's."""
 
 
 class Item(NamedTuple):

@@ -1,0 +1,65 @@
+"""Lists a source in this process, and shows the list as plain values."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from feeder.source.listing import ItemListing, ListedContainer, ListedItems
+from feeder.source.raw_labels import NormalLabel
+from feeder.source.source import Item, Source, SourceSpec, open_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The list of one container."""
+
+    facts: ListedContainer
+    items: dict[str, Item]
+    labels: dict[str, NormalLabel]
+    """By the item's name; a class that is a text as that text."""
+    stamps: dict[str, int]
+    rejected: dict[str, tuple[str, str]]
+    """Kind and reason, by the item's name."""
+
+
+def list_container(spec: SourceSpec, work_folder: Path, container: int = 0) -> Listed:
+    """List one container of ``spec`` as ``feeder pack`` does."""
+    work_folder.mkdir(parents=True, exist_ok=True)
+    source: Source = open_source(spec, str(work_folder))
+    try:
+        with ItemListing(work_folder, container, label_kind=spec.label_kind) as listing:
+            source.list_items(container, listing)
+            facts = listing.finish(spec.containers[container], (0, 0))
+    finally:
+        source.close()
+    listed = ListedItems(work_folder, container, facts)
+    items: dict[str, Item] = {}
+    labels: dict[str, NormalLabel] = {}
+    stamps: dict[str, int] = {}
+    for row in range(facts.items):
+        name = listed.name(row)
+        record = listed.rows[row]
+        assert name not in items, f"{name} is listed twice"
+        items[name] = Item(container, int(record["offset"]), int(record["size_bytes"]), name)
+        labels[name] = _label(listed, int(record["label"]))
+        stamps[name] = int(record["stamp"])
+    return Listed(
+        facts=facts,
+        items=items,
+        labels=labels,
+        stamps=stamps,
+        rejected={each["path"]: (each["kind"], each["reason"]) for each in listed.rejected()},
+    )
+
+
+def _label(listed: ListedItems, stored: int) -> NormalLabel:
+    form = listed.listed.form
+    if form == "number":
+        return stored
+    if form == "text":
+        return listed.listed.texts[stored]
+    if form == "none":
+        return None
+    values = listed.label_values(stored)
+    if form == "texts":
+        return [listed.listed.texts[int(value)] for value in values]
+    return [value.item() for value in values]
