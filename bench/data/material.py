@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bench.data.synthetic import write_synthetic
 from feeder.host.topology import usable_cpus
+from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
-from feeder.pack.run import PackOptions, pack_dataset
+from feeder.pack.run import pack_dataset
 
 SYNTHETIC_CLASSES = 10
 _IMAGES_PER_JOB = 64

@@ -1,24 +1,32 @@
-"""``feeder pack SRC DST``: packs a folder of classes into a dataset."""
+"""``feeder pack SRC DST``: packs a source of images into a dataset."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from feeder.errors import ConfigError
+
 if TYPE_CHECKING:
     from feeder.pack.run import PackSummary
+    from feeder.pack.split import SplitOptions
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "pack",
-        help="pack a folder of classes into a dataset",
-        description="Pack SRC (a folder of class folders with images) into the dataset DST. JPEGs "
-        "are re-coded without loss. After an interruption the same command resumes.",
+        help="pack images into a dataset",
+        description="Pack SRC into the dataset DST. SRC is a folder of class folders, a folder "
+        "with a label file, tar shards (WebDataset), TFRecords, Parquet files or ImageNet's "
+        "archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded without "
+        "loss unless an option asks for it. After an interruption the same command resumes.",
     )
-    parser.add_argument("source", type=Path, metavar="SRC")
+    parser.add_argument("source", metavar="SRC")
     parser.add_argument("destination", type=Path, metavar="DST")
+    _add_source_options(parser.add_argument_group("the source"))
+    _add_selection_options(parser.add_argument_group("classes, splits, bad images"))
+    _add_loss_options(parser.add_argument_group("smaller datasets, with loss"))
     parser.add_argument("--shards", type=int, help="number of shard files (default: by size)")
     parser.add_argument("--lanes", type=int, help="lanes of shards (default: up to 8)")
     parser.add_argument(
@@ -30,28 +38,84 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
     parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
-    parser.add_argument("--strict", action="store_true", help="stop at the first bad file")
     parser.add_argument(
         "--apply-exif",
         action="store_true",
         help="turn images upright (default: no, as torchvision)",
     )
-    parser.add_argument(
-        "--quality", type=int, default=95, help="JPEG quality of re-encoded images (default: 95)"
+    parser.set_defaults(run=run)
+
+
+def _add_source_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--source", dest="kind", metavar="KIND", help="what SRC is, if not seen")
+    group.add_argument(
+        "--image", default="", metavar="FIELD", help="the field, column or suffix of the image"
     )
-    parser.add_argument(
+    group.add_argument("--label", default="", metavar="FIELD", help="the same of the label")
+    group.add_argument(
+        "--label-kind",
+        choices=("index", "multi", "float", "none"),
+        help="a class, several classes, numbers, or nothing (default: as the first label)",
+    )
+    group.add_argument(
+        "--label-base", type=int, metavar="N", help="number of the first class in the source"
+    )
+    group.add_argument(
+        "--labels", default="", metavar="FILE", help="CSV, JSON or JSONL with the labels"
+    )
+    group.add_argument(
+        "--class-names", default="", metavar="FILE", help="names of the classes, one a line"
+    )
+
+
+def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
         "--classes-of",
         type=Path,
         metavar="DATASET",
         help="take classes and labels of this packed dataset: of the training set, for validation",
     )
-    parser.set_defaults(run=run)
+    group.add_argument(
+        "--split",
+        choices=("train", "val"),
+        help="pack one side of a split by --val-fraction or --val-list",
+    )
+    group.add_argument("--val-fraction", metavar="SHARE", help="for validation, such as 5%%")
+    group.add_argument(
+        "--val-list", type=Path, metavar="FILE", help="names of the images for validation"
+    )
+    group.add_argument(
+        "--max-bad",
+        default="5%",
+        metavar="SHARE",
+        help="share or number of bad images to leave out (default: 5%%); with more, nothing is "
+        "published",
+    )
+    group.add_argument("--strict", action="store_true", help="stop at the first bad image")
+
+
+def _add_loss_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--max-side", type=int, metavar="PX", help="shrink images with a longer side"
+    )
+    group.add_argument(
+        "--quality",
+        type=int,
+        metavar="Q",
+        help="encode all images at this JPEG quality (default: only those that must be, at 95)",
+    )
+    group.add_argument(
+        "--subsampling",
+        choices=("444", "422", "420"),
+        help="encode colour images with another chroma subsampling",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, and print the summary."""
+    from feeder.pack.options import PackOptions, SourceChoices
     from feeder.pack.progress import ProgressLine
-    from feeder.pack.run import PackOptions, pack_dataset
+    from feeder.pack.run import pack_dataset
     from feeder.pack.task_pool import choose_jobs
     from feeder.process.stop_signals import StopSignals
 
@@ -62,9 +126,22 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         jobs=choose_jobs(arguments.jobs),
         strict=arguments.strict,
+        max_bad=arguments.max_bad,
         apply_exif=arguments.apply_exif,
-        quality=arguments.quality,
         classes_of=arguments.classes_of,
+        split=_choose_split(arguments),
+        max_side=arguments.max_side,
+        quality=arguments.quality,
+        subsampling=arguments.subsampling,
+        source=SourceChoices(
+            kind=arguments.kind,
+            image=arguments.image,
+            label=arguments.label,
+            label_kind=arguments.label_kind,
+            label_base=arguments.label_base,
+            labels_file=arguments.labels,
+            class_names_file=arguments.class_names,
+        ),
     )
     with StopSignals() as signals:
         try:
@@ -80,6 +157,22 @@ def run(arguments: argparse.Namespace) -> int:
             return signals.exit_status
     print("\n".join(format_summary(arguments.destination, summary)))
     return 0
+
+
+def _choose_split(arguments: argparse.Namespace) -> "SplitOptions | None":
+    from feeder.pack.split import SplitOptions, parse_share
+
+    fraction, names = arguments.val_fraction, arguments.val_list
+    if arguments.split is None:
+        if fraction is not None or names is not None:
+            option = "--val-fraction" if fraction is not None else "--val-list"
+            raise ConfigError(f"{option} says how to split: give --split train or --split val too")
+        return None
+    return SplitOptions(
+        side=arguments.split,
+        val_fraction=None if fraction is None else parse_share(fraction),
+        val_list=names,
+    )
 
 
 def format_summary(destination: Path, summary: "PackSummary") -> list[str]:

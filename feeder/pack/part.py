@@ -1,7 +1,7 @@
 """Packs one part: the task of a packing's worker process (see task_pool).
 
-A part with no quarantined file is a complete shard. Its bytes and its result depend on its list of
-files and the options only, not on the process that packs it, or when.
+A part with no quarantined item is a complete shard. Its bytes and its result depend on its list of
+items and the options only, not on the process that packs it, or when.
 """
 
 import time
@@ -10,31 +10,32 @@ from typing import Any, Final
 
 import msgspec
 
+from feeder.dataset.format import checksum
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
+from feeder.pack.containers import read_spec
 from feeder.pack.convert import SourceOptions, prepare_sample
-from feeder.pack.listing import stored_path
+from feeder.pack.item_list import PartItem, read_items
 from feeder.pack.task_pool import Report
-from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, read_files
-from feeder.process.path_text import decode_name, encode_name, path_from_text, printable
-from feeder.source.item_bytes import SourceError, read_source
+from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder
+from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.source.item_bytes import SourceError
+from feeder.source.source import Source, open_source
 
 _REPORT_EVERY_S: Final = 0.25
 
 
 class PartSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts of a packing share; paths as ``path_to_text`` writes them."""
+    """What all parts of a packing share; the path as ``path_to_text`` writes it."""
 
-    source: str
     destination: str
-    tile_width_px: int
-    apply_exif: bool
-    quality: int
+    options: SourceOptions
+    label_bytes: int
     strict: bool
 
 
 class PartTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part to pack, and where the work folder's list has its files."""
+    """Which part to pack, and where the work folder's list has its items."""
 
     part: int
     offset: int
@@ -43,55 +44,78 @@ class PartTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def perform(setup: dict[str, Any], task: dict[str, Any], report: Report) -> dict[str, Any]:
     """Pack the part; reports and returns new {"files", "bytes", "quarantined"}."""
-    return _pack_part(msgspec.convert(setup, PartSetup), msgspec.convert(task, PartTask), report)
+    settings = msgspec.convert(setup, PartSetup)
+    work = WorkFolder(path_from_text(settings.destination))
+    source = open_source(read_spec(work.path), path_to_text(work.path))
+    try:
+        return _Part(settings, work, source, report).pack(msgspec.convert(task, PartTask))
+    finally:
+        source.close()
 
 
-def _pack_part(setup: PartSetup, task: PartTask, report: Report) -> dict[str, Any]:
-    work = WorkFolder(path_from_text(setup.destination))
-    options = SourceOptions(
-        tile_width_px=setup.tile_width_px, apply_exif=setup.apply_exif, quality=setup.quality
-    )
-    files = read_files(work.path / "files", task.offset, task.bytes)
-    source = encode_name(setup.source)
-    odd: Counter[str] = Counter()
-    subsampling: Counter[str] = Counter()
-    quarantine: list[QuarantineEntry] = []
-    source_bytes = 0
-    progress = _PartProgress(report)
-    with ShardWriter(work.part_path(task.part), shard=task.part) as writer:
-        for label, stored_name in files:
-            name = decode_name(stored_name)
-            data = b""
-            try:
-                data = read_source(stored_path(source, stored_name))
-                sample = prepare_sample(data, name, options)
-            except SourceError as error:
-                if setup.strict:
-                    raise DatasetError(
-                        f"{printable(name)} is {error.kind} ({error.reason}): repair or remove it; "
-                        "without --strict it would go to quarantine"
-                    ) from None
-                quarantine.append(QuarantineEntry(path=name, kind=error.kind, reason=error.reason))
-                progress.add(len(data), quarantined=1)
-                continue
-            writer.append(sample.tiled, label=label, name=name, flags=int(sample.flags))
-            odd.update(sample.flags.kinds())
-            subsampling[sample.tiled.subsampling.name.lower()] += 1
-            source_bytes += len(data)
-            progress.add(len(data), quarantined=0)
-        header = writer.finish()
-    work.write_result(
-        task.part,
-        PartResult(
-            files=len(files),
-            samples=header.samples,
-            source_bytes=source_bytes,
-            odd=dict(odd),
-            subsampling=dict(subsampling),
-            quarantine=quarantine,
-        ),
-    )
-    return progress.take()
+class _Part:
+    """The packing of one part."""
+
+    def __init__(self, setup: PartSetup, work: WorkFolder, source: Source, report: Report) -> None:
+        self._setup = setup
+        self._work = work
+        self._source = source
+        self._progress = _PartProgress(report)
+        self._odd: Counter[str] = Counter()
+        self._subsampling: Counter[str] = Counter()
+        self._quarantine: list[QuarantineEntry] = []
+        self._source_bytes = 0
+
+    def pack(self, task: PartTask) -> dict[str, Any]:
+        work, label_bytes = self._work, self._setup.label_bytes
+        files = 0
+        with ShardWriter(
+            work.part_path(task.part), shard=task.part, label_bytes=label_bytes
+        ) as writer:
+            for item in read_items(work.items_path, task.offset, task.bytes, label_bytes):
+                self._pack_item(item, writer)
+                files += 1
+            header = writer.finish()
+        work.write_result(
+            task.part,
+            PartResult(
+                files=files,
+                samples=header.samples,
+                source_bytes=self._source_bytes,
+                odd=dict(self._odd),
+                subsampling=dict(self._subsampling),
+                quarantine=self._quarantine,
+            ),
+        )
+        return self._progress.take()
+
+    def _pack_item(self, item: PartItem, writer: ShardWriter) -> None:
+        name, data = item.item.name, b""
+        try:
+            data = self._source.read_item(item.item)
+            sample = prepare_sample(data, name, self._setup.options)
+        except SourceError as error:
+            if self._setup.strict:
+                raise DatasetError(
+                    f"{printable(name)} is {error.kind} ({error.reason}): repair or remove it; "
+                    "without --strict it would go to quarantine"
+                ) from None
+            entry = QuarantineEntry(path=name, kind=error.kind, reason=error.reason)
+            self._quarantine.append(entry)
+            self._progress.add(len(data), quarantined=1)
+            return
+        writer.append(
+            sample.tiled,
+            label=item.label,
+            name=name,
+            flags=int(sample.flags),
+            label_row=item.label_row,
+            source_checksum=checksum(data),
+        )
+        self._odd.update(sample.flags.kinds())
+        self._subsampling[sample.tiled.subsampling.name.lower()] += 1
+        self._source_bytes += len(data)
+        self._progress.add(len(data), quarantined=0)
 
 
 class _PartProgress:

@@ -20,12 +20,16 @@ class ProgressLine:
         self._clock = clock
         self._terminal = stream.isatty()
         self._verb = self._unit = ""
-        self._total = self._done = self._skipped = self._bytes = self._quarantined = 0
+        self._total: int | None = 0
+        self._done = self._skipped = self._bytes = self._quarantined = 0
         self._began_s = self._drawn_s = clock()
         self._drawn = False
 
-    def begin(self, verb: str, unit: str, total: int, done: int = 0) -> None:
-        """Start counting to ``total``; ``done`` were done by an earlier run, so rates skip them."""
+    def begin(self, verb: str, unit: str, total: int | None, done: int = 0) -> None:
+        """Start counting to ``total``, None where that is unknown.
+
+        ``done`` were done by an earlier run, so rates skip them.
+        """
         self._verb, self._unit = verb, unit
         self._total, self._done, self._skipped = total, done, done
         self._bytes = self._quarantined = 0
@@ -75,14 +79,16 @@ class ProgressLine:
         """Return e.g. ``packing 50/200 images (25 %), 310 images/s, 33.5 MB/s, 0:15 left``."""
         seconds = max(self._clock() - self._began_s, 1e-9)
         rate = (self._done - self._skipped) / seconds
-        share = 100 * self._done // self._total if self._total else 100
-        text = f"{self._verb} {self._done:,}/{self._total:,} {self._unit} ({share} %)"
+        text = f"{self._verb} {self._done:,} {self._unit}"
+        if self._total is not None:
+            share = 100 * self._done // self._total if self._total else 100
+            text = f"{self._verb} {self._done:,}/{self._total:,} {self._unit} ({share} %)"
         text += f", {rate:,.0f} {self._unit}/s"
         if self._bytes:
             text += f", {self._bytes / seconds / 1e6:,.1f} MB/s"
         if self._quarantined:
             text += f", {self._quarantined:,} quarantined"
-        if rate > 0 and self._done < self._total:
+        if rate > 0 and self._total is not None and self._done < self._total:
             text += f", {format_duration((self._total - self._done) / rate)} left"
         return text
 

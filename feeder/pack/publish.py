@@ -6,10 +6,12 @@ what a killed run began; before the last one there is no dataset.
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from feeder.dataset.format import checksum, shard_name
 from feeder.dataset.manifest import (
@@ -22,9 +24,16 @@ from feeder.dataset.manifest import (
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.writer import fsync_folder, write_atomically
 from feeder.errors import DatasetError
+from feeder.pack.bad_share import BadLimit
 from feeder.pack.balance import balance_parts, plan_balance
 from feeder.pack.progress import ProgressLine
-from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder, WorkState
+from feeder.pack.work_folder import (
+    PartResult,
+    QuarantineEntry,
+    WorkFolder,
+    WorkState,
+    encode_quarantine,
+)
 from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
 
@@ -34,20 +43,28 @@ def publish_parts(
     work: WorkFolder,
     state: WorkState,
     classes: tuple[str, ...],
+    rejected: Sequence[QuarantineEntry],
     *,
-    strict: bool,
+    limit: BadLimit,
     progress: ProgressLine,
 ) -> None:
     """Make the finished parts in ``work`` the dataset ``destination``.
 
-    Raises DatasetError if every file was quarantined, or with ``strict`` if any was.
+    ``rejected`` are the items that listing left out. Raises DatasetError if all are bad, or more
+    than ``limit`` allows.
     """
     results = [_read_result(work, part) for part in range(state.shards)]
-    quarantine = sorted(
-        (entry for result in results for entry in result.quarantine), key=lambda entry: entry.path
-    )
+    packed_badly = (entry for result in results for entry in result.quarantine)
+    quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
-    _check_quarantine(quarantine, sum(counts), strict)
+    limit.check(quarantine, state.files + len(rejected), work.path)
+    if not sum(counts):
+        first = quarantine[0]
+        others = f", and {len(quarantine) - 1:,} more are bad" if len(quarantine) > 1 else ""
+        raise DatasetError(
+            f"there is nothing to pack: {printable(first.path)} is {first.kind} ({first.reason})"
+            f"{others}"
+        )
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
@@ -58,7 +75,7 @@ def publish_parts(
             if finished.exists():
                 finished.replace(destination / shard_name(part))
     fsync_folder(destination)
-    quarantine_list = b"".join(_encode_line(entry) for entry in quarantine)
+    quarantine_list = encode_quarantine(quarantine)
     write_atomically(destination / QUARANTINE_NAME, quarantine_list)
     manifest = Manifest(
         samples=sum(counts),
@@ -66,7 +83,14 @@ def publish_parts(
         classes=classes,
         tile_width_px=state.tile_width_px,
         seed=state.seed,
-        options={"apply_exif": state.apply_exif, "quality": state.quality},
+        options={
+            "apply_exif": state.apply_exif,
+            "quality": state.quality,
+            "reencode": state.reencode,
+            "max_side": state.max_side,
+            "subsampling": state.subsampling,
+        },
+        labels=state.labels,
         odd=_sum_counts(result.odd for result in results),
         subsampling=_sum_counts(result.subsampling for result in results),
         quarantined=len(quarantine),
@@ -90,23 +114,23 @@ def _read_result(work: WorkFolder, part: int) -> PartResult:
     return result
 
 
-def _check_quarantine(quarantine: list[QuarantineEntry], samples: int, strict: bool) -> None:
-    if not quarantine or (samples and not strict):
-        return
-    first, others = quarantine[0], len(quarantine) - 1
-    what = f"{printable(first.path)} is {first.kind} ({first.reason})"
-    if others:
-        what += f", and {others:,} more files are bad"
-    if not samples:
-        raise DatasetError(f"there is nothing to pack: {what}")
-    raise DatasetError(f"{what}: repair or remove them, or pack without --strict")
-
-
 def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)
     return dict(total)
+
+
+def count_classes(dataset: Path, manifest: Manifest) -> NDArray[np.int64]:
+    """Return the number of samples of each class, (classes,); zeros if labels are no classes."""
+    counts = np.zeros(len(manifest.classes), np.int64)
+    for entry in manifest.shards if manifest.labels.kind == "index" else ():
+        reader = ShardReader(dataset / entry.name)
+        try:
+            counts += np.bincount(reader.read_index().records["label"], minlength=len(counts))
+        finally:
+            reader.close()
+    return counts
 
 
 def _read_entry(destination: Path, part: int) -> ShardEntry:
@@ -118,10 +142,6 @@ def _read_entry(destination: Path, part: int) -> ShardEntry:
         bytes=reader.file_bytes,
         index_xxh3=f"{reader.header.index_checksum:016x}",
     )
-
-
-def _encode_line(entry: QuarantineEntry) -> bytes:
-    return json.dumps(msgspec.to_builtins(entry), sort_keys=True).encode("ascii") + b"\n"
 
 
 def read_quarantine(dataset: Path) -> list[QuarantineEntry]:

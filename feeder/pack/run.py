@@ -1,7 +1,9 @@
-"""Packs a folder of classes into a dataset: list, pack parts, balance, publish.
+"""Packs a source into a dataset: list, order, pack parts, balance, publish.
 
-    list_source ─► shuffled over parts ─► workers pack parts ─► balance ─► rename into DST
-                                           (part)               (balance)      ─► manifest
+    containers ─► lists ─► classes, split, packing order ─► workers pack parts ─► balance
+    (containers)           (classes, split, merge)          (part)                (balance)
+      ─► renamed into DST ─► quarantine, duplicates, survey ─► manifest
+                             (publish)
 
 All work happens in DST/.packing until every shard is complete; the manifest comes last and makes
 the dataset. After a kill the same command resumes. The result depends on source and options only,
@@ -10,13 +12,14 @@ not on the number of worker processes or of interruptions.
 
 import os
 import time
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import (
@@ -28,55 +31,30 @@ from feeder.dataset.manifest import (
 )
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
-from feeder.jpeg.recode import TILE_WIDTHS_PX
+from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.containers import forget_containers, list_containers, read_spec
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
-from feeder.pack.listing import SourceListing, list_source
+from feeder.pack.item_list import WrittenList, write_items
+from feeder.pack.merge import SourceItems, check_names, merge_lists
+from feeder.pack.options import PackOptions, choose_layout
 from feeder.pack.part import PartSetup, PartTask
 from feeder.pack.progress import ProgressLine
-from feeder.pack.publish import publish_parts, read_quarantine
+from feeder.pack.publish import count_classes, publish_parts, read_quarantine
+from feeder.pack.split import Selection, select_items
 from feeder.pack.task_pool import TaskPool
 from feeder.pack.work_folder import (
     STATE_NAME,
     QuarantineEntry,
     WorkFolder,
     WorkState,
-    locate_files,
 )
-from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
-from feeder.process.path_text import path_to_text, printable
+from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
+from feeder.source.recognise import recognise
+from feeder.source.source import Item, SourceSpec, open_source
 
-_SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
 _REMEDY: Final = "run the same command again to resume"
-_LANES: Final = 8  # node processes that may share a dataset evenly
-_SHARD_SAMPLES_MIN: Final = 8  # with fewer, lanes would hold no whole batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackOptions:
-    """How to pack; None chooses by the size of the source."""
-
-    shards: int | None = None
-    lanes: int | None = None
-    tile_width_px: int = 32  # 64 decodes 7 % more, 16 takes 2 % more storage
-    seed: int = 0
-    jobs: int = 1
-    strict: bool = False
-    apply_exif: bool = False  # as torchvision
-    classes_of: Path | None = None  # a packed dataset whose classes and labels this one takes
-    quality: int = 95  # of re-encoded images; at 4:4:4 no loss that training notices
-
-    def __post_init__(self) -> None:
-        ranges: tuple[tuple[str, int | None, int, int], ...] = (
-            ("--shards", self.shards, 1, MAX_SHARDS),
-            ("--lanes", self.lanes, 1, MAX_SHARDS),
-            ("--seed", self.seed, 0, MAX_SEED),
-            ("--quality", self.quality, 1, 100),
-        )
-        for name, value, low, high in ranges:
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name} {value} is not within {low} .. {high}")
-        if self.tile_width_px not in TILE_WIDTHS_PX:
-            raise ConfigError(f"--tile-width {self.tile_width_px} is not one of {TILE_WIDTHS_PX}")
+_FOLDER_KINDS: Final = ("class-folder", "labelled-folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +64,9 @@ class PackSummary:
     manifest: Manifest
     quarantine: tuple[QuarantineEntry, ...]
     lost_classes: tuple[str, ...]
-    """Classes with every file quarantined; they keep their label."""
+    """Classes with every image quarantined; they keep their label."""
     empty_classes: int
-    """Classes of another dataset without a file here; they keep their label."""
+    """Classes without an image in the source; they keep their label."""
     hidden: int
     """Files and folders of the source with names that begin with a dot."""
     packed_files: int
@@ -98,85 +76,110 @@ class PackSummary:
 
 
 def pack_dataset(
-    source: Path, destination: Path, options: PackOptions, progress: ProgressLine
+    source: str | Path,
+    destination: Path,
+    options: PackOptions,
+    progress: ProgressLine,
+    *,
+    spec: SourceSpec | None = None,
 ) -> PackSummary:
     """Pack ``source`` into the dataset ``destination``, or resume a killed run.
 
-    Raises ConfigError (impossible request), DatasetError (nothing to pack; with ``strict`` also the
-    first bad file) and ResourceError (disk full or not writable).
+    ``spec`` is the source if it is recognised already. Raises ConfigError (impossible request),
+    DatasetError (nothing to pack, or more bad images than ``max_bad`` allows) and ResourceError
+    (disk full or not writable).
     """
     began_s = time.monotonic()
+    location = source if isinstance(source, str) else path_to_text(source)
     with explain_disk_errors("packing into", destination, _REMEDY):
-        _check_folders(source, destination)
+        _check_destination(destination)
+    known = _load_known(options.classes_of)
+    if spec is None:
+        spec = _recognise(location, options)
+    if known is not None:
+        spec = msgspec.structs.replace(spec, may_lack_images=True)
+    _check_outside(destination, spec)
     for line in library_warnings():
         progress.note(f"feeder: warning: {line}")
-    listing = list_source(source, _known_classes(options.classes_of))
-    shards, lanes = choose_layout(len(listing), listing.total_bytes, options)
-    state = WorkState(
-        listing=listing.digest(),
-        classes=listing.classes_digest(),
-        files=len(listing),
-        source_bytes=listing.total_bytes,
-        shards=shards,
-        lanes=lanes,
-        tile_width_px=options.tile_width_px,
-        seed=options.seed,
-        apply_exif=options.apply_exif,
-        quality=options.quality,
-    )
-    progress.note(
-        f"found {len(listing):,} files in {len(listing.classes):,} classes, "
-        f"{listing.total_bytes / 1e6:,.1f} MB"
-    )
-    packing = _Packing(source, destination, options, listing, state, progress)
     with explain_disk_errors("packing into", destination, _REMEDY):
+        is_new = not destination.exists()
         destination.mkdir(parents=True, exist_ok=True)
         with WorkFolder(destination) as work:
-            work.open(state)
+            work.lock()
+            packing = _Packing(destination, work, spec, options, known, progress)
+            try:
+                listed = packing.list_source()
+            except (ConfigError, DatasetError):
+                work.abandon()
+                if is_new and not any(destination.iterdir()):
+                    destination.rmdir()
+                raise
+            work.begin(listed.state)
             if not (destination / MANIFEST_NAME).exists():
-                packing.pack_parts(work)
+                packing.pack_parts(listed)
                 publish_parts(
                     destination,
                     work,
-                    state,
-                    listing.classes,
-                    strict=options.strict,
+                    listed.state,
+                    listed.plan.classes,
+                    listed.rejected,
+                    limit=options.bad_limit,
                     progress=progress,
                 )
+            manifest = load_manifest(destination)
+            lost, empty = _find_empty_classes(listed, count_classes(destination, manifest))
+            hidden = sum(each.listed.hidden for each in listed.items.lists)
             work.remove()
-        quarantine = read_quarantine(destination)
         return PackSummary(
-            manifest=load_manifest(destination),
-            quarantine=tuple(quarantine),
-            lost_classes=_find_lost_classes(listing, quarantine),
-            empty_classes=len(listing.classes) - len(np.unique(listing.labels)),
-            hidden=listing.hidden,
+            manifest=manifest,
+            quarantine=tuple(read_quarantine(destination)),
+            lost_classes=lost,
+            empty_classes=empty,
+            hidden=hidden,
             packed_files=packing.packed_files,
             packed_bytes=packing.packed_bytes,
             seconds=time.monotonic() - began_s,
         )
 
 
-def _find_lost_classes(
-    listing: SourceListing, quarantine: list[QuarantineEntry]
-) -> tuple[str, ...]:
-    bad = Counter(entry.path.split("/", 1)[0] for entry in quarantine)
-    files = np.bincount(listing.labels, minlength=len(listing.classes)).tolist()
-    return tuple(
-        name for name, count in zip(listing.classes, files, strict=True) if 0 < count == bad[name]
+def _recognise(location: str, options: PackOptions) -> SourceSpec:
+    choices = options.source
+    return recognise(
+        location,
+        kind=choices.kind,
+        image=choices.image,
+        label=choices.label,
+        label_kind=choices.label_kind,
+        label_base=choices.label_base,
+        labels_file=choices.labels_file,
+        class_names_file=choices.class_names_file,
     )
 
 
-def _check_folders(source: Path, destination: Path) -> None:
-    if is_inside(destination, source):
-        raise ConfigError(f"{destination} is inside the source {source}: give a folder outside")
+def _load_known(dataset: Path | None) -> Manifest | None:
+    """Return the manifest of the dataset whose classes to take, None without one."""
+    try:
+        return None if dataset is None else load_manifest(dataset)
+    except DatasetError as error:
+        raise DatasetError(f"--classes-of: {error}") from None
+
+
+def _check_outside(destination: Path, spec: SourceSpec) -> None:
+    for container in spec.containers if spec.kind in _FOLDER_KINDS else ():
+        if is_inside(destination, path_from_text(container)):
+            raise ConfigError(
+                f"{destination} is inside the source {printable(container)}: give a folder outside"
+            )
+
+
+def _check_destination(destination: Path) -> None:
     if not destination.exists():
         return
     if not destination.is_dir():
         raise ConfigError(f"{destination} is a file where the dataset's folder should be")
     names = {path.name for path in destination.iterdir()} - {"lost+found"}
     if (destination / WORK_FOLDER_NAME / STATE_NAME).exists():
-        return  # WorkFolder.open compares the state
+        return  # WorkFolder.begin compares the state
     if MANIFEST_NAME in names:
         raise ConfigError(
             f"{destination} is a complete dataset already: give another folder, or remove it first"
@@ -189,98 +192,174 @@ def _check_folders(source: Path, destination: Path) -> None:
         )
 
 
-def choose_layout(files: int, total_bytes: int, options: PackOptions) -> tuple[int, int]:
-    """Return the numbers of shards and lanes; ConfigError if those requested do not fit."""
-    if options.shards is None:
-        shards = max(-(-total_bytes // _SHARD_BYTES), min(_LANES, files // _SHARD_SAMPLES_MIN), 1)
-        if shards > _LANES:
-            shards = -(-shards // _LANES) * _LANES  # the same number in each lane
-        shards = min(shards, files, MAX_SHARDS)
-    else:
-        shards = options.shards
-    if shards > files:
-        raise ConfigError(f"--shards {shards} is more than the {files} files to pack: use fewer")
-    if options.lanes is None:
-        divisors = [n for n in range(_LANES // 2, _LANES + 1) if shards % n == 0]
-        lanes = max(divisors, default=min(shards, _LANES))
-    else:
-        lanes = options.lanes
-    if lanes > shards:
-        raise ConfigError(f"--lanes {lanes} is more than the {shards} shards: use fewer")
-    return shards, lanes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """A listed source: what to pack, in which order, and what never will be."""
+
+    items: SourceItems
+    plan: ClassPlan
+    order: WrittenList
+    rejected: tuple[QuarantineEntry, ...]
+    state: WorkState
+
+
+def _find_empty_classes(listed: _Listed, packed: NDArray[np.int64]) -> tuple[tuple[str, ...], int]:
+    """Return the classes that quarantine emptied, and the number of those that were empty."""
+    counts = listed.order.class_counts
+    if not len(counts):
+        return (), 0
+    lost = np.flatnonzero((counts > 0) & (packed == 0)).tolist()
+    return tuple(listed.plan.classes[number] for number in lost), int((counts == 0).sum())
 
 
 class _Packing:
-    """One run of pack_dataset, after the checks."""
+    """One run of pack_dataset, after the first checks."""
 
     def __init__(
         self,
-        source: Path,
         destination: Path,
+        work: WorkFolder,
+        spec: SourceSpec,
         options: PackOptions,
-        listing: SourceListing,
-        state: WorkState,
+        known: Manifest | None,
         progress: ProgressLine,
     ) -> None:
-        self._source = source
         self._destination = destination
+        self._work = work
+        self._spec = spec
         self._options = options
-        self._listing = listing
-        self._state = state
+        self._known = known
         self._progress = progress
         self.packed_files = 0
         self.packed_bytes = 0
 
-    def pack_parts(self, work: WorkFolder) -> None:
-        """Pack all parts that are not finished, in worker processes."""
-        shards, files = self._state.shards, len(self._listing)
+    def list_source(self) -> _Listed:
+        """List all items, and write those to pack in packing order."""
+        work, options, progress = self._work, self._options, self._progress
+        self._forget_other_source()
+        lists = list_containers(work.path, self._spec, jobs=options.jobs, progress=progress)
+        for line in dict.fromkeys(note for each in lists for note in each.listed.notes):
+            progress.note(line)
+        plan = plan_classes(lists, self._spec, self._known)
+        items = merge_lists(work.path, lists)
+        for line in check_names(items, self._is_image):
+            progress.note(line)
+        selection = select_items(items, options.split)
+        rejected = _read_rejected(items, selection)
+        limit = options.bad_limit
+        limit.check(rejected, len(selection.rows) + len(rejected), work.path)
+        if not len(selection.rows):
+            raise DatasetError(f"{printable(self._spec.location)} holds no items: nothing to pack")
+        order = items.order(selection.rows, options.seed)
+        files, total_bytes = len(order), int(items.rows["size_bytes"][order].sum())
+        shards, lanes = choose_layout(files, total_bytes, options)
         sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
-        todo = [part for part in range(shards) if not self._is_finished(work, part)]
+        written = write_items(work.items_path, items, order, plan, sizes)
+        classes = f"{len(plan.classes):,} classes, " if plan.classes else ""
+        progress.note(f"found {files:,} files in {classes}{total_bytes / 1e6:,.1f} MB")
+        conversion = options.conversion
+        state = WorkState(
+            listing=written.digest,
+            classes=plan.digest(),
+            files=files,
+            source_bytes=total_bytes,
+            shards=shards,
+            lanes=lanes,
+            tile_width_px=options.tile_width_px,
+            seed=options.seed,
+            apply_exif=options.apply_exif,
+            quality=conversion.quality,
+            reencode=conversion.reencode,
+            max_side=conversion.max_side or 0,
+            subsampling=conversion.subsampling or "",
+            split="" if options.split is None else options.split.describe(),
+            labels=plan.labels,
+        )
+        return _Listed(items=items, plan=plan, order=written, rejected=rejected, state=state)
+
+    def _forget_other_source(self) -> None:
+        """Remove the lists of another source, which an earlier run may have left."""
+        try:
+            same = read_spec(self._work.path) == self._spec
+        except (OSError, ValueError):  # none, or half-written
+            same = False
+        if not same:
+            forget_containers(self._work.path)
+
+    def _is_image(self, item: Item) -> bool:
+        if self._spec.kind in _FOLDER_KINDS:
+            root = os.fsencode(path_from_text(self._spec.containers[0]))
+            path = os.path.join(root, item.name.encode("utf-8", "surrogateescape"))
+            return sniff_file(path) is not None
+        source = open_source(self._spec, path_to_text(self._work.path))
+        try:
+            return sniff_format(source.read_item(item)[:SNIFF_BYTES]) is not None
+        except SourceError:
+            return False
+        finally:
+            source.close()
+
+    def pack_parts(self, listed: _Listed) -> None:
+        """Pack all parts that are not finished, in worker processes."""
+        state, work = listed.state, self._work
+        sizes = [samples_in_shard(state.files, state.shards, part) for part in range(state.shards)]
+        todo = [part for part in range(state.shards) if not self._is_finished(part)]
         if not todo:
             return
-        self._warn_of_small_disk(sum(sizes[part] for part in todo) / files)
-        order = self._listing.shuffled(self._options.seed)
-        work.write_files(self._listing, order)
-        extents = locate_files(self._listing, order, sizes)
+        remaining = sum(sizes[part] for part in todo)
+        self._warn_of_small_disk(state.source_bytes * remaining // state.files)
         setup = PartSetup(
-            source=path_to_text(os.path.abspath(self._source)),
             destination=path_to_text(os.path.abspath(self._destination)),
-            tile_width_px=self._options.tile_width_px,
-            apply_exif=self._options.apply_exif,
-            quality=self._options.quality,
+            options=self._options.conversion,
+            label_bytes=state.labels.stored_bytes,
             strict=self._options.strict,
         )
-        tasks = [
-            msgspec.to_builtins(
-                PartTask(part=part, offset=extents[part][0], bytes=extents[part][1])
-            )
-            for part in todo
-        ]
-        done = files - sum(sizes[part] for part in todo)
+        done = state.files - remaining
         if done:
-            self._progress.note(f"resuming: {done:,} of {files:,} files are packed already")
-        self._progress.begin("packing", "images", files, done)
+            self._progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
+        self._progress.begin("packing", "images", state.files, done)
+        bad = _BadCount(
+            len(listed.rejected),
+            self._options.bad_limit.allowed(state.files + len(listed.rejected)),
+        )
+        for part in set(range(state.shards)).difference(todo):
+            result = work.read_result(part)
+            bad.count += len(result.quarantine) if result is not None else 0
         try:
             with TaskPool(
                 "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
             ) as pool:
-                for _, _, counts in pool.run(tasks):
+                for _, _, counts in pool.run(self._tasks(todo, listed, bad)):
                     self.packed_files += counts["files"]
                     self.packed_bytes += counts["bytes"]
+                    bad.count += counts["quarantined"]
                     self._progress.add(counts["files"], counts["bytes"], counts["quarantined"])
         finally:
             self._progress.end()
             work.remove_unfinished()
+        if bad.is_too_many:
+            results = [work.read_result(part) for part in range(state.shards)]
+            entries = [entry for result in results if result for entry in result.quarantine]
+            found = [*listed.rejected, *entries]
+            self._options.bad_limit.check(found, state.files + len(listed.rejected), work.path)
 
-    def _is_finished(self, work: WorkFolder, part: int) -> bool:
-        paths = (work.part_path(part), work.balanced_path(part), self._shard_path(part))
+    def _tasks(
+        self, todo: list[int], listed: _Listed, bad: "_BadCount"
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the parts to pack, none once too many images are bad."""
+        for part in todo:
+            if bad.is_too_many:
+                return
+            offset, size = listed.order.extents[part]
+            yield msgspec.to_builtins(PartTask(part=part, offset=offset, bytes=size))
+
+    def _is_finished(self, part: int) -> bool:
+        work = self._work
+        shard = self._destination / shard_name(part)
+        paths = (work.part_path(part), work.balanced_path(part), shard)
         return work.result_path(part).exists() and any(path.exists() for path in paths)
 
-    def _shard_path(self, part: int) -> Path:
-        return self._destination / shard_name(part)
-
-    def _warn_of_small_disk(self, share: float) -> None:
-        needed = int(self._listing.total_bytes * share)
+    def _warn_of_small_disk(self, needed: int) -> None:
         status = os.statvfs(self._destination)
         free = status.f_bavail * status.f_frsize
         if needed > free:
@@ -290,9 +369,22 @@ class _Packing:
             )
 
 
-def _known_classes(dataset: Path | None) -> tuple[str, ...] | None:
-    """Return the classes of another packed dataset, None without one."""
-    try:
-        return None if dataset is None else load_manifest(dataset).classes
-    except DatasetError as error:
-        raise DatasetError(f"--classes-of: {error}") from None
+@dataclass(slots=True)
+class _BadCount:
+    """Bad images found so far, and how many may be."""
+
+    count: int
+    allowed: int
+
+    @property
+    def is_too_many(self) -> bool:
+        return self.count > self.allowed
+
+
+def _read_rejected(items: SourceItems, selection: Selection) -> tuple[QuarantineEntry, ...]:
+    return tuple(
+        QuarantineEntry(path=entry["path"], kind=entry["kind"], reason=entry["reason"])
+        for each in items.lists
+        for entry in each.rejected()
+        if selection.includes(entry["path"])
+    )

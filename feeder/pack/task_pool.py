@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -69,12 +68,15 @@ class TaskPool:
     def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
         """Perform ``tasks``; yield (task number, "report" or "done", message) as they arrive.
 
-        Raises a task's FeederError or OSError, and ResourceError when a worker dies or stalls. The
-        tasks still running are abandoned then.
+        Tasks are taken from ``tasks`` as workers become free. Raises a task's FeederError or
+        OSError, and ResourceError when a worker dies or stalls; tasks still running are abandoned.
         """
-        waiting = deque(enumerate(tasks))
-        for _ in range(min(self._jobs, len(waiting))):
-            self._assign(self._start(), waiting)
+        waiting = enumerate(tasks)
+        for _ in range(self._jobs):
+            first = next(waiting, None)
+            if first is None:
+                break
+            self._assign(self._start(), first)
         while any(worker.task >= 0 for worker in self._workers):
             for worker in self._ready():
                 if worker.task < 0:  # readable while idle: it died, but without a task
@@ -84,7 +86,7 @@ class TaskPool:
                 if kind == "error":
                     _raise_error(body)
                 if kind == "done":
-                    self._assign(worker, waiting)
+                    self._assign(worker, next(waiting, None))
                 yield number, kind, body
 
     def _start(self) -> _Worker:
@@ -110,9 +112,9 @@ class TaskPool:
         self._send(worker, dict(self._setup))
         return worker
 
-    def _assign(self, worker: _Worker, waiting: deque[tuple[int, Message]]) -> None:
-        if waiting:
-            worker.task, task = waiting.popleft()
+    def _assign(self, worker: _Worker, numbered: tuple[int, Message] | None) -> None:
+        if numbered is not None:
+            worker.task, task = numbered
             worker.last_message_s = time.monotonic()
             self._send(worker, task)
         else:

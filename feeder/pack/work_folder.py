@@ -1,7 +1,8 @@
 """The work folder of a packing, DST/.packing, which makes it resumable at any moment.
 
+    source.json           where the source is; list-00003.*, the items of its container 3
+    items                 those to pack, in packing order: of part 0, of part 1, … (see item_list)
     state.json            source and options; a run with others is refused
-    files                 the files of part 0, of part 1, …: label u32, name length u16, name
     part-00003.fds        a finished part, as packed
     part-00003.json       its PartResult, written after it: the part is finished
     balanced-00003.fds    the part after samples moved between parts (see balance)
@@ -13,28 +14,24 @@ most the parts that were being written.
 """
 
 import fcntl
-import itertools
 import json
 import os
 import shutil
-import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from feeder.dataset.manifest import WORK_FOLDER_NAME, canonical_json
 from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.listing import SourceListing
-from feeder.process.regular_file import open_regular_file, read_regular
+from feeder.plan.labels import LabelSpec
+from feeder.process.regular_file import read_regular
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
-_FILE_ENTRY: Final = struct.Struct("<IH")
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +41,12 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Relative to the source."""
     kind: str
     reason: str
+
+
+def encode_quarantine(entries: Iterable[QuarantineEntry]) -> bytes:
+    """Return the lines of a quarantine list."""
+    lines = (json.dumps(msgspec.to_builtins(entry), sort_keys=True) for entry in entries)
+    return b"".join(line.encode("ascii") + b"\n" for line in lines)
 
 
 class PartResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +74,28 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seed: int
     apply_exif: bool
     quality: int
+    reencode: bool
+    max_side: int
+    """0 for any."""
+    subsampling: str
+    """Empty for any."""
+    split: str
+    """Empty for all items."""
+    labels: LabelSpec
+
+
+_OPTION_FIELDS: Final = (
+    "tile_width_px",
+    "seed",
+    "apply_exif",
+    "quality",
+    "reencode",
+    "max_side",
+    "subsampling",
+    "split",
+    "shards",
+    "lanes",
+)
 
 
 class WorkFolder:
@@ -80,8 +105,8 @@ class WorkFolder:
         self.path = destination / WORK_FOLDER_NAME
         self._lock = -1
 
-    def open(self, state: WorkState) -> None:
-        """Create the folder or resume in it, locked; ConfigError if it is another packing's."""
+    def lock(self) -> None:
+        """Create the folder or find it, locked; ConfigError if another packing runs in it."""
         self.path.mkdir(exist_ok=True)
         # a file instead of the folder: NFS locks only descriptors open for writing
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -92,6 +117,14 @@ class WorkFolder:
                 f"another feeder pack is running on {self.path.parent}: wait for it or stop it"
             ) from None
         self.remove_unfinished()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether parts may have been packed."""
+        return (self.path / STATE_NAME).exists()
+
+    def begin(self, state: WorkState) -> None:
+        """Record what is packed, or resume it; ConfigError if it is another packing's folder."""
         path = self.path / STATE_NAME
         if path.exists():
             self._check_state(path, state)
@@ -106,7 +139,7 @@ class WorkFolder:
         old, new = msgspec.to_builtins(begun), msgspec.to_builtins(state)
         different = [
             f"{name.removesuffix('_px').replace('_', '-')} was {old[name]}, now {new[name]}"
-            for name in ("tile_width_px", "seed", "apply_exif", "quality", "shards", "lanes")
+            for name in _OPTION_FIELDS
             if old[name] != new[name]
         ]
         if old["classes"] != new["classes"]:
@@ -160,12 +193,10 @@ class WorkFolder:
         except ValueError:
             raise self.damaged(path) from None
 
-    def write_files(self, listing: SourceListing, order: NDArray[np.int64]) -> None:
-        """Write the listed files in ``order``."""
-        with (self.path / "files").open("wb") as file:
-            for number in order.tolist():
-                name = listing.stored_name(number)
-                file.write(_FILE_ENTRY.pack(int(listing.labels[number]), len(name)) + name)
+    @property
+    def items_path(self) -> Path:
+        """The items to pack, in order (``item_list``)."""
+        return self.path / "items"
 
     def remove(self) -> None:
         """Remove the folder, its state last, once the dataset is complete."""
@@ -173,6 +204,11 @@ class WorkFolder:
             if path.name != STATE_NAME:
                 path.unlink()
         shutil.rmtree(self.path)
+
+    def abandon(self) -> None:
+        """Remove the folder of a packing that never began to pack."""
+        if not self.is_begun:
+            shutil.rmtree(self.path)
 
     def close(self) -> None:
         """Unlock the folder."""
@@ -185,29 +221,3 @@ class WorkFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def locate_files(
-    listing: SourceListing, order: NDArray[np.int64], part_sizes: list[int]
-) -> list[tuple[int, int]]:
-    """Return offset and size, in bytes, of each part's entries as ``write_files`` writes them."""
-    starts = np.concatenate(([0], listing.name_ends[:-1]))
-    name_bytes = (listing.name_ends - starts)[order]
-    ends = np.concatenate(([0], np.cumsum(name_bytes + _FILE_ENTRY.size)))
-    edges = np.concatenate(([0], np.cumsum(part_sizes)))
-    offsets = ends[edges].tolist()
-    return [(begin, end - begin) for begin, end in itertools.pairwise(offsets)]
-
-
-def read_files(path: Path, offset: int, size: int) -> list[tuple[int, bytes]]:
-    """Return (label, stored name) of each entry in ``size`` bytes at ``offset`` of ``path``."""
-    with open_regular_file(path) as file:
-        file.seek(offset)
-        data = file.read(size)
-    files, at = [], 0
-    while at < len(data):
-        label, name_bytes = _FILE_ENTRY.unpack_from(data, at)
-        at += _FILE_ENTRY.size
-        files.append((label, data[at : at + name_bytes]))
-        at += name_bytes
-    return files

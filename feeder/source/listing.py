@@ -74,6 +74,8 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Files and folders left out because their names begin with a dot."""
     form: LabelForm | None
     """None without items."""
+    values: int
+    """Floats in each label; 0 where labels are something else."""
     texts: tuple[str, ...]
     """The distinct labels that are texts, by number; also classes without items."""
     names: dict[int, str]
@@ -111,6 +113,7 @@ class ItemListing:
         self._names: dict[int, str] = {}
         self._notes: list[str] = []
         self._form: LabelForm | None = None
+        self._values = 0
         self.items = self.bytes = self.rejected = self.hidden = self.spilled_bytes = 0
         self._finished = False
 
@@ -126,12 +129,7 @@ class ItemListing:
             if not 0 < len(stored) <= NAME_BYTES_MAX:
                 raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
             form, value = normalise_label(label, self._label_kind)
-            if self._form is None:
-                self._form = form
-            if form != self._form:
-                raise BadLabel(
-                    f"its label {label!r} is of another kind than the ones before ({self._form})"
-                )
+            self._check_form(form, value)
         except BadLabel as error:
             self.reject(name, "bad-label", str(error))
             return
@@ -220,6 +218,7 @@ class ItemListing:
             rejected=self.rejected,
             hidden=self.hidden,
             form=self._form,
+            values=self._values,
             texts=tuple(self._texts),
             names=self._names,
             notes=tuple(self._notes),
@@ -233,6 +232,16 @@ class ItemListing:
         if self._progress is not None:
             self._progress(self._new_items, self._new_bytes)
         return listed
+
+    def _check_form(self, form: LabelForm, value: NormalLabel) -> None:
+        """Raise BadLabel for a label that is not like the first one."""
+        values = len(value) if form == "floats" and isinstance(value, list) else 0
+        if self._form is None:
+            self._form, self._values = form, values
+        if form != self._form:
+            raise BadLabel(f"its label is of another form than the first ({form}, {self._form})")
+        if values != self._values:
+            raise BadLabel(f"its label has {values} values, the first has {self._values}")
 
     def _store_label(self, value: NormalLabel) -> int:
         if isinstance(value, int):

@@ -4,7 +4,6 @@ A dataset's labels are all of one kind: a class, several classes, floats or none
 the user asked for or, where none was, the one that the first label suggests.
 """
 
-import math
 import numbers
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -30,6 +29,7 @@ KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
 NormalLabel = int | str | list[int] | list[str] | list[float] | None
 
 _NUMBER_MAX: Final = 2**31
+_FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 
 
 class BadLabel(ValueError):  # noqa: N818 -- names what happened
@@ -62,7 +62,7 @@ def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, Nor
         if kind is None:
             return "floats", [_float(raw)]
         if float(raw).is_integer():
-            return "number", _number(int(raw))
+            return "number", _number(int(float(raw)))
         raise BadLabel(f"its label is {float(raw):g}, which is no class (--label-kind float?)")
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
 
@@ -102,6 +102,6 @@ def _float(value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise BadLabel(f"its label {value!r} is no number") from None
-    if not math.isfinite(number):
-        raise BadLabel(f"its label is {number}: it must be finite")
+    if not abs(number) <= _FLOAT_MAX:  # nor is NaN
+        raise BadLabel(f"its label {number:g} is not a finite 32-bit number")
     return number

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.run import PackOptions, choose_layout
+from feeder.pack.options import PackOptions, choose_layout
 from feeder.pack.verify import Verification
 from feeder.pack.work_folder import STATE_NAME, WorkFolder
 from feeder.plan.epoch import MAX_SEED

@@ -4,8 +4,9 @@ import io
 from pathlib import Path
 
 from bench.data.synthetic import write_synthetic
+from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
-from feeder.pack.run import PackOptions, pack_dataset
+from feeder.pack.run import pack_dataset
 
 
 def pack_synthetic(folder: Path, *, images: int, classes: int = 3) -> Path:

@@ -16,8 +16,9 @@ from bench.demo.feeder import serving
 from feeder.client.blocking import BatchFetcher
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, PeerError, ResourceError
+from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
-from feeder.pack.run import PackOptions, pack_dataset
+from feeder.pack.run import pack_dataset
 from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader

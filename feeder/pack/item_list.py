@@ -1,0 +1,119 @@
+"""The items of a packing in packing order, as its worker processes read them.
+
+    items   for each item: container u32, offset u64, size u64, stamp u64, label u32, name bytes
+            u16, then the label row that its shard stores and the name
+
+A part's items are consecutive bytes of it. Its hash stands for the source: equal lists pack to
+equal datasets.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.pack.classes import ClassPlan
+from feeder.pack.merge import SourceItems
+from feeder.process.path_text import decode_name
+from feeder.process.regular_file import open_regular_file
+from feeder.source.source import Item
+
+_HEAD: Final = struct.Struct("<IQQQIH")
+_CHUNK: Final = 1 << 14
+
+
+class PartItem(NamedTuple):
+    """One item to pack."""
+
+    item: Item
+    label: int
+    label_row: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenList:
+    """A list of items in a file: its hash, and where each part's items are."""
+
+    digest: str
+    extents: tuple[tuple[int, int], ...]
+    """Offset and size in bytes of each part's items."""
+    class_counts: NDArray[np.int64]
+    """(classes,), the number of items of each class; empty unless labels are of kind "index"."""
+
+
+def write_items(
+    path: Path,
+    items: SourceItems,
+    order: NDArray[np.int64],
+    plan: ClassPlan,
+    part_sizes: list[int],
+) -> WrittenList:
+    """Write the rows ``order`` (n,) of ``items``, of which part p takes ``part_sizes[p]``."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in plan.classes:
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    digest.update(f"{plan.labels.kind} {plan.labels.width}".encode())
+    is_index = plan.labels.kind == "index"
+    counts = np.zeros(len(plan.classes) if is_index else 0, np.int64)
+    extents, at = [], 0
+    with path.open("wb", buffering=1 << 20) as file:
+        first = 0
+        for size in part_sizes:
+            begin = at
+            for start in range(first, first + size, _CHUNK):
+                rows = items.rows[order[start : min(start + _CHUNK, first + size)]]
+                data, labels = _encode_rows(items, rows, plan)
+                if is_index:
+                    counts += np.bincount(labels, minlength=len(counts))
+                digest.update(data)
+                file.write(data)
+                at += len(data)
+            extents.append((begin, at - begin))
+            first += size
+    return WrittenList(digest=digest.hexdigest(), extents=tuple(extents), class_counts=counts)
+
+
+def _encode_rows(
+    items: SourceItems, rows: NDArray[np.void], plan: ClassPlan
+) -> tuple[bytes, NDArray[np.int64]]:
+    containers = rows["container"].astype(np.int64)
+    raw = rows["label"].astype(np.int64)
+    labels = np.zeros(len(rows), np.int64)
+    if plan.labels.kind == "index":
+        for container in np.unique(containers).tolist():
+            mine = containers == container
+            labels[mine] = plan.labels_of(container, raw[mine])
+    parts = []
+    fields = rows[["container", "offset", "size_bytes", "stamp", "name_at", "name_bytes"]].tolist()
+    for (container, offset, size, stamp, name_at, name_bytes), label, stored in zip(
+        fields, labels.tolist(), raw.tolist(), strict=True
+    ):
+        listed = items.lists[container]
+        parts.append(_HEAD.pack(container, offset, size, stamp, label, name_bytes))
+        parts.append(plan.stored_row(listed, container, stored))
+        parts.append(listed.stored_name(name_at, name_bytes))
+    return b"".join(parts), labels
+
+
+def read_items(path: Path, offset: int, size: int, label_bytes: int) -> Iterator[PartItem]:
+    """Yield the items in ``size`` bytes at ``offset`` of ``path``.
+
+    ``label_bytes`` is the size of a label row.
+    """
+    with open_regular_file(path) as file:
+        file.seek(offset)
+        data = file.read(size)
+    at = 0
+    while at < len(data):
+        container, item_offset, item_bytes, _, label, name_bytes = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        label_row = data[at : at + label_bytes]
+        at += label_bytes
+        name = decode_name(data[at : at + name_bytes])
+        at += name_bytes
+        yield PartItem(Item(container, item_offset, item_bytes, name), label, label_row)
