@@ -1,0 +1,232 @@
+"""Locations: what is on this machine, patterns of several files, and what is not supported yet."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, DatasetError, FeederError
+from feeder.process.path_text import path_to_text
+from feeder.source.braces import EXPANDED_MAX, expand_braces
+from feeder.source.locations import find_file, find_files
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def names(root: Path, location: str) -> list[str]:
+    return [os.path.relpath(path, root) for path in find_files(location)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expanded"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("{8..11}", ["8", "9", "10", "11"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{000..2}", ["000", "001", "002"]),
+        ("{0..2}", ["0", "1", "2"]),
+        ("{2..0}", ["2", "1", "0"]),
+        ("{-01..1}", ["-01", "000", "001"]),
+        ("{0..10..5}", ["0", "5", "10"]),
+        ("{c..a}{x,}", ["cx", "c", "bx", "b", "ax", "a"]),
+        ("{a,b{1,2}c}-{3..4}", ["a-3", "a-4", "b1c-3", "b1c-4", "b2c-3", "b2c-4"]),
+        ("{train}{}", ["{train}{}"]),
+        ("{x{1..2}}", ["{x1}", "{x2}"]),
+        ("{a/{b,c},d}.tar", ["a/b.tar", "a/c.tar", "d.tar"]),
+    ],
+)
+def test_braces_expand_as_in_a_shell(pattern: str, expanded: list[str]) -> None:
+    assert expand_braces(pattern) == expanded
+
+
+_PLAIN = st.text(alphabet="ab/-. é", max_size=4)
+
+
+def _combine(parts: list[tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    text = "".join(text for text, _ in parts)
+    return text, ["".join(each) for each in itertools.product(*(values for _, values in parts))]
+
+
+def _choose(parts: list[tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    text = "{" + ",".join(text for text, _ in parts) + "}"
+    return text, [value for _, values in parts for value in values]
+
+
+def _count(first: int, last: int, width: int) -> tuple[str, list[str]]:
+    step = 1 if first <= last else -1
+    width = max(width, len(f"{max(first, last)}") + 1)
+    values = [f"{number:0{width}d}" for number in range(first, last + step, step)]
+    return f"{{{first:0{width}d}..{last:0{width}d}}}", values
+
+
+_RANGES = st.builds(_count, st.integers(0, 12), st.integers(0, 12), st.integers(2, 6))
+_PATTERNS = st.recursive(
+    st.one_of(_PLAIN.map(lambda text: (text, [text])), _RANGES),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(_combine),
+        st.lists(inner, min_size=2, max_size=3).map(_choose),
+    ),
+    max_leaves=6,
+)
+
+
+@given(_PATTERNS)
+def test_nested_braces_are_every_combination_in_order(case: tuple[str, list[str]]) -> None:
+    pattern, expected = case
+    assert expand_braces(pattern) == expected
+
+
+@given(st.text(alphabet="{},.0123a", max_size=30))
+def test_any_text_expands_or_is_refused(pattern: str) -> None:
+    try:
+        expanded = expand_braces(pattern)
+    except ConfigError:
+        return
+    assert 1 <= len(expanded) <= EXPANDED_MAX
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("{a", "unbalanced"),
+        ("a}", "unbalanced"),
+        ("}{", "unbalanced"),
+        ("{" * 17 + "}" * 17, "nested too deeply"),
+        ("{0..1000000}", "over 1,000,000 files"),
+        ("{0..999999999999}{0..1}", "over 1,000,000 files"),
+        ("{0..999}{0..999}{0..1}", "over 1,000,000 files"),
+    ],
+)
+def test_braces_that_cannot_be_expanded_are_refused(pattern: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        expand_braces(pattern)
+
+
+def test_files_of_a_pattern_are_sorted_and_come_once(here: Path) -> None:
+    touch(here, "s-000.tar", "s-001.tar", "s-010.tar", "other.txt", "deep/er/s-002.tar")
+    assert names(here, "s-{000..001}.tar") == ["s-000.tar", "s-001.tar"]
+    assert names(here, "s-{001,000,001}.tar") == ["s-000.tar", "s-001.tar"]
+    assert names(here, "s-{0,00}*.tar") == ["s-000.tar", "s-001.tar", "s-010.tar"]
+    assert names(here, "s-00?.tar") == ["s-000.tar", "s-001.tar"]
+    assert names(here, "s-0[1-9]*") == ["s-010.tar"]
+    assert names(here, str(here / "s-*.tar")) == names(here, "./s-*.tar")
+    assert names(here, "**/s-00[12].tar") == ["deep/er/s-002.tar", "s-001.tar"]
+
+
+def test_a_file_or_folder_is_itself(here: Path) -> None:
+    touch(here, "a/x.tar")
+    assert find_files("a/x.tar") == (str(here / "a/x.tar"),)
+    assert find_files("a/") == (str(here / "a"),)
+
+
+def test_what_exists_literally_is_no_pattern(here: Path) -> None:
+    touch(here, "a[1].tar", "a1.tar", "{0..1}.tar", "0.tar", "d{x,y}*/s-0.tar", "s3:/b/x.tar")
+    assert names(here, "a[1].tar") == ["a[1].tar"]
+    assert names(here, "{0..1}.tar") == ["{0..1}.tar"]
+    assert names(here, "d{x,y}*/s-{0..0}.tar") == ["d{x,y}*/s-0.tar"]
+    assert names(here, "d{x,y}*/*.tar") == ["d{x,y}*/s-0.tar"]
+    assert names(here, "s3://b/x.tar") == ["s3:/b/x.tar"]
+
+
+def test_names_that_are_not_utf_8_are_found(here: Path) -> None:
+    name = os.fsdecode(b"s\xff-0.tar")
+    touch(here, name)
+    assert find_files("s*.tar") == (path_to_text(here / name),)
+    assert find_files(name) == find_files("s*.tar")
+
+
+def test_missing_files_of_a_range_are_counted(here: Path) -> None:
+    touch(here, "s-000.tar", "s-002.tar")
+    with pytest.raises(DatasetError, match=r"1 of the 3 files of s-.* is missing, .*s-001.tar: "):
+        find_files("s-{000..002}.tar")
+    with pytest.raises(DatasetError, match=r"99 of the 101 files of .*missing, .*s-001.tar first"):
+        find_files("s-{000..100}.tar")
+    with pytest.raises(DatasetError, match=r"1 of the 2 files of \{s,t\}-\*.tar is missing"):
+        find_files("{s,t}-*.tar")
+    with pytest.raises(DatasetError, match=r"no file matches x-\*.tar"):
+        find_files("x-*.tar")
+    many = ",".join(f"{number:08d}" for number in range(50))  # longer than a name may be
+    with pytest.raises(DatasetError, match="50 of the 50"):
+        find_files(f"{{{many}}}.tar")
+
+
+@pytest.mark.parametrize(
+    ("location", "error", "problem"),
+    [
+        ("missing", DatasetError, "source folder missing does not exist"),
+        ("missing.tar", DatasetError, "source missing.tar does not exist"),
+        ("dangling", DatasetError, "dangling is a dangling link"),
+        ("loop", DatasetError, "loop cannot be read"),
+        ("pipe", DatasetError, r"a named pipe \(FIFO\), not a regular file"),
+        ("p*", DatasetError, r"a named pipe \(FIFO\), not a regular file"),
+        ("{one,two}", ConfigError, r"matches the folder .*/one and 1 more: a source is one folder"),
+        ("", ConfigError, "the source is empty"),
+        ("-", ConfigError, "standard input is no source"),
+        ("a\0b", ConfigError, r"a\\x00b is no path"),
+        ("pipe:cat x", ConfigError, "commands are not run"),
+    ],
+)
+def test_what_is_no_source_is_refused(
+    here: Path, location: str, error: type[FeederError], problem: str
+) -> None:
+    touch(here, "one/x", "two/x")
+    (here / "dangling").symlink_to("nowhere")
+    (here / "loop").symlink_to("loop")
+    os.mkfifo(here / "pipe")
+    with pytest.raises(error, match=problem):
+        find_files(location)
+
+
+@pytest.mark.parametrize(
+    ("location", "instead"),
+    [
+        ("s3://bucket/x", r"s3://bucket/x: .*`aws s3 sync s3://bucket/x DIR`"),
+        ("s3:/bucket/x", r"s3://bucket/x: .*`aws s3 sync s3://bucket/x DIR`"),
+        ("s3://bucket/x.tar", r"`aws s3 cp s3://bucket/x.tar DIR`"),
+        ("s3://b/x/{00..99}.tar", r"`aws s3 sync s3://b/x/ DIR`"),
+        ("gs://b/x*", r"`gcloud storage cp --recursive gs://b/ DIR`"),
+        ("az://b/x", r"`azcopy copy az://b/x DIR --recursive`"),
+        ("https://host/x.tar", "https:// is not supported yet: .*`wget`"),
+        ("HTTP:/host/x.tar", "HTTP://host/x.tar: http:// is not supported yet"),
+        ("hf://datasets/o/n", "`hf download ORG/NAME --repo-type dataset"),
+        ("hdfs://n/x", "`hdfs dfs -get hdfs://n/x DIR`"),
+        ("ftp://h/x", "`wget`"),
+        ("oci://b@n/x", "oci:// is not supported yet: copy the files here or mount them"),
+        ("file:///data/x", "give the path alone, /data/x"),
+    ],
+)
+def test_other_machines_are_refused_with_what_to_do_instead(
+    here: Path, location: str, instead: str
+) -> None:
+    with pytest.raises(ConfigError, match=instead):
+        find_files(location)
+    with pytest.raises(ConfigError, match=instead):
+        find_file(location, "--labels")
+
+
+def test_a_drive_or_a_host_is_no_url(here: Path) -> None:
+    with pytest.raises(DatasetError, match="source folder C:/x does not exist"):
+        find_files("C:/x")
+
+
+def test_an_options_file_is_one_readable_file(here: Path) -> None:
+    touch(here, "l[1].csv")
+    assert find_file("l[1].csv", "--labels") == str(here / "l[1].csv")
+    with pytest.raises(ConfigError, match=r"--labels gone.csv cannot be read: No such file"):
+        find_file("gone.csv", "--labels")
+    with pytest.raises(ConfigError, match=r"--labels \. cannot be read: Is a directory"):
+        find_file(".", "--labels")
