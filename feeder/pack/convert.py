@@ -6,30 +6,34 @@ few that cannot be (CMYK and YCCK, rare codings) and images of other formats bec
 an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at the given
 quality without chroma subsampling, then tiled. 16-bit grey is scaled to 8 bits; Pillow alone would
 clip it.
+
+Options that accept loss (``feeder.pack.lossy``) re-encode the images that they change, and leave
+the others without loss. No image is encoded more than once, and which files go to quarantine
+depends on no option.
 """
 
-import contextlib
-import ctypes
-import functools
-import io
-import struct
-import warnings
-import zlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
 
-import numpy as np
-import turbojpeg
-from PIL import Image, ImageOps, _imaging
+from PIL import Image
 
 from feeder.dataset.format import Oddity
-from feeder.jpeg.installed_pillow import missing_libraries, remedy_for
-from feeder.jpeg.recode import PIXELS_MAX, RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
+from feeder.pack.decode_picture import NO_MEMORY, check_cmyk, decode_picture
 from feeder.pack.exif import UPRIGHT, read_orientation
+from feeder.pack.jpeg_header import Frame, read_frame
+from feeder.pack.lossy import (
+    SubsamplingName,
+    decode_undamaged,
+    encode_jpeg,
+    has_subsampling,
+    kept_subsampling,
+    limit_size,
+    shrink,
+    turn_upright,
+    turned_subsampling,
+)
 from feeder.source.item_bytes import JPEG, JPEG_SUFFIXES, SNIFF_BYTES, SourceError, sniff_format
-
-_JPEG_SIDE_MAX: Final = 65_500  # libjpeg's
 
 _FLAGS = {
     "PNG": Oddity.PNG,
@@ -48,23 +52,6 @@ _FORMAT_BY_SUFFIX = {
     ".tif": "TIFF",
     ".tiff": "TIFF",
 }
-# What Pillow's parsers raise on damaged files; the docs promise only the first two.
-_PILLOW_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    ZeroDivisionError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +62,22 @@ class SourceOptions:
     apply_exif: bool
     quality: int
     """JPEG quality of re-encoded images."""
+    max_side: int | None = None
+    """Longer side in pixels that larger images are resized to; None: any size."""
+    subsampling: SubsamplingName | None = None
+    """Of colour images; JPEGs with another are re-encoded. None: any, and 4:4:4 for images of other
+    formats."""
+    reencode: bool = False
+    """Whether JPEGs are re-encoded even where nothing else requires it."""
+
+    def change(self, frame: Frame, orientation: int) -> bool:
+        """Return whether these options re-encode a JPEG; ``orientation`` is what to apply to it."""
+        subsampling = turned_subsampling(frame.subsampling, orientation)
+        return (
+            self.reencode
+            or limit_size(frame.width, frame.height, self.max_side) != (frame.width, frame.height)
+            or not has_subsampling(subsampling, self.subsampling)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,12 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
     orientation = read_orientation(data)
     if orientation != UPRIGHT and not options.apply_exif:
         flags |= Oddity.EXIF_IGNORED
+        orientation = UPRIGHT
+    frame = read_frame(data)
+    if frame is not None and options.change(frame, orientation):
+        picture = _decode_ordinary(data, frame)
+        if picture is not None:
+            return _encode(picture, flags | Oddity.REENCODED, options, frame, orientation)
     try:
         tiled = tile_jpeg(data, options.tile_width_px)
         if tiled.was_progressive:
@@ -110,120 +119,81 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
             flags |= Oddity.ARITHMETIC
         if tiled.warnings:
             flags |= Oddity.WARNED
-        if orientation != UPRIGHT and options.apply_exif:
+        frame = Frame(width=tiled.width, height=tiled.height, subsampling=tiled.subsampling)
+        if options.change(frame, orientation):
+            return _convert(data, JPEG, flags | Oddity.REENCODED, options, frame, orientation)
+        if orientation != UPRIGHT:
             upright = transform_jpeg(data, orientation)
             if upright is None:
-                return _convert(data, JPEG, flags | Oddity.EXIF_REENCODED, options)
+                flags |= Oddity.EXIF_REENCODED
+                return _convert(data, JPEG, flags, options, orientation=orientation)
             tiled = tile_jpeg(upright, options.tile_width_px)
             flags |= Oddity.EXIF_APPLIED
     except RecodeError as error:
         if error.kind == "cmyk":
-            _check_cmyk(data)
-            return _convert(data, JPEG, flags | Oddity.CMYK, options)
-        if error.kind == "unsupported":
-            return _convert(data, JPEG, flags | Oddity.RARE_JPEG, options)
-        raise SourceError(error.kind, error.reason) from None
+            check_cmyk(data)
+            flags |= Oddity.CMYK
+        elif error.kind == "unsupported":
+            flags |= Oddity.RARE_JPEG
+        else:
+            raise SourceError(error.kind, error.reason) from None
+        return _convert(data, JPEG, flags, options, orientation=orientation)
     return SourceSample(tiled=tiled, flags=flags)
 
 
-def _convert(data: bytes, format_name: str, flags: Oddity, options: SourceOptions) -> SourceSample:
-    """Decode with Pillow, encode as JPEG, tile."""
-    if format_name == "WEBP":
-        if "libwebp" in missing_libraries():
-            raise _library_missing(format_name, "libwebp")
-        if int.from_bytes(data[4:8], "little") + 8 > len(data):
-            raise SourceError("truncated", "WEBP: the file ends too early")
-    if format_name == "TIFF":
-        _silence_libtiff()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            encoded = _encode_as_jpeg(data, format_name, options)
-        except SourceError:
-            raise
-        except _PILLOW_ERRORS as error:
-            raise _explain(error, format_name) from None
-        except MemoryError:
-            raise SourceError("too-large", "not enough memory to decode it") from None
-    if caught:
-        flags |= Oddity.WARNED
+def _decode_ordinary(data: bytes, frame: Frame) -> Image.Image | None:
+    """Decode an ordinary JPEG; None where the decoder complains.
+
+    That is faster than what other JPEGs go through: re-coding only to find damage takes longer than
+    decoding, shrinking and encoding.
+    """
     try:
+        return decode_undamaged(data, frame)
+    except MemoryError:
+        raise SourceError("too-large", NO_MEMORY) from None
+
+
+def _convert(
+    data: bytes,
+    format_name: str,
+    flags: Oddity,
+    options: SourceOptions,
+    frame: Frame | None = None,
+    orientation: int = UPRIGHT,
+) -> SourceSample:
+    """Decode with Pillow and encode as JPEG; ``frame`` and ``orientation`` are a JPEG's."""
+    turns = options.apply_exif and format_name != JPEG
+    picture, warned = decode_picture(data, format_name, apply_exif=turns)
+    if warned:
+        flags |= Oddity.WARNED
+    return _encode(picture, flags, options, frame, orientation)
+
+
+def _encode(
+    picture: Image.Image,
+    flags: Oddity,
+    options: SourceOptions,
+    frame: Frame | None,
+    orientation: int,
+) -> SourceSample:
+    """Turn upright, shrink, encode and tile.
+
+    The subsampling is the one that the options ask for, else that of ``frame``, else 4:4:4.
+    """
+    chroma = options.subsampling or "444"
+    if options.subsampling is None and frame is not None:
+        chroma = kept_subsampling(turned_subsampling(frame.subsampling, orientation))
+    try:
+        upright = turn_upright(picture, orientation)
+        smaller = shrink(upright, options.max_side)
+        encoded = encode_jpeg(smaller, options.quality, chroma)
         tiled = tile_jpeg(encoded, options.tile_width_px)
+    except MemoryError:
+        raise SourceError("too-large", NO_MEMORY) from None
     except RecodeError as error:
         raise SourceError(error.kind, error.reason) from None
+    if smaller is not upright:
+        flags |= Oddity.RESIZED
+    if upright is not picture and Oddity.REENCODED in flags:
+        flags |= Oddity.EXIF_APPLIED
     return SourceSample(tiled=tiled, flags=flags)
-
-
-def _encode_as_jpeg(data: bytes, format_name: str, options: SourceOptions) -> bytes:
-    with Image.open(io.BytesIO(data), formats=[format_name]) as image:
-        width, height = image.size
-        if width * height > PIXELS_MAX or max(width, height) > _JPEG_SIDE_MAX:
-            raise SourceError("too-large", f"{width} x {height} pixels")
-        image.load()
-        upright = ImageOps.exif_transpose(image) if options.apply_exif else image
-        encoded = io.BytesIO()
-        rgb = _to_rgb(upright)
-        rgb.save(encoded, JPEG, quality=options.quality, subsampling=0)
-    return encoded.getvalue()
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        grey_u16 = np.asarray(image).astype(np.uint32)
-        grey_u8 = ((grey_u16 + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
-        return Image.fromarray(grey_u8).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise SourceError("unsupported", "32 bits a sample: there is no telling what is white")
-    return image.convert("RGB")
-
-
-def _explain(error: Exception, format_name: str) -> SourceError:
-    """Return Pillow's error in a text of our own: its texts may contain memory addresses."""
-    text = str(error).lower()
-    if "decoder libtiff not available" in text:
-        return _library_missing(format_name, "libtiff")
-    if isinstance(error, Image.DecompressionBombError):
-        return SourceError("too-large", f"{format_name}: more pixels than any image should have")
-    if "truncated" in text or "not enough" in text or isinstance(error, EOFError):
-        return SourceError("truncated", f"{format_name}: the file ends too early")
-    if isinstance(error, NotImplementedError) or "unsupported" in text or "not available" in text:
-        return SourceError("unsupported", f"{format_name}: a variant that Pillow cannot decode")
-    return SourceError("corrupt", f"{format_name}: Pillow cannot decode it")
-
-
-def _library_missing(format_name: str, library: str) -> SourceError:
-    return SourceError(
-        "unsupported",
-        f"{format_name}: this Pillow was built without {library}: {remedy_for(library)}",
-    )
-
-
-@functools.cache
-def _silence_libtiff() -> None:
-    """Keep libtiff from writing to stderr: the quarantine list has the reason."""
-    with contextlib.suppress(OSError, AttributeError):  # Pillow lacks libtiff, or hides its symbols
-        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
-
-
-@functools.cache
-def _turbojpeg() -> turbojpeg.TurboJPEG:
-    return turbojpeg.TurboJPEG()
-
-
-def _check_cmyk(jpeg: bytes) -> None:
-    """Raise SourceError for a truncated or corrupt four-component JPEG that Pillow accepts."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            width, height, _, _ = _turbojpeg().decode_header(jpeg)
-            if width * height > PIXELS_MAX:
-                raise SourceError("too-large", f"{width} x {height} pixels")
-            _turbojpeg().decode(jpeg, pixel_format=turbojpeg.TJPF_CMYK)
-        except OSError as error:
-            raise SourceError("corrupt", str(error)) from None
-    for warning in caught:
-        text = str(warning.message)
-        if "premature end" in text.lower():
-            raise SourceError("truncated", text)
-        if "extraneous bytes" not in text:  # libjpeg's only cosmetic warning
-            raise SourceError("corrupt", text)

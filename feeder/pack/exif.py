@@ -1,17 +1,18 @@
 """Reads the EXIF orientation of a JPEG from its APP1 segment, without decoding.
 
-References: ITU-T T.81 (JPEG) B.1.1; CIPA DC-008 (Exif 2.3) 4.5.2 and 4.6.4.A, tag 0x0112.
+Reference: CIPA DC-008 (Exif 2.3) 4.5.2 and 4.6.4.A, tag 0x0112.
 """
 
 import struct
 from typing import Final
 
+from feeder.pack.jpeg_header import iterate_segments
+
 UPRIGHT: Final = 1
 _ORIENTATION_TAG = 0x0112
 _SHORT = 3  # the EXIF type of a 16-bit number
 _EXIF = b"Exif\x00\x00"
-_STANDALONE = frozenset({0x01, 0xD8, *range(0xD0, 0xD8)})  # markers without a length
-_SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_APP1 = 0xE1
 
 
 def read_orientation(jpeg: bytes) -> int:
@@ -19,22 +20,9 @@ def read_orientation(jpeg: bytes) -> int:
 
     An orientation that is missing or cannot be parsed counts as 1 (upright), as in every viewer.
     """
-    at = 2
-    while at + 4 <= len(jpeg):
-        if jpeg[at] != 0xFF:
-            return UPRIGHT  # no marker where one must be: the decoder reports the damage
-        marker = jpeg[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-        elif marker in _STANDALONE:
-            at += 2
-        elif marker in (_SOS, _EOI):
-            return UPRIGHT
-        else:
-            segment_bytes = int.from_bytes(jpeg[at + 2 : at + 4], "big")
-            if marker == _APP1 and jpeg[at + 4 : at + 10] == _EXIF:
-                return _orientation_of_tiff(jpeg[at + 10 : at + 2 + segment_bytes])
-            at += 2 + max(segment_bytes, 2)
+    for marker, body in iterate_segments(jpeg):
+        if marker == _APP1 and body.startswith(_EXIF):
+            return _orientation_of_tiff(body[len(_EXIF) :])
     return UPRIGHT
 
 
