@@ -43,6 +43,7 @@ from feeder.wire.messages import (
 from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
+_NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
 
 _STALL_S: Final = 0.5
 """A wake-up this late means that the process was suspended. Clients ping every second and the
@@ -91,6 +92,11 @@ class NodeService:
         self._pool = pool
         self._limits = limits
         self._identity = identity
+        self._losses = {
+            f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
+            for name, dataset in datasets.items()
+            if dataset.loss
+        }
         self._counters = SessionCounters()
         self._table = SessionTable(datasets, limits, identity, self._counters)
         self._slots = SlotStore()
@@ -249,6 +255,7 @@ class NodeService:
             "placement_warnings": self._placement_warnings,
             "library_warnings": self._library_warnings,
             **{f"library.{name}": text for name, text in self._identity.libraries.items()},
+            **self._losses,
             **flatten(groups),
         }
 

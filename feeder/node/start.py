@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from feeder.dataset.first_read import check_readable
+from feeder.dataset.loss import describe_loss
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.host.placement import NodePlacement, restore_affinity
@@ -113,6 +114,7 @@ def open_datasets(
                 fingerprint=dataset.fingerprint,
                 classes=classes,
                 layout=dataset.layout,
+                loss=describe_loss(dataset.manifest),
             )
             sizes[name] = measure_pictures(dataset)
     return served, sizes

@@ -37,6 +37,8 @@ class ServedDataset:
     fingerprint: str
     classes: tuple[str, ...]
     layout: ShardLayout
+    loss: str = ""
+    """What its images lost by choice when it was packed; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

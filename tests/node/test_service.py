@@ -11,7 +11,17 @@ from feeder.metrics import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.node.service import NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
-from feeder.wire.messages import Bye, Hello, NodeMessage, Ping, Pong, Welcome, encode
+from feeder.wire.messages import (
+    Bye,
+    Hello,
+    NodeMessage,
+    Ping,
+    Pong,
+    Stats,
+    Welcome,
+    decode_from_node,
+    encode,
+)
 from tests.support.session_shell import SAMPLES, limits, recipe
 
 LEASE_S = 10.0
@@ -20,7 +30,13 @@ LEASE_S = 10.0
 class Host:
     """A node service whose clock the test sets; what it sends is kept."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        lease_s: float = LEASE_S,
+        dataset: str = "d",
+        loss: str = "",
+    ) -> None:
         self.now_s = 1000.0
         self.sent: list[NodeMessage] = []
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
@@ -33,7 +49,11 @@ class Host:
         )
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
         self.service = NodeService(
-            {"d": ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)},
+            {
+                dataset: ServedDataset(
+                    fingerprint="f" * 32, classes=("a", "b"), layout=layout, loss=loss
+                )
+            },
             limits(lease_s=lease_s),
             NodeIdentity(
                 node="host/1 ipc:///n",
@@ -51,7 +71,7 @@ class Host:
             ),
             placement_warnings=0,
         )
-        hello = Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="test")
+        hello = Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test")
         self.service.on_frame(b"peer", encode(hello))
         (welcome,) = self.sent
         assert isinstance(welcome, Welcome)
@@ -167,3 +187,16 @@ def test_connection_that_ends_without_bye_is_lost(host: Host, others_send: bool)
     assert (host.service.deadline_s <= host.now_s) is not others_send
     host.advance(1.5 if others_send else 0.2)
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
+
+
+@pytest.mark.parametrize("dataset", ["train", "n" * 128])
+def test_counters_show_what_a_dataset_lost(monkeypatch: pytest.MonkeyPatch, dataset: str) -> None:
+    loss = "1,234 of 5,000 resized (max side 500)"
+    counters = Host(monkeypatch, dataset=dataset, loss=loss).service.counters()
+    shown = [name for name, value in counters.items() if value == loss]
+    assert shown == [f"dataset.{dataset[:100]}.loss"]
+    decode_from_node(encode(Stats(counters=counters)))
+
+
+def test_counters_of_lossless_datasets_show_no_loss(host: Host) -> None:
+    assert not [name for name in host.service.counters() if name.startswith("dataset.")]

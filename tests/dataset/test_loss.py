@@ -1,0 +1,71 @@
+"""What the images of a dataset lost by choice, in one line."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from feeder.dataset.loss import describe_loss
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
+from feeder.node.start import open_datasets
+from tests.support.sources import make_source, pack
+
+_CHOSEN = {
+    "apply_exif": False,
+    "quality": 90,
+    "max_side": 500,
+    "subsampling": "420",
+    "reencode": True,
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("loss")
+    pack(make_source(root / "source", 7), root / "dataset")
+    return root / "dataset"
+
+
+@pytest.mark.parametrize(
+    ("options", "odd", "line"),
+    [
+        (
+            {},
+            {"resized": 3, "reencoded": 6, "png": 1},
+            "3 of 7 resized (max side 500), 7 re-encoded (quality 90, 4:2:0)",
+        ),
+        ({"max_side": 0}, {"reencoded": 7}, "7 of 7 re-encoded (quality 90, 4:2:0)"),
+        ({"subsampling": ""}, {"cmyk": 2}, "2 of 7 re-encoded (quality 90)"),
+        ({"reencode": False}, {"progressive": 2, "warned": 1, "exif-applied": 3}, ""),
+        ({"max_side": 0, "subsampling": "", "reencode": False}, {"png": 7}, ""),
+    ],
+)
+def test_loss_is_counted_with_the_options_that_caused_it(
+    dataset: Path, options: dict[str, bool | int | str], odd: dict[str, int], line: str
+) -> None:
+    manifest = msgspec.structs.replace(
+        load_manifest(dataset), options={**_CHOSEN, **options}, odd=odd
+    )
+    assert describe_loss(manifest) == line
+
+
+def test_dataset_of_an_older_version_lost_nothing(dataset: Path) -> None:
+    older = msgspec.structs.replace(
+        load_manifest(dataset), options={"apply_exif": False, "quality": 95}, odd={"png": 1}
+    )
+    assert describe_loss(older) == ""
+
+
+def test_served_dataset_has_its_loss(dataset: Path) -> None:
+    path = dataset / MANIFEST_NAME
+    before = path.read_bytes()
+    assert open_datasets({"train": bytes(dataset)})[0]["train"].loss == ""
+    lossy = msgspec.structs.replace(
+        load_manifest(dataset), options=_CHOSEN, odd={"resized": 1, "reencoded": 7}
+    )
+    path.write_bytes(lossy.sealed().encode())
+    try:
+        shown = open_datasets({"train": bytes(dataset)})[0]["train"].loss
+    finally:
+        path.write_bytes(before)
+    assert shown == "1 of 7 resized (max side 500), 7 re-encoded (quality 90, 4:2:0)"
