@@ -170,10 +170,11 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@
 
-# Tests draw the bench's plots; `locales` is for file names in other encodings. The extra's packages
-# are installed by name, because pip would build the project again for the extra.
-PLOTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["plots"])
+# Tests draw the bench's plots and read all kinds of sources; `locales` is for file names in other
+# encodings. The extras' packages are installed by name, because pip would build the project again.
+EXTRAS := plots zstd imagenet
+NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(name for extra in sys.argv[1:] for name in extras[extra]))
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
-	@$(PIP) install $$($(BIN)/python -c '$(PLOTS)')
+	@$(PIP) install $$($(BIN)/python -c '$(NAMES)' $(EXTRAS))
 	@touch $@

@@ -50,8 +50,8 @@ DYNAMIC_IMPORTS = {"trainer_client", "feeder.pack.task_pool"}
 """Modules that import by a name computed at run time, which the table cannot check."""
 
 THIRD_PARTY = {
-    *("PIL", "altair", "msgspec", "numpy", "psutil", "torch", "tqdm", "turbojpeg", "vl_convert"),
-    *("xxhash", "zmq"),
+    *("PIL", "altair", "msgspec", "numpy", "psutil", "scipy", "torch", "tqdm", "turbojpeg"),
+    *("vl_convert", "xxhash", "zmq", "zstandard"),
 }
 
 
@@ -97,7 +97,7 @@ TABLE: Mapping[str, Row] = {
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
-    "source": row("errors plan process", "numpy msgspec xxhash"),
+    "source": row("errors plan process", "numpy msgspec scipy xxhash zstandard"),
     "pack": row(
         "errors plan process host jpeg jpeg.crop_decode dataset source",
         "numpy msgspec xxhash PIL turbojpeg",
