@@ -18,9 +18,10 @@ DEFAULT: Final = "5%"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLimit:
-    """A share of all images, or a number of them."""
+    """A share of all images, or a number of them where ``share`` is None."""
 
-    text: str
+    option: str
+    """As the user gave it, for messages."""
     share: float | None
     count: int
 
@@ -33,11 +34,11 @@ class BadLimit:
                 f"--max-bad {text}: give a share such as 5%, or a number of images such as 20"
             )
         if not found[2]:
-            return cls(text=text, share=None, count=int(found[1]))
+            return cls(option=f"--max-bad {text}", share=None, count=int(found[1]))
         share = float(found[1]) / 100
         if share > 1:
             raise ConfigError(f"--max-bad {text} is more than 100%")
-        return cls(text=text, share=share, count=0)
+        return cls(option=f"--max-bad {text}", share=share, count=0)
 
     def allowed(self, files: int) -> int:
         """Return how many of ``files`` images may be bad."""
@@ -58,8 +59,8 @@ class BadLimit:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
         share = 100 * len(bad) / files
         raise DatasetError(
-            f"{len(bad):,} of {files:,} images are bad ({counts}), more than --max-bad "
-            f"{self.text}: first {printable(first.path)}, {first.kind} ({first.reason}); all are "
+            f"{len(bad):,} of {files:,} images are bad ({counts}), more than "
+            f"{self.option}: first {printable(first.path)}, {first.kind} ({first.reason}); all are "
             f"in {path}; repair or remove them, or leave them out with --max-bad "
             f"{min(100, int(share) + 1)}%"
         )

@@ -71,7 +71,9 @@ class PackOptions:
     @property
     def bad_limit(self) -> BadLimit:
         """How many images may be left out; ConfigError if the text has no meaning."""
-        return BadLimit.parse("0" if self.strict else self.max_bad)
+        if self.strict:
+            return BadLimit(option="--strict allows", share=None, count=0)
+        return BadLimit.parse(self.max_bad)
 
     @property
     def conversion(self) -> SourceOptions:

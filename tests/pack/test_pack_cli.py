@@ -91,7 +91,7 @@ def test_pack_verify_and_unpack_print_their_summaries(source: Path, tmp_path: Pa
     (copied / "class1" / ".hidden").touch()
     (copied / "lost").mkdir()
     (copied / "lost" / "cut.jpg").write_bytes(encoded(image())[:400])
-    packed = run_feeder("pack", copied, tmp_path / "packed", "--shards", "3")
+    packed = run_feeder("pack", copied, tmp_path / "packed", "--shards", "3", "--max-bad", "20%")
     assert packed.returncode == 0, packed.stderr
     assert "packed 12 images of 4 classes" in packed.stdout
     assert "odd: 1 png" in packed.stdout
@@ -168,7 +168,7 @@ def test_unreadable_file_is_quarantined_with_its_reason(source: Path, tmp_path: 
             pytest.skip("setpriv (util-linux) is missing, and root may read everything")
         os.chown(unreadable, 65534, 65534)
         prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    result = run_feeder("pack", copied, tmp_path / "packed", prefix=prefix)
+    result = run_feeder("pack", copied, tmp_path / "packed", "--max-bad", "1", prefix=prefix)
     assert result.returncode == 0, result.stderr
     assert "class0/image000.jpg: unreadable (permission denied)" in result.stdout
     assert "quarantined: 1 unreadable" in result.stdout
