@@ -297,10 +297,10 @@ def test_newer_and_damaged_datasets_exit_3(source: Path, tmp_path: Path) -> None
     assert packed.returncode == 0
     manifest = tmp_path / "packed" / MANIFEST_NAME
     whole = manifest.read_bytes()
-    manifest.write_bytes(whole.replace(b'"version": 1', b'"version": 2'))
+    manifest.write_bytes(whole.replace(b'"version": 2', b'"version": 3'))
     for verb in (["verify"], ["unpack", tmp_path / "out"]):
         result = run_feeder(verb[0], tmp_path / "packed", *verb[1:])
-        assert "is of dataset format version 2, this feeder reads 1" in error_line(result)
+        assert "is of dataset format version 3, this feeder reads 2" in error_line(result)
         assert result.returncode == 3
     manifest.write_bytes(whole[:-3])
     result = run_feeder("verify", tmp_path / "packed")
