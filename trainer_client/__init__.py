@@ -21,7 +21,7 @@ from feeder.errors import (
 )
 
 if TYPE_CHECKING:
-    from feeder.wire.messages import PADDING_LABEL
+    from feeder.plan.labels import PADDING_LABEL
     from trainer_client._accuracy import Accuracy, AccuracyResult
     from trainer_client._batch import Batch
     from trainer_client._dataset import DatasetInfo
@@ -61,7 +61,7 @@ if importlib.util.find_spec("torch") is None:  # what `import *` and completion 
         __all__.remove(_name)
 
 _LAZY: Final = {
-    "feeder.wire.messages": ("PADDING_LABEL",),
+    "feeder.plan.labels": ("PADDING_LABEL",),
     "trainer_client._accuracy": ("Accuracy", "AccuracyResult"),
     "trainer_client._batch": ("Batch",),
     "trainer_client._device": ("denormalise", "normalise"),

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError
+from feeder.plan.labels import NO_LABEL
 from trainer_client._batch import Batch
 
 TOP: Final = 5
@@ -39,20 +40,28 @@ class AccuracyResult:
 class Accuracy:
     """Adds up one evaluation, without waiting for the device; make a new one for each.
 
-    Takes 4 bytes of host memory for each sample of the dataset.
+    For datasets of one class a sample (``loader.dataset.label_kind`` is "index"). Takes 4 bytes of
+    host memory for each sample of the dataset.
     """
 
     def __init__(self, samples: int, device: torch.device) -> None:
         """Begin an evaluation of a dataset of ``samples`` (``loader.samples``)."""
-        self._counts = torch.zeros(2, dtype=torch.int64, device=device)
+        self._counts = torch.zeros(3, dtype=torch.int64, device=device)  # the last: without label
         self._times = torch.zeros(samples, dtype=torch.int32)  # how often each was counted
 
     def add(self, logits: torch.Tensor, batch: Batch[torch.Tensor]) -> None:
         """Count a batch; ``logits`` (N, classes) are the model's output for its images.
 
-        Raises ConfigError when the batch is of a larger dataset.
+        Raises ConfigError when the batch is of a larger dataset, or has several labels a sample.
         """
-        self._counts += count_correct(logits, batch.labels)
+        if batch.labels.is_floating_point():
+            raise ConfigError(
+                f"Accuracy counts one class a sample, these labels are {tuple(batch.labels.shape)} "
+                'floats (label_kind "multi" or "float"): use a metric for such labels, from '
+                "torchmetrics for example, on the first batch.valid rows"
+            )
+        self._counts[:2] += count_correct(logits, batch.labels)
+        self._counts[2] += (batch.labels == NO_LABEL).sum()
         sample_ids = batch.sample_ids[: batch.valid]
         samples = len(self._times)
         if batch.valid and int(sample_ids.max()) >= samples:
@@ -65,7 +74,8 @@ class Accuracy:
     def result(self) -> AccuracyResult:
         """Return the counts of all ranks; with torch.distributed, every rank must call this.
 
-        Raises ConfigError, in every rank, unless each sample was counted exactly once.
+        Raises ConfigError, in every rank, unless each sample was counted exactly once, and for a
+        dataset without labels.
         """
         times, counts = self._times, self._counts
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -83,7 +93,12 @@ class Accuracy:
                 f"{int(times[first])} times); pad the last batch, as split='val' does, give every "
                 "rank its share, and add every batch of one epoch"
             )
-        correct, correct_top5 = counts.tolist()
+        correct, correct_top5, unlabelled = counts.tolist()
+        if unlabelled:
+            raise ConfigError(
+                f'{unlabelled} samples have no label (label_kind "none"), so there is no accuracy: '
+                "evaluate on a dataset that was packed with labels"
+            )
         return AccuracyResult(images=len(times), correct=correct, correct_top5=correct_top5)
 
 

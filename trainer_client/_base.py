@@ -64,7 +64,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     recipe: Recipe
     """The recipe that the feeder was asked for."""
     dataset: DatasetInfo
-    """The dataset: ``len()``, ``name``, ``classes``, ``class_to_idx``, ``fingerprint``."""
+    """The dataset: ``len()``, ``name``, ``classes``, ``label_kind``, ``fingerprint``."""
 
     def __init__(
         self,
@@ -101,6 +101,8 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             classes=tuple(welcome.classes),
             fingerprint=welcome.fingerprint,
             samples=welcome.samples,
+            label_kind=welcome.labels.kind,
+            label_width=welcome.labels.width,
         )
         try:
             if options.classes_of is not None:
@@ -282,7 +284,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         copied = counters["copied_because"]
         feeders = counters["feeders"]
         _log.info(
-            "rank %d of %d: %s steps an epoch, %d x %s; %s samples of %d classes in dataset %s; "
+            "rank %d of %d: %s steps an epoch, %d x %s; %s %s in dataset %s; "
             "recipe %s; %d feeder%s, batches are %s",
             ranks.rank,
             ranks.world_size,
@@ -290,7 +292,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self.batch_size,
             self._described,
             f"{self.samples:,}",
-            len(self.classes),
+            self.dataset.describe_samples(),
             self.dataset.name,
             self.recipe.fingerprint(),
             feeders,

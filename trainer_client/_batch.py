@@ -21,12 +21,22 @@ class Batch(tuple[Array, Array], Generic[Array]):
     N is the batch size; S the image size; C is 4 or 3, the loader's ``channels``.
 
     Of a ``FeederLoader``, on its device: ``images`` (N, C, S, S) in the loader's dtype,
-    channels_last, normalised; ``labels`` int64 (N,); ``sample_ids`` int64 (N,), on the host.
-    Of a ``NumpyLoader``: arrays as that class documents them.
+    channels_last, normalised; ``labels`` as below; ``sample_ids`` int64 (N,), on the host.
+    Of a ``NumpyLoader``: images as that class documents them, the rest as here but arrays.
+
+    ``labels`` depend on the dataset's kind of labels, ``loader.dataset.label_kind``:
+
+    - "index": int64 (N,), the class; in padding rows -100, which ``cross_entropy`` ignores.
+    - "multi": float32 (N, classes), 1 for each class that a sample has, else 0, as
+      ``binary_cross_entropy_with_logits`` takes them; in padding rows NaN.
+    - "float": float32 (N, W) with W values a sample, also where W is 1; in padding rows NaN. A
+      model with one output for each image returns (N, 1), too: with labels (N,) the difference of
+      the two would silently be (N, N).
+    - "none": int64 (N,), -1 in all rows; in padding rows -100.
 
     The first ``valid`` rows are real. On one rank all are: the last batch of an evaluation is
     short. Over several ranks all batches have N rows, and the rows after ``valid`` are padding with
-    the label -100, which ``cross_entropy`` ignores, and the sample id -1.
+    the sample id -1. A loss over NaN is NaN: take the first ``valid`` rows of outputs and labels.
 
     Frameworks that take tuples apart and put them together again with the class (``Batch(images,
     labels)`` or ``Batch((images, labels))``) get a Batch without ``sample_ids``, ``valid``,
@@ -55,7 +65,7 @@ class Batch(tuple[Array, Array], Generic[Array]):
 
     @property
     def labels(self) -> Array:
-        """The labels, int64 (N,)."""
+        """The labels: int64 (N,), or float32 (N, W) where a sample has several."""
         return self[1]
 
     @property

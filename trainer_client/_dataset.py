@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from feeder.errors import ConfigError
 
@@ -16,11 +16,16 @@ class DatasetInfo:
     name: str
     """The name that it is served by."""
     classes: tuple[str, ...]
-    """The class names by label."""
+    """The class names by label; none where ``label_kind`` is "float" or "none"."""
     fingerprint: str
     """The identity of the packed dataset."""
     samples: int
     """The number of samples, over all ranks."""
+    label_kind: Literal["index", "multi", "float", "none"] = "index"
+    """What a sample has: one class, any number of classes, floats, or no label. ``Batch`` documents
+    a batch's labels of each."""
+    label_width: int = 1
+    """The second dimension of a batch's labels where they are "multi" or "float", else 1."""
 
     def __len__(self) -> int:
         return self.samples
@@ -43,8 +48,15 @@ class DatasetInfo:
     def check_classes(self, wanted: object) -> None:
         """Raise ConfigError unless the classes are those of ``wanted``, label by label.
 
-        ``wanted`` is a loader, or the list of class names by label.
+        ``wanted`` is a loader, whose labels must be of the same kind, or the list of class names by
+        label.
         """
+        other = getattr(wanted, "dataset", wanted)
+        if isinstance(other, DatasetInfo) and other.label_kind != self.label_kind:
+            raise ConfigError(
+                f"dataset {self.name!r} has {self.describe_samples()}, dataset {other.name!r} of "
+                f"classes_of has {other.describe_samples()}: pack both with labels of one kind"
+            )
         names = getattr(wanted, "classes", wanted)
         if isinstance(names, str | set | frozenset) or not isinstance(names, Iterable):
             raise ConfigError(
@@ -54,6 +66,11 @@ class DatasetInfo:
         names = tuple(names)
         if names == self.classes:
             return
+        if self.label_kind in ("float", "none"):
+            raise ConfigError(
+                f"dataset {self.name!r} has {self.describe_samples()} and no classes, classes_of "
+                f"has {len(names)}: leave classes_of out"
+            )
         pairs = enumerate(zip_longest(self.classes, names))
         label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
         here, there = ("missing" if name is None else repr(name) for name in pair)
@@ -63,3 +80,15 @@ class DatasetInfo:
             "this dataset with `feeder pack SRC DST --classes-of OTHER`, where OTHER is the other "
             "dataset as packed, so that equal labels mean the same class"
         )
+
+    def describe_samples(self) -> str:
+        """Return e.g. "samples of 3 classes", by the kind of the labels, for messages."""
+        match self.label_kind:
+            case "multi":
+                return f"samples of any number of {self.label_width:,} classes"
+            case "float":
+                return f"samples with {self.label_width:,} floats each"
+            case "none":
+                return "samples without labels"
+            case _:
+                return f"samples of {len(self.classes):,} classes"

@@ -16,6 +16,7 @@ from feeder.client.core.session import ClientSession, Job
 from feeder.client.endpoints import Directory
 from feeder.client.transport import Transport
 from feeder.errors import ConfigError, ProtocolError
+from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.security.keys import read_client_keys
 from feeder.wire.messages import MAX_WINDOW, Hello, encode
@@ -129,9 +130,6 @@ class Feed(Generic[AnyBatch]):
         known, is part of the name that feeders log.
         """
         self.stage = stage
-        layout = SlotLayout.of_recipe(recipe, slots=1)
-        self.batch_bytes: int = layout.pixel_bytes + 16 * recipe.batch_size
-        """Bytes of a batch: its pixels, labels and sample ids."""
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
@@ -139,6 +137,8 @@ class Feed(Generic[AnyBatch]):
         keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint)
         self.name: str = directory.name
+        # What labels of another kind take is known only from the welcome, and small beside pixels.
+        layout = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1)
         window = min(options.window, max(1, options.window_bytes // layout.slot_bytes))
         buffers = window + stage.buffers_held
         slots = window
@@ -156,10 +156,10 @@ class Feed(Generic[AnyBatch]):
             encode(hello)
         except ProtocolError as error:
             raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
-        self._buffers = BatchBuffers(recipe, allocate)
         self._prefetch = Prefetch(recipe, buffers=buffers)
         job = Job(name=directory.name, hello=hello, share_memory=options.share_memory)
-        self._session = ClientSession(job, self._prefetch)
+        self._session = session = ClientSession(job, self._prefetch)
+        self._buffers = BatchBuffers(recipe, lambda: session.labels, allocate)
         transport = Transport(self._session, directory, self._buffers, SlotBuffer, keys)
         self._transport = transport
         # Runs on close(), when the feed is garbage, and at the interpreter's exit.
@@ -169,6 +169,9 @@ class Feed(Generic[AnyBatch]):
         except BaseException:
             self.close()
             raise
+        layout = SlotLayout.of_recipe(recipe, self.welcome.labels, slots=1)
+        self.batch_bytes: int = layout.batch_bytes
+        """Bytes of a batch: its pixels, labels and sample ids."""
 
     def check_usable(self) -> None:
         """Raise ConfigError in a fork of the process that made this, and after ``close``."""

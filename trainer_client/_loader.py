@@ -30,7 +30,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
 
     ``images`` are (N, 4, S, S), channels_last, normalised, with a fourth channel of zeros;
     ``channels=3`` leaves it out. They are float32 on a CPU and float16 on CUDA unless ``dtype``
-    says otherwise. ``labels`` are int64 (N,). Both are on the device; see ``Batch`` for the rest.
+    says otherwise. ``labels`` are int64 (N,) or, by the dataset's kind of labels, float32 (N, W).
+    Both are on the device; see ``Batch`` for the rest.
 
     Each ``iter(loader)`` is the next epoch, from 0 on, or the one that ``set_epoch`` chose; it
     begins with its first batch. Of W ranks, rank r gets the batches r, r + W, r + 2W, … of it. A

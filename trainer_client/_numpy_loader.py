@@ -175,7 +175,8 @@ class NumpyLoader(Loader[Batch[Array]]):
     recipe's packing makes of them: a read-only view of the feeder's memory that is valid until the
     next batch is taken, or with ``copy=True`` an array of its own. With ``dtype="float32"`` they
     are normalised, (N, S, S, 4) with a fourth channel of zeros, or (N, S, S, 3) with
-    ``channels=3``, in an array of their own. ``labels`` are int64 (N,), an array of their own.
+    ``channels=3``, in an array of their own. ``labels`` are int64 (N,) or, by the dataset's kind of
+    labels, float32 (N, W), see ``Batch``, in an array of their own.
 
     Epochs, ranks and resuming are those of ``FeederLoader``.
 
@@ -270,8 +271,13 @@ def _packed_shape(recipe: Recipe) -> tuple[int, int, int]:
     return layout.image_shape(recipe.image_size)
 
 
-def _copy_labels(delivery: Delivery) -> tuple[NDArray[np.int64], Origin]:
+def _copy_labels(delivery: Delivery) -> tuple[Array, Origin]:
     rows, count = delivery.rows, delivery.count
     sample_ids = rows.sample_ids[:count].copy()
     origin = Origin(sample_ids, delivery.valid, delivery.epoch, delivery.index)
-    return rows.labels[:count].copy(), origin
+    labels: Array = rows.labels[:count]
+    if labels.dtype != np.uint8:
+        return labels.copy(), origin
+    labels = labels.astype(np.float32)  # several labels a sample, which alone come as uint8
+    labels[delivery.valid :] = np.nan
+    return labels, origin

@@ -9,6 +9,7 @@ A lent slot is read in place, by the CPU or, once its pages are locked, by the d
 """
 
 import contextlib
+import math
 from collections import deque
 from typing import Final, Protocol
 
@@ -82,7 +83,7 @@ class HostStage:
         self._loaded.append(buffer)
         rows, count = delivery.rows, delivery.count
         images = self._normaliser(torch.from_numpy(rows.pixels[:count]))
-        labels = torch.from_numpy(rows.labels[:count].copy())
+        labels = _finish_labels(torch.from_numpy(rows.labels[:count].copy()), delivery.valid)
         return Batch.of(images, labels, _origin(delivery))
 
     def reclaim(self) -> list[int]:
@@ -133,6 +134,7 @@ class CudaStage:
         labels.record_stream(compute)
         with torch.cuda.device(self._device):
             images = self._normaliser(pixels)
+            labels = _finish_labels(labels, delivery.valid)
         return Batch.of(images[:count], labels[:count], _origin(delivery))
 
     def reclaim(self) -> list[int]:
@@ -155,6 +157,14 @@ class CudaStage:
         # handled. This launch absorbs it.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self._device)
+
+
+def _finish_labels(labels: torch.Tensor, valid: int) -> torch.Tensor:
+    """Return several labels a sample, which alone come as uint8, as floats with NaN as padding."""
+    if labels.dtype == torch.uint8:
+        labels = labels.to(torch.float32)
+        labels[valid:] = math.nan
+    return labels
 
 
 def _origin(delivery: Delivery) -> Origin:

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from feeder.cli.captions import name_labels
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.crop_decode import layout_of, whole_jpeg
 from feeder.plan.crop import plan_crops
+from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -23,14 +25,14 @@ _DIM = 0.45  # share of their brightness that pixels outside the crop keep
 def draw_crops(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return the crops of n samples, (n, image_size, image_size, 3), and their class names."""
+    """Return the crops of n samples, (n, image_size, image_size, 3), and their labels."""
     count = len(sample_ids)
     layout = pixel_layout_of(recipe.packing)
     pixels: Pixels = np.empty((count, *layout.image_shape(recipe.image_size)), layout.dtype)
-    labels = np.empty(count, np.int64)
+    labels = _label_rows(dataset, count)
     reader = SampleReader(dataset, recipe)
     reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
-    return unpack_levels(pixels, layout), [dataset.classes[label] for label in labels.tolist()]
+    return unpack_levels(pixels, layout), name_labels(dataset.labels, labels, dataset.classes)
 
 
 def draw_boxes(
@@ -38,7 +40,7 @@ def draw_boxes(
 ) -> tuple[NDArray[np.uint8], list[str]]:
     """Return the whole images of n samples with their crops outlined, (n, side, side, 3).
 
-    Captions are the class, and "mirrored" where the crop is.
+    Captions are the labels, and "mirrored" where the crop is.
     """
     records = dataset.read_records(sample_ids)
     crops = plan_crops(
@@ -49,6 +51,8 @@ def draw_boxes(
         widths=records["width"].astype(np.int64),
         heights=records["height"].astype(np.int64),
     )
+    labels = _label_rows(dataset, len(sample_ids))
+    dataset.read_labels(sample_ids, records, labels)
     side = max(recipe.image_size, 128)
     pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
     captions = []
@@ -58,15 +62,19 @@ def draw_boxes(
         crops.boxes.tolist(),
         crops.flips.tolist(),
         pictures,
+        name_labels(dataset.labels, labels, dataset.classes),
         strict=True,
     )
-    for sample_id, record, box, flip, square in rows:
+    for sample_id, record, box, flip, square, name in rows:
         image = _outline_box(_decode_whole(dataset, sample_id, record), box, side)
         y, x = (side - image.height) // 2, (side - image.width) // 2
         square[y : y + image.height, x : x + image.width] = np.asarray(image)
-        name = dataset.classes[int(record["label"])]
-        captions.append(f"{name}, mirrored" if flip else name)
+        captions.append(", ".join(filter(None, (name, "mirrored" if flip else ""))))
     return pictures, captions
+
+
+def _label_rows(dataset: Dataset, count: int) -> LabelRows:
+    return np.empty((count, *dataset.labels.row_shape), dataset.labels.dtype)
 
 
 def _decode_whole(dataset: Dataset, sample_id: int, record: np.void) -> Image.Image:

@@ -1,7 +1,6 @@
 """``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from feeder.plan.labels import LabelRows
     from feeder.plan.recipe import Recipe
+    from feeder.wire.messages import Welcome
 
 _BATCH_SIZE = 256
 _DEADLINE_S = 30.0
@@ -22,7 +23,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser = subparsers.add_parser(
         "preview",
         help="draw a contact sheet of crops or of a served batch",
-        description="Draw the first images of a batch with their class names, as the model will "
+        description="Draw the first images of a batch with their labels, as the model will "
         "see them but not normalised. The batch is of the dataset DST or, with --from, served by a "
         "daemon.",
     )
@@ -147,22 +148,22 @@ def _preview_served(
         _check_index(arguments.index, fetcher.welcome.batches, recipe)
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
-        names = _name_classes(fetcher.welcome.classes, batch.labels[:count].tolist(), arguments)
+        names = _name_labels(fetcher.welcome, batch.labels[:count], arguments)
         return unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)), names
 
 
-def _name_classes(
-    classes: Sequence[str], labels: Sequence[int], arguments: argparse.Namespace
-) -> list[str]:
+def _name_labels(welcome: "Welcome", rows: "LabelRows", arguments: argparse.Namespace) -> list[str]:
+    from feeder.cli.captions import name_labels
     from feeder.errors import ProtocolError
 
-    unknown = [label for label in labels if not 0 <= label < len(classes)]
-    if unknown:
-        raise ProtocolError(
-            f"{arguments.endpoint} breaks the protocol: it sent the label {unknown[0]} of "
-            f"{len(classes)} classes"
-        )
-    return [classes[label] for label in labels]
+    if welcome.labels.kind == "index":
+        unknown = [label for label in rows.tolist() if not 0 <= label < len(welcome.classes)]
+        if unknown:
+            raise ProtocolError(
+                f"{arguments.endpoint} breaks the protocol: it sent the label {unknown[0]} of "
+                f"{len(welcome.classes)} classes"
+            )
+    return name_labels(welcome.labels, rows, welcome.classes)
 
 
 def _recipe(arguments: argparse.Namespace, samples: int | None) -> "Recipe":

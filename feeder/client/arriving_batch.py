@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import ConfigError, ProtocolError
+from feeder.plan.labels import LabelRows, LabelSpec
 from feeder.plan.packing import Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Failed, Lent, Request, Welcome
@@ -24,12 +25,12 @@ _REQUEST: Final = 0  # the number of all requests: none is repeated while it is 
 class ArrivingBatch:
     """A buffer for one batch after another: ``begin`` each one."""
 
-    def __init__(self, recipe: Recipe, chunk_images: int) -> None:
+    def __init__(self, recipe: Recipe, labels: LabelSpec, chunk_images: int) -> None:
         """``chunk_images`` is how many rows the node puts into a chunk."""
         batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
         shape = (batch_size, *layout.image_shape(recipe.image_size))
         self.pixels: Pixels = np.empty(shape, layout.dtype)
-        self.labels: NDArray[np.int64] = np.empty(batch_size, np.int64)
+        self.labels: LabelRows = np.empty((batch_size, *labels.row_shape), labels.dtype)
         self.sample_ids: NDArray[np.int64] = np.empty(batch_size, np.int64)
         self.missing: set[int] = set()
         """First rows of the chunks that are still to come."""
@@ -37,6 +38,7 @@ class ArrivingBatch:
         self.slot: int | None = None
         """The slot that the batch is lent in, if it is."""
         self._recipe = recipe
+        self._labels = labels
         self._chunk_images = chunk_images
         self._key: BatchKey = (0, 0)
 
@@ -48,7 +50,14 @@ class ArrivingBatch:
     def write(self, chunk: Chunk, frames: Sequence[zmq.Frame]) -> None:
         """Copy a chunk's rows to their place."""
         sizes = [len(frame) for frame in frames]
-        check_chunk(self._recipe, chunk, sizes, chunk_images=self._chunk_images, valid=self.valid)
+        check_chunk(
+            self._recipe,
+            self._labels,
+            chunk,
+            sizes,
+            chunk_images=self._chunk_images,
+            valid=self.valid,
+        )
         if chunk.first not in self.missing:
             raise ProtocolError(
                 f"the chunk from row {chunk.first} of {name_batch(self._key)} came twice"
@@ -79,7 +88,10 @@ class BatchWindow:
         self._recipe = recipe
         self._welcome = welcome
         self._slots = slots
-        self._free = [ArrivingBatch(recipe, welcome.chunk_images) for _ in range(welcome.window)]
+        self._free = [
+            ArrivingBatch(recipe, welcome.labels, welcome.chunk_images)
+            for _ in range(welcome.window)
+        ]
 
     def request(self, want: tuple[BatchKey, ...], release: tuple[BatchKey, ...]) -> Request | None:
         """Return a request that also releases batches, None for nothing.

@@ -26,6 +26,7 @@ from feeder.client.core.answer_checks import check_welcome
 from feeder.client.core.node_link import LinkState
 from feeder.client.mapped_slots import LentMemory
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError, ResourceError
+from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.name_lookup import resolve_endpoint
@@ -67,8 +68,8 @@ class FetchedBatch(msgspec.Struct, kw_only=True, frozen=True, eq=False):
     """Rows that are real; those after them pad."""
     pixels: Pixels
     """(batch_size, image_size, image_size, 3) as int8, or as the recipe's packing has it."""
-    labels: NDArray[np.int64]
-    """(batch_size,)."""
+    labels: LabelRows
+    """(batch_size,), or as ``welcome.labels`` have them; see ``feeder.wire.messages``."""
     sample_ids: NDArray[np.int64]
     """(batch_size,)."""
 

@@ -23,6 +23,7 @@ from feeder.client.core import events
 from feeder.client.core.prefetch import HostBatch
 from feeder.client.mapped_slots import LentMemory, NotSharedError, SlotClaim
 from feeder.errors import ConfigError, ProtocolError, ResourceError
+from feeder.plan.labels import INDEX_LABELS
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
@@ -230,7 +231,7 @@ class Link:
     def _set_options(self, hello: Hello) -> None:
         recipe, window, dealer = hello.recipe, hello.window, self.dealer
         dealer.linger = LINGER_MS
-        pixel_bytes = SlotLayout.of_recipe(recipe, slots=1).pixel_bytes
+        pixel_bytes = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1).pixel_bytes
         dealer.maxmsgsize = max(MAX_NODE_HEADER_BYTES, pixel_bytes)
         dealer.rcvhwm = window * recipe.batch_size + 64  # were every chunk a single row
         dealer.sndhwm = 64

@@ -339,6 +339,7 @@ class NodeService:
             recipe=wanted.recipe,
             seed=wanted.seed,
             slots=wanted.layout.slots,
+            labels=wanted.layout.labels,
         )
         self._pool.send_to_all(message, memory.fileno())
         _log.debug("session %x on %s, %d slots", wanted.session, wanted.dataset, message.slots)

@@ -114,6 +114,7 @@ def open_datasets(
                 fingerprint=dataset.fingerprint,
                 classes=classes,
                 layout=dataset.layout,
+                labels=dataset.labels,
                 loss=describe_loss(dataset.manifest),
             )
             sizes[name] = measure_pictures(dataset)
@@ -122,7 +123,7 @@ def open_datasets(
 
 def check_classes(classes: Sequence[str], folder: str) -> None:
     """Raise DatasetError where the class names of a dataset do not fit into a Welcome."""
-    longest = max(map(len, classes))
+    longest = max(map(len, classes), default=0)
     total_bytes = sum(len(text.encode()) + 5 for text in classes)
     if (
         len(classes) > MAX_CLASSES

@@ -11,9 +11,10 @@ from typing import Final
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.remedies import more_files, more_memory
-from feeder.wire.messages import Hello, RefusedCode, Welcome
+from feeder.wire.messages import MAX_NODE_HEADER_BYTES, Hello, RefusedCode, Welcome
 from feeder.wire.slot_layout import SlotLayout
 
 SESSION_CHUNKS_MAX: Final = 16_384
@@ -21,6 +22,9 @@ SESSION_CHUNKS_MAX: Final = 16_384
 
 _CHUNK_PIXELS: Final = 32 * 512**2
 """Most pixels of a chunk: the default 32 images at 512 px."""
+
+_CHUNK_LABEL_BYTES: Final = MAX_NODE_HEADER_BYTES // 2
+"""Most bytes of a chunk's labels; clients accept frames of MAX_NODE_HEADER_BYTES at least."""
 
 MEMORIES_A_SESSION: Final = 2
 """A client that is stopped or slow may still map the slots of an ended session when the next one
@@ -37,6 +41,7 @@ class ServedDataset:
     fingerprint: str
     classes: tuple[str, ...]
     layout: ShardLayout
+    labels: LabelSpec = INDEX_LABELS
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 
@@ -141,19 +146,20 @@ def admit(
     plan = _plan(hello, dataset)
     if isinstance(plan, Refusal):
         return plan
-    layout = _grant(hello, limits, used, available_bytes, account, used_by_client)
+    layout = _grant(hello, dataset.labels, limits, used, available_bytes, account, used_by_client)
     if isinstance(layout, Refusal):
         return layout
-    return Admission(plan, layout, count_chunk_images(hello.recipe, limits))
+    return Admission(plan, layout, count_chunk_images(hello.recipe, dataset.labels, limits))
 
 
-def count_chunk_images(recipe: Recipe, limits: SessionLimits) -> int:
-    """Return how many images a chunk of a recipe holds: fewer if they are large.
+def count_chunk_images(recipe: Recipe, labels: LabelSpec, limits: SessionLimits) -> int:
+    """Return how many images a chunk of a recipe holds: fewer if they or their labels are large.
 
     A worker must finish a chunk long before its deadline, and other sessions wait meanwhile: 32
     images of 2048 px with all augmentations take half a minute.
     """
-    return max(1, min(limits.chunk_images, _CHUNK_PIXELS // recipe.image_size**2))
+    most = min(_CHUNK_PIXELS // recipe.image_size**2, _CHUNK_LABEL_BYTES // labels.row_bytes)
+    return max(1, min(limits.chunk_images, most))
 
 
 def compose_welcome(
@@ -173,6 +179,7 @@ def compose_welcome(
         fingerprint=dataset.fingerprint,
         recipe_fingerprint=hello.recipe.fingerprint(),
         classes=dataset.classes,
+        labels=dataset.labels,
         samples=dataset.layout.samples,
         batches=batches,
         shards=dataset.layout.shards,
@@ -249,6 +256,7 @@ def _refusal_for_client(
 
 def _grant(
     hello: Hello,
+    labels: LabelSpec,
     limits: SessionLimits,
     used: Usage,
     available_bytes: int,
@@ -257,8 +265,8 @@ def _grant(
 ) -> SlotLayout | Refusal:
     """Return the slots that the session gets: fewer than it asks for if memory is short."""
     recipe = hello.recipe
-    one = SlotLayout.of_recipe(recipe, slots=1)
-    chunks = -(-recipe.batch_size // count_chunk_images(recipe, limits))
+    one = SlotLayout.of_recipe(recipe, labels, slots=1)
+    chunks = -(-recipe.batch_size // count_chunk_images(recipe, labels, limits))
     remaining_bytes = limits.slots_bytes - used.slots_bytes
     client_remaining_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
     window = min(
@@ -288,4 +296,4 @@ def _grant(
             f"{need}, the feeder has {available_bytes / 1e6:.1f} MB available: use smaller "
             f"batches, or {more_memory(one.slot_bytes - available_bytes)}",
         )
-    return SlotLayout.of_recipe(recipe, slots=window)
+    return SlotLayout.of_recipe(recipe, labels, slots=window)

@@ -3,10 +3,12 @@
     frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
       pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3)
-      labels      int64 little-endian (images,)
+      labels      as the Welcome's ``labels`` have them, little-endian: of kind index int64
+                  (images,); multi uint8 (images, width), 1 for each class that a sample has, else
+                  0; float float32 (images, width); none int64 (images,), all -1
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
-    label -100 and sample id -1.
+    sample id -1, and as label -100 (index, none), 255 (multi) or NaN (float).
     A client that maps the session's slots (``claim``) gets one Lent for each batch instead, without
     frames: it reads the slot until it releases the batch.
 
@@ -35,9 +37,10 @@ from msgspec import Meta
 
 from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -49,7 +52,6 @@ MAX_TEXT_CHARACTERS: Final = 4096
 MAX_NODES: Final = 4096  # node processes of a daemon
 MAX_ENDPOINTS: Final = 16  # of a node process
 
-PADDING_LABEL: Final = -100  # torch's cross_entropy ignores it
 PADDING_SAMPLE_ID: Final = -1
 
 _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
@@ -171,6 +173,7 @@ class Welcome(_Message, frozen=True, kw_only=True):
     fingerprint: Name
     recipe_fingerprint: Name
     classes: Annotated[tuple[Text, ...], Meta(max_length=MAX_CLASSES)]
+    labels: LabelSpec = INDEX_LABELS
     samples: Annotated[int, Meta(ge=1, le=2**48)]
     batches: Count
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]

@@ -1,8 +1,9 @@
 """The layout of a slot: pure arithmetic, shared by node process, worker and local client.
 
-    slot:  [pixels (batch, image)][labels int64 (batch,)][sample ids int64 (batch,)][padding]
+    slot:  [pixels (batch, image)][labels (batch, row)][sample ids int64 (batch,)][padding]
 
-An image is S × S pixels in the recipe's packing, int8 (S, S, 3) by default.
+An image is S × S pixels in the recipe's packing, int8 (S, S, 3) by default. A row of labels is one
+int64, or what the dataset's kind of labels makes it (``feeder.plan.labels``).
 
 Slots follow one another in a session's memory. Each starts on a page, so that it can be mapped or
 registered with a device alone. Invariant: no two slots and no two parts of a slot overlap.
@@ -14,11 +15,13 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
 from feeder.plan.packing import DEFAULT_PACKING, Packing, PixelLayout, Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
 
 PAGE_BYTES: Final = 4096
-_LABEL_BYTES: Final = 8
+_ALIGNMENT_BYTES: Final = 8  # of labels and sample ids
+_ID_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,8 @@ class ChunkArrays:
 
     pixels: Pixels
     """(n, S, S, 3), RGB, level - 128 as int8; or as another packing has it."""
-    labels: NDArray[np.int64]
-    """(n,); -100 in rows of padding."""
+    labels: LabelRows
+    """(n,) or (n, width), of LabelSpec.dtype; LabelSpec.padding in rows of padding."""
     sample_ids: NDArray[np.int64]
     """(n,); -1 in rows of padding."""
 
@@ -41,15 +44,17 @@ class SlotLayout:
     batch_size: int
     image_size: int
     packing: Packing = DEFAULT_PACKING
+    labels: LabelSpec = INDEX_LABELS
 
     @classmethod
-    def of_recipe(cls, recipe: Recipe, *, slots: int) -> Self:
-        """Return the layout of ``slots`` batches of a recipe."""
+    def of_recipe(cls, recipe: Recipe, labels: LabelSpec, *, slots: int) -> Self:
+        """Return the layout of ``slots`` batches of a recipe and a dataset's labels."""
         return cls(
             slots=slots,
             batch_size=recipe.batch_size,
             image_size=recipe.image_size,
             packing=recipe.packing,
+            labels=labels,
         )
 
     @property
@@ -63,10 +68,14 @@ class SlotLayout:
         return self.batch_size * self.pixel_layout.image_bytes(self.image_size)
 
     @property
+    def batch_bytes(self) -> int:
+        """Bytes of one batch: its pixels, labels and sample ids."""
+        return self.pixel_bytes + self.batch_size * (self.labels.row_bytes + _ID_BYTES)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next, a multiple of PAGE_BYTES."""
-        used = _round_up(self.pixel_bytes, _LABEL_BYTES) + 2 * _LABEL_BYTES * self.batch_size
-        return _round_up(used, PAGE_BYTES)
+        return _round_up(self._ids_start + _ID_BYTES * self.batch_size, PAGE_BYTES)
 
     @property
     def total_bytes(self) -> int:
@@ -88,14 +97,25 @@ class SlotLayout:
         row_bytes = layout.image_bytes(self.image_size)
         start = slot * self.slot_bytes
         pixels_at = start + first * row_bytes
-        labels_at = start + _round_up(self.pixel_bytes, _LABEL_BYTES) + first * _LABEL_BYTES
-        ids_at = labels_at + self.batch_size * _LABEL_BYTES
+        label_bytes = self.labels.row_bytes
+        labels_at = start + self._labels_start + first * label_bytes
+        ids_at = start + self._ids_start + first * _ID_BYTES
+        labels = memory[labels_at : labels_at + count * label_bytes]
         pixels = memory[pixels_at : pixels_at + count * row_bytes]
         return ChunkArrays(
             pixels=pixels.view(layout.dtype).reshape(count, *layout.image_shape(self.image_size)),
-            labels=memory[labels_at : labels_at + count * _LABEL_BYTES].view(np.int64),
-            sample_ids=memory[ids_at : ids_at + count * _LABEL_BYTES].view(np.int64),
+            labels=labels.view(self.labels.dtype).reshape(count, *self.labels.row_shape),
+            sample_ids=memory[ids_at : ids_at + count * _ID_BYTES].view(np.int64),
         )
+
+    @property
+    def _labels_start(self) -> int:
+        return _round_up(self.pixel_bytes, _ALIGNMENT_BYTES)
+
+    @property
+    def _ids_start(self) -> int:
+        labels_bytes = self.batch_size * self.labels.row_bytes
+        return _round_up(self._labels_start + labels_bytes, _ALIGNMENT_BYTES)
 
 
 def _round_up(value: int, multiple: int) -> int:

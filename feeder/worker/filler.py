@@ -16,14 +16,13 @@ import numpy as np
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan, ShardLayout
-from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.process.path_text import path_from_bytes
 from feeder.sample.cache import part_of
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import STAGES as SAMPLE_STAGES
 from feeder.sample.reader import SampleReader
-from feeder.wire.messages import PADDING_LABEL, PADDING_SAMPLE_ID
+from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import ChunkArrays, SlotLayout
 from feeder.worker.messages import DatasetSource, Fill, OpenSession
 from feeder.worker.slot_memory import SlotMemory
@@ -85,13 +84,13 @@ class ChunkFiller:
         """Decode the first sample of each dataset; DatasetError or ResourceError if that fails."""
         for name in self._sources:
             recipe = Recipe.for_split("val", batch_size=1)
-            size = recipe.image_size
-            SampleReader(self._dataset(name), recipe, decoder=self._decoder).fill(
+            size, dataset = recipe.image_size, self._dataset(name)
+            SampleReader(dataset, recipe, decoder=self._decoder).fill(
                 np.zeros(1, np.int64),
                 seed=0,
                 epoch=0,
                 pixels=np.empty((1, size, size, 3), np.int8),
-                labels=np.empty(1, np.int64),
+                labels=np.empty((1, *dataset.labels.row_shape), dataset.labels.dtype),
             )
 
     def open_session(self, message: OpenSession, fd: int) -> None:
@@ -101,7 +100,7 @@ class ChunkFiller:
             message.dataset,
             recipe,
             message.seed,
-            SlotMemory(fd, SlotLayout.of_recipe(recipe, slots=message.slots)),
+            SlotMemory(fd, SlotLayout.of_recipe(recipe, message.labels, slots=message.slots)),
             (message.dataset, recipe.fingerprint()),
             OrderedDict(),
         )
@@ -144,7 +143,7 @@ class ChunkFiller:
             )
             arrays.sample_ids[:real] = ids
         if real < chunk.count:
-            _pad(arrays, real, pixel_layout_of(session.recipe.packing).grey)
+            _pad(arrays, real, session.memory.layout)
         self._mapped_bytes += arrays.pixels.nbytes
         if self._mapped_bytes > _MAPPED_BYTES_MAX:
             self._mapped_bytes = 0
@@ -185,8 +184,8 @@ def _spent(reader: SampleReader) -> tuple[float, ...]:
     return (*reader.seconds.values(), reader.fill_seconds)
 
 
-def _pad(arrays: ChunkArrays, real: int, grey: int) -> None:
+def _pad(arrays: ChunkArrays, real: int, layout: SlotLayout) -> None:
     """Fill the rows from ``real`` on with the wire's padding."""
-    arrays.pixels[real:] = grey
-    arrays.labels[real:] = PADDING_LABEL
+    arrays.pixels[real:] = layout.pixel_layout.grey
+    arrays.labels[real:] = layout.labels.padding
     arrays.sample_ids[real:] = PADDING_SAMPLE_ID

@@ -16,6 +16,7 @@ import msgspec
 
 from feeder.errors import FeederError
 from feeder.jpeg.decoders import Decoder
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.sample.cache_plan import CachePlan
 
@@ -54,6 +55,8 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
     recipe: Recipe
     seed: int
     slots: int
+    labels: LabelSpec = INDEX_LABELS
+    """Of the dataset with the fingerprint that Configure names."""
 
 
 class CloseSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -13,6 +13,7 @@ import pytest
 
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import ConfigError, PeerError, ProtocolError
+from feeder.plan.labels import INDEX_LABELS
 from feeder.wire.claim import CLAIM_BYTES, encode_answer
 from feeder.wire.messages import (
     BatchKey,
@@ -254,7 +255,7 @@ def test_a_batch_may_be_requested_again_as_soon_as_it_is_released() -> None:
 def lending(tmp_path: Path, answer: Callable[[Request], list[Message]]) -> Iterator[str]:
     """Run a node that grants two slots, and then answers the first request with ``answer``."""
     endpoint = f"ipc://{tmp_path}/node"
-    memory = SlotMemory.create(SlotLayout.of_recipe(RECIPE, slots=2))
+    memory = SlotMemory.create(SlotLayout.of_recipe(RECIPE, INDEX_LABELS, slots=2))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"{tmp_path}/node.slots")
     listener.listen()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.packing import (
     DEFAULT_PACKING,
     Packing,
@@ -58,7 +59,7 @@ def test_grey_is_level_128(packing: Packing) -> None:
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_slot_holds_rows_in_the_recipes_packing(packing: Packing) -> None:
     recipe = Recipe.for_split("train", batch_size=5, image_size=9, packing=packing)
-    slots = SlotLayout.of_recipe(recipe, slots=2)
+    slots = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=2)
     channels = 4 if packing.endswith("x") else 3
     value_bytes = 4 if packing.startswith("float32") else 1
     assert slots.pixel_bytes == 5 * 9 * 9 * channels * value_bytes

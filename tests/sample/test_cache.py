@@ -18,6 +18,7 @@ from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.opened import Dataset
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.errors import DatasetError
+from feeder.jpeg.recode import Subsampling
 from feeder.node.start import measure_pictures
 from feeder.plan.packing import Packing, Pixels, pixel_layout_of
 from feeder.plan.recipe import Interpolation, Recipe
@@ -313,14 +314,16 @@ def test_failed_decoding_releases_the_claim(
 
     cache = create(dataset)
     reader = _eager_reader(cache, dataset)
+    records = dataset.read_records(np.arange(dataset.layout.samples))
+    turbojpegs = np.flatnonzero(records["subsampling"] == Subsampling.S411)[:1]
     with monkeypatch.context() as patched:
         patched.setattr("feeder.sample.reader.decode_rgbx", refuse)
         with pytest.raises(raised):
-            fill(reader, np.array([0]), 8)
+            fill(reader, turbojpegs, 8)
     assert count_locks(cache) == 0
     assert cache.entries == 0
     assert cache.used_bytes > cache.plan.pixels_at, "its range stays reserved"
-    fill(reader, np.array([0]), 8)
+    fill(reader, turbojpegs, 8)
     assert cache.entries == 1
     cache.close()
 
@@ -346,9 +349,11 @@ def test_damaged_shard_is_opened_once_for_the_decoded_size(
     opened: list[int] = []
 
     class Watched(ProvenShard):
-        def __init__(self, folder: Path, entry: ShardEntry, number: int, *rest: Any) -> None:
+        def __init__(
+            self, folder: Path, entry: ShardEntry, number: int, *rest: Any, **labels: int
+        ) -> None:
             opened.append(number)
-            super().__init__(folder, entry, number, *rest)
+            super().__init__(folder, entry, number, *rest, **labels)
 
     monkeypatch.setattr("feeder.dataset.opened.ProvenShard", Watched)
     with Dataset.open(tmp_path) as dataset:

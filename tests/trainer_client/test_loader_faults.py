@@ -120,13 +120,13 @@ def test_more_ranks_than_batches(node: FakeNode) -> None:
 def test_another_protocol_version_names_both(node: FakeNode) -> None:
     answer = Refused(code="version", message="we speak version 9")
     node.greeting = lambda hello: [MAGIC + bytes([9]) + msgspec.msgpack.encode(answer)]
-    with pytest.raises(ProtocolError, match="version 9, this feeder 1") as caught:
+    with pytest.raises(ProtocolError, match="version 9, this feeder 2") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
     assert str(caught.value).count("protocol version") == 1
 
 
-@pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x01\xc1"])
+@pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x02\xc1"])
 def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
     node.greeting = lambda hello: [garbage]
     with pytest.raises(ProtocolError, match=f"{node.endpoint}: what answers there is not a feeder"):

@@ -172,13 +172,13 @@ REQUEST: dict[str, Any] = {
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x01" + msgspec.msgpack.encode(fields)
+    return b"FDR\x02" + msgspec.msgpack.encode(fields)
 
 
 @given(message=client_messages)
 def test_a_client_message_comes_back_equal(message: ClientMessage) -> None:
     frame = encode(message)
-    assert frame.startswith(b"FDR\x01")
+    assert frame.startswith(b"FDR\x02")
     assert decode_from_client(frame) == message
     assert decode_from_client(memoryview(frame)) == message
     assert type(decode_from_client(frame)) is type(message)
@@ -193,7 +193,7 @@ def test_a_node_message_comes_back_equal(message: NodeMessage) -> None:
 
 
 def test_the_bytes_of_a_frame_are_pinned() -> None:
-    assert encode(Ping(session=5)) == b"FDR\x01\x82\xa4type\xa4Ping\xa7session\x05"
+    assert encode(Ping(session=5)) == b"FDR\x02\x82\xa4type\xa4Ping\xa7session\x05"
     assert encode(Request(session=1, want=((0, 7),))) == frame_of({**REQUEST, "want": [[0, 7]]})
 
 
@@ -342,17 +342,17 @@ def test_the_largest_daemon_fits_into_a_welcome() -> None:
     assert decode_from_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 255])
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 1") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 2") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 1
+    assert PROTOCOL_VERSION == 2
 
 
-@pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x01"])
+@pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])
 def test_a_frame_without_the_magic_is_a_protocol_error(frame: bytes) -> None:
     with pytest.raises(ProtocolError, match="not a feeder message"):
         decode_from_client(frame)

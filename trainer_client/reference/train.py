@@ -62,6 +62,7 @@ def train(
         start_s = time.monotonic()
         ranks = (rank, world_size)
         loader = stack.enter_context(_make_loader(options, device, ranks))
+        _check_labels(loader)
         result = TrainingResult(
             options=options,
             device=str(device),
@@ -121,6 +122,16 @@ def _check_options(options: TrainingOptions) -> None:
             raise ConfigError(f"{name} must be a finite number, 0 or more, got {value}")
     if not 0 <= options.label_smoothing <= 1:
         raise ConfigError(f"label_smoothing must be a number 0 .. 1, got {options.label_smoothing}")
+
+
+def _check_labels(loader: FeederLoader) -> None:
+    """Raise ConfigError unless a sample has one class, which the loss and the accuracy need."""
+    if loader.dataset.label_kind != "index":
+        raise ConfigError(
+            f"this job trains on one class a sample, dataset {loader.dataset.name!r} has "
+            f"{loader.dataset.describe_samples()}: pack it with one class a sample, or write a "
+            "training loop with a loss for its labels (docs/training.md)"
+        )
 
 
 def _choose_device(name: str | None) -> torch.device:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.epoch import LastBatch, ShardLayout
+from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Hello, Welcome
@@ -44,6 +45,9 @@ def check_welcome(hello: Hello, welcome: Welcome) -> None:
         ShardLayout(samples=welcome.samples, shards=welcome.shards, lanes=welcome.lanes)
     except ConfigError as error:
         raise ProtocolError(f"it describes no possible dataset: {error}") from None
+    contradiction = welcome.labels.find_contradiction(len(welcome.classes))
+    if contradiction is not None:
+        raise ProtocolError(f"it describes no possible dataset: {contradiction}")
     batch_size = hello.recipe.batch_size
     padding = batch_size - 1 if hello.recipe.last_batch == LastBatch.PAD else 0
     batches = (welcome.samples + padding) // batch_size
@@ -55,11 +59,18 @@ def check_welcome(hello: Hello, welcome: Welcome) -> None:
 
 
 def check_chunk(
-    recipe: Recipe, chunk: Chunk, sizes: Sequence[int], *, chunk_images: int, valid: int
+    recipe: Recipe,
+    labels: LabelSpec,
+    chunk: Chunk,
+    sizes: Sequence[int],
+    *,
+    chunk_images: int,
+    valid: int,
 ) -> None:
     """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch.
 
-    ``chunk_images`` is the welcome's, ``valid`` how many rows of the batch are real.
+    ``labels`` and ``chunk_images`` are the welcome's, ``valid`` how many rows of the batch are
+    real.
     """
     batch_size = recipe.batch_size
     rows = min(chunk_images, batch_size - chunk.first)
@@ -73,7 +84,7 @@ def check_chunk(
             f"{_name_chunk(chunk)} counts {chunk.valid} real rows, it must be {valid}"
         )
     image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
-    expected = (rows * image_bytes, rows * 8, rows * 8)
+    expected = (rows * image_bytes, rows * labels.row_bytes, rows * 8)
     if tuple(sizes) != expected:
         raise ProtocolError(
             f"{_name_chunk(chunk)} has frames of {tuple(sizes)} bytes, not of {expected}"

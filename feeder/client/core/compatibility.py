@@ -22,6 +22,11 @@ def find_incompatibility(
         return None
     if welcome.fingerprint != first.fingerprint:
         return DatasetError(_explain_dataset(hello.dataset, first, welcome, is_back))
+    if welcome.labels != first.labels:  # buffers are of the first one's
+        return ProtocolError(
+            f"its labels of dataset {hello.dataset!r} are {_describe(welcome)}, those of "
+            f"{first.node} {_describe(first)}, of the same fingerprint"
+        )
     disagreement = find_disagreement(_producer(first), _producer(welcome))
     if disagreement is not None:
         return ProtocolError(f"{disagreement}; install the same ones on both")
@@ -39,6 +44,10 @@ def _explain_dataset(dataset: str, first: Welcome, welcome: Welcome, is_back: bo
         f"dataset {dataset!r} there is not the one of {first.node}: its fingerprint is "
         f"{welcome.fingerprint}, not {first.fingerprint}; serve the same one everywhere"
     )
+
+
+def _describe(welcome: Welcome) -> str:
+    return f"{welcome.labels.kind} of width {welcome.labels.width}"
 
 
 def _producer(welcome: Welcome) -> Producer:

@@ -204,7 +204,8 @@ class LinkState:
         self._session = welcome.session
         self._retry_at_s = None
         if self._claim_path is not None:
-            layout = SlotLayout.of_recipe(self._hello.recipe, slots=welcome.window)
+            recipe = self._hello.recipe
+            layout = SlotLayout.of_recipe(recipe, welcome.labels, slots=welcome.window)
             self._out.append(ClaimSlots(self.link, welcome.session, self._claim_path, layout))
             self._claim_by_s = now_s + CLAIM_S
 

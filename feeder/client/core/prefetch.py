@@ -28,6 +28,7 @@ from msgspec import Struct, field
 from feeder.client.core.answer_checks import check_chunk, check_loan, count_valid, name_batch
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.epoch import MAX_EPOCH
+from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Lent
 
@@ -259,11 +260,12 @@ class Prefetch:
     # --- Arrivals -----------------------------------------------------------------------------
 
     def find_placement(
-        self, link: int, chunk: Chunk, sizes: Sequence[int], chunk_images: int
+        self, link: int, chunk: Chunk, sizes: Sequence[int], chunk_images: int, labels: LabelSpec
     ) -> Placement | None:
         """Return the place of a chunk with frames of ``sizes`` bytes, None when it is not wanted.
 
-        Raises ProtocolError when it is not what a chunk of its batch must look like.
+        ``chunk_images`` and ``labels`` are the welcome's. Raises ProtocolError when it is not what
+        a chunk of its batch must look like.
         """
         key = (chunk.epoch, chunk.index)
         assembly = self._held.get(key)
@@ -271,7 +273,8 @@ class Prefetch:
         if assembly is None or request is None:
             self.chunks_discarded += 1
             return None
-        check_chunk(self.recipe, chunk, sizes, chunk_images=chunk_images, valid=assembly.valid)
+        valid = assembly.valid
+        check_chunk(self.recipe, labels, chunk, sizes, chunk_images=chunk_images, valid=valid)
         if chunk.first not in request.missing:
             self.chunks_discarded += 1
             return None

@@ -27,6 +27,7 @@ from feeder.client.core.rendezvous import LaneKeys
 from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.roster import Roster
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.wire.messages import (
     BatchKey,
     Bye,
@@ -84,6 +85,11 @@ class ClientSession:
         self._first_request_at_s: float | None = None
         self._now_s = 0.0
         self._out: list[events.Instruction] = []
+
+    @property
+    def labels(self) -> LabelSpec:
+        """The kind of the dataset's labels, the same in every welcome; known from the first on."""
+        return INDEX_LABELS if self.welcome is None else self.welcome.labels
 
     # --- Consumer calls -----------------------------------------------------------------------
 
@@ -352,7 +358,7 @@ class ClientSession:
         link.on_message(self._now_s)
         try:
             placement = self._prefetch.find_placement(
-                link.link, event.chunk, event.sizes, link.chunk_images
+                link.link, event.chunk, event.sizes, link.chunk_images, self.labels
             )
         except ProtocolError as error:
             self._leave_out(link, error)

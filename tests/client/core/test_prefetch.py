@@ -10,6 +10,7 @@ import pytest
 
 from feeder.client.core.prefetch import Placement, Prefetch
 from feeder.errors import DatasetError, ProtocolError
+from feeder.plan.labels import INDEX_LABELS
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Lent
 
@@ -35,7 +36,7 @@ def chunk(key: BatchKey, first: int, **changes: int) -> tuple[Chunk, list[int]]:
 def arrive(
     prefetch: Prefetch, key: BatchKey, first: int, link: int = A, **changes: int
 ) -> Placement | None:
-    placement = prefetch.find_placement(link, *chunk(key, first, **changes), CHUNK)
+    placement = prefetch.find_placement(link, *chunk(key, first, **changes), CHUNK, INDEX_LABELS)
     if placement is not None:
         prefetch.stored(placement)
     return placement
@@ -265,7 +266,7 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     want(prefetch)
     first = changes.pop("first")
     with pytest.raises(ProtocolError, match=message):
-        prefetch.find_placement(A, *chunk((0, 0), first, **changes), CHUNK)
+        prefetch.find_placement(A, *chunk((0, 0), first, **changes), CHUNK, INDEX_LABELS)
 
 
 @pytest.mark.parametrize("sizes", [[], [3 * SIDE * SIDE * 3, 24], [1, 24, 24], [576, 24, 16]])
@@ -275,7 +276,7 @@ def test_frames_of_wrong_sizes_are_refused(sizes: list[int]) -> None:
     want(prefetch)
     message, _ = chunk((0, 0), 0)
     with pytest.raises(ProtocolError, match="batch 0 of epoch 0 has frames of"):
-        prefetch.find_placement(A, message, sizes, CHUNK)
+        prefetch.find_placement(A, message, sizes, CHUNK, INDEX_LABELS)
 
 
 # Several links
