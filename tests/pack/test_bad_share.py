@@ -1,0 +1,62 @@
+"""--max-bad: how many bad images a packing leaves out, and what happens above that."""
+
+from pathlib import Path
+
+import pytest
+
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
+from feeder.errors import ConfigError
+from feeder.pack.bad_share import BadLimit
+from tests.support.sources import error_line, file_tree, make_source, run_feeder
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "allowed"),
+    [
+        ("5%", 100, 5),
+        ("5%", 99, 4),
+        ("5%", 19, 0),
+        ("0%", 1000, 0),
+        ("0", 1000, 0),
+        ("100%", 7, 7),
+        ("0.1%", 1_281_167, 1281),
+        ("29%", 100, 29),
+        ("12", 5, 12),
+    ],
+)
+def test_a_limit_is_a_share_or_a_number(text: str, files: int, allowed: int) -> None:
+    assert BadLimit.parse(text).allowed(files) == allowed
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "0.5", "101%", "5 %%", "1e3", "nan%"])
+def test_other_limits_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--max-bad"):
+        BadLimit.parse(text)
+
+
+def test_too_many_bad_images_publish_nothing_and_a_larger_share_goes_on_at_once(
+    tmp_path: Path,
+) -> None:
+    source = make_source(tmp_path / "source", 20)
+    for number in range(3):
+        (source / "class1" / f"broken{number}.jpg").write_bytes(b"no image")
+    (source / "class2" / "empty.jpg").touch()
+    packed = tmp_path / "packed"
+    line = error_line(result := run_feeder("pack", source, packed, "--shards", "3"))
+    assert result.returncode == 3
+    assert "4 of 24 images are bad (3 not-image, 1 empty), more than --max-bad 5%" in line
+    assert "first class1/broken0.jpg, not-image" in line
+    assert line.endswith("leave them out with --max-bad 17%")
+    assert [path.name for path in packed.iterdir()] == [".packing"]
+    listed = (packed / ".packing" / "quarantine.jsonl").read_text().splitlines()
+    assert len(listed) == 4
+    again = run_feeder("pack", source, packed, "--shards", "3", "--max-bad", "17%")
+    assert again.returncode == 0, again.stderr
+    assert "this run: 0 files" in again.stdout
+    manifest = load_manifest(packed)
+    assert (manifest.samples, manifest.quarantined) == (20, 4)
+    at_once = tmp_path / "at-once"
+    other = run_feeder("pack", source, at_once, "--shards", "3", "--max-bad", "4", "--jobs", "1")
+    assert other.returncode == 0, other.stderr
+    assert file_tree(at_once) == file_tree(packed)
+    assert (packed / MANIFEST_NAME).exists()

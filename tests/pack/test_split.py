@@ -1,0 +1,83 @@
+"""A split: both sides together are the source, and an item never changes sides."""
+
+from pathlib import Path
+
+import pytest
+
+from feeder.errors import ConfigError
+from feeder.pack.merge import SourceItems, merge_lists
+from feeder.pack.split import SplitOptions, parse_share, select_items
+from tests.support.item_lists import make_list
+
+_NAMES = [f"class{n % 7}/{n:05d}.jpg" for n in range(2003)]
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> SourceItems:
+    folder = tmp_path_factory.mktemp("items")
+    return merge_lists(folder, [make_list(folder, [(name, 0) for name in _NAMES])])
+
+
+def _selected(items: SourceItems, **options: object) -> set[str]:
+    selection = select_items(items, SplitOptions(**options))  # type: ignore[arg-type]
+    names = {items.name(int(row)) for row in selection.rows}
+    assert {name for name in _NAMES if selection.includes(name)} == names
+    return names
+
+
+def test_sides_of_a_fraction_are_the_whole_source(items: SourceItems) -> None:
+    train = _selected(items, side="train", val_fraction=0.1)
+    val = _selected(items, side="val", val_fraction=0.1)
+    assert train | val == set(_NAMES)
+    assert not train & val
+    assert 140 <= len(val) <= 260  # 200 expected, standard deviation 13
+    assert val < _selected(items, side="val", val_fraction=0.2)
+
+
+def test_items_stay_on_their_side_when_others_are_removed(
+    items: SourceItems, tmp_path: Path
+) -> None:
+    fewer = merge_lists(tmp_path, [make_list(tmp_path, [(name, 0) for name in _NAMES[::3]])])
+    options = SplitOptions(side="val", val_fraction=0.1)
+    val = {fewer.name(int(row)) for row in select_items(fewer, options).rows}
+    assert val == _selected(items, side="val", val_fraction=0.1) & set(_NAMES[::3])
+
+
+def test_a_list_names_the_validation_side(items: SourceItems, tmp_path: Path) -> None:
+    path = tmp_path / "val.txt"
+    path.write_text("\n".join((*_NAMES[5:8], "", _NAMES[5])) + "\n")
+    assert _selected(items, side="val", val_list=path) == set(_NAMES[5:8])
+    assert _selected(items, side="train", val_list=path) == {*_NAMES[:5], *_NAMES[8:]}
+
+
+def test_lists_that_fit_nothing_are_refused(items: SourceItems, tmp_path: Path) -> None:
+    path = tmp_path / "val.txt"
+    path.write_text(f"{_NAMES[0]}\nclass9/x.jpg\nother.jpg\n")
+    with pytest.raises(ConfigError, match=r"names 2 items .* does not have, first class9/x.jpg"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+    path.write_text("\n\n")
+    with pytest.raises(ConfigError, match="names nothing"):
+        select_items(items, SplitOptions(side="val", val_list=path))
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        select_items(items, SplitOptions(side="val", val_list=tmp_path / "missing"))
+    path.write_text("\n".join(_NAMES))
+    with pytest.raises(ConfigError, match="--split train leaves nothing to pack"):
+        select_items(items, SplitOptions(side="train", val_list=path))
+
+
+def test_a_split_is_by_fraction_or_by_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one of the two"):
+        SplitOptions(side="val")
+    with pytest.raises(ConfigError, match="one of the two"):
+        SplitOptions(side="val", val_fraction=0.1, val_list=tmp_path)
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("12.5 %", 0.125)])
+def test_shares_are_percentages_or_fractions(text: str, share: float) -> None:
+    assert parse_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "100%", "1", "5", "-3%", "5%%", "five", "nan"])
+def test_impossible_shares_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="give a share between 0 and 1"):
+        parse_share(text)
