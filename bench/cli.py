@@ -12,7 +12,7 @@ from bench import compare
 from bench.chaos import run as chaos
 from bench.compare import Comparison
 from bench.data import synthetic
-from bench.micro import decode, likeness, normalise, resize
+from bench.micro import decode, likeness, loss, normalise, resize
 from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
 from bench.rivals import run as rivals
@@ -113,6 +113,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_json(add)
     _add_core(add)
     add.set_defaults(run=likeness.run)
+    add = benches.add_parser("loss", help="packing with loss: size, speed and PSNR, by option")
+    _add_dataset(add, images=512, name="SRC", what="folder of class folders")
+    _add_number(add, "--rounds", 7, "rounds to take the median of")
+    _add_core(add)
+    add.set_defaults(run=loss.run)
     add = benches.add_parser("synthetic", help="write synthetic ImageNet, as folders of JPEGs")
     synthetic.add_arguments(add)
     add.set_defaults(run=synthetic.run)

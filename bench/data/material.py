@@ -23,6 +23,16 @@ def dataset_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
     if path is not None:
         yield path
         return
+    with source_or_synthetic(None, images=images) as source:
+        yield pack(source, source.parent / "dataset")
+
+
+@contextmanager
+def source_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
+    """Yield ``path``, or a folder of ``images`` synthetic images that is removed afterwards."""
+    if path is not None:
+        yield path
+        return
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         source = Path(folder) / "source"
         progress = ProgressLine(sys.stderr)
@@ -42,7 +52,7 @@ def dataset_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
             progress=report,
         )
         progress.end()
-        yield pack(source, Path(folder) / "dataset")
+        yield source
 
 
 def pack(source: Path, destination: Path) -> Path:
