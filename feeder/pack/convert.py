@@ -20,8 +20,7 @@ from PIL import Image
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.pack.decode_picture import NO_MEMORY, check_cmyk, decode_picture
-from feeder.pack.exif import UPRIGHT, read_orientation
-from feeder.pack.jpeg_header import Frame, read_frame
+from feeder.pack.jpeg_header import UPRIGHT, Frame, read_frame, read_orientation
 from feeder.pack.lossy import (
     SubsamplingName,
     decode_undamaged,

@@ -4,7 +4,7 @@ import random
 
 from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.pack.convert import SourceOptions, prepare_sample
-from feeder.pack.exif import read_orientation
+from feeder.pack.jpeg_header import read_orientation
 from feeder.source.item_bytes import SourceError
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.native_targets import check_whole, damage_jpeg

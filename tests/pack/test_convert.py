@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
 from feeder.pack.convert import SourceOptions, SourceSample, prepare_sample
-from feeder.pack.exif import read_orientation
+from feeder.pack.jpeg_header import read_orientation
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, read_source, sniff_file, sniff_format
 from tests.support.jpegs import cjpeg, ordinary, picture
 from tests.support.sources import encoded, image, pixels
@@ -201,6 +201,15 @@ def test_exif_turn_that_would_lose_edge_blocks_is_reencoded_and_counted() -> Non
     sample = prepare_sample(source, "a/b.jpg", _UPRIGHT)
     assert sample.flags == Oddity.EXIF_REENCODED
     assert (sample.tiled.width, sample.tiled.height) == (45, 61)
+
+
+def test_grey_jpeg_that_is_reencoded_stays_grey() -> None:
+    exif = Image.Exif()
+    exif[_ORIENTATION] = 6
+    sample = prepare_sample(encoded(image(61, 45).convert("L"), exif=exif), "a/b.jpg", _UPRIGHT)
+    assert sample.flags == Oddity.EXIF_REENCODED
+    assert (sample.tiled.width, sample.tiled.height) == (45, 61)
+    assert sample.tiled.subsampling is Subsampling.GREY
 
 
 def test_exif_orientation_of_other_formats_is_applied_too() -> None:
