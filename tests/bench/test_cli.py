@@ -37,7 +37,18 @@ def test_an_invalid_argument_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     "bench",
-    ["decode", "stream", "ablate", "soak", "chaos", "loaders", "resume", "peers", "normalise"],
+    [
+        "decode",
+        "stream",
+        "ablate",
+        "soak",
+        "chaos",
+        "loaders",
+        "resume",
+        "peers",
+        "normalise",
+        "loss",
+    ],
 )
 def test_every_default_is_a_valid_argument(bench: str) -> None:
     parser = build_parser()
