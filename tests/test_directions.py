@@ -50,8 +50,8 @@ DYNAMIC_IMPORTS = {"trainer_client", "feeder.pack.task_pool"}
 """Modules that import by a name computed at run time, which the table cannot check."""
 
 THIRD_PARTY = {
-    *("PIL", "altair", "msgspec", "numpy", "psutil", "scipy", "torch", "tqdm", "turbojpeg"),
-    *("vl_convert", "xxhash", "zmq", "zstandard"),
+    *("PIL", "altair", "google_crc32c", "msgspec", "numpy", "psutil", "pyarrow", "scipy", "torch"),
+    *("tqdm", "turbojpeg", "vl_convert", "xxhash", "zmq", "zstandard"),
 }
 
 
@@ -72,7 +72,7 @@ def row(rooms: str = "", packages: str | None = None, *, pure: bool = False) -> 
 BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
-    f"{DECODING} security session client client.core pack worker node daemon cli "
+    f"{DECODING} security session client client.core convert pack pack_cache worker node daemon cli "
     "trainer_client trainer_client.train trainer_client.reference"
 )
 
@@ -97,17 +97,19 @@ TABLE: Mapping[str, Row] = {
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
-    "source": row("errors plan process", "numpy msgspec scipy xxhash zstandard"),
+    "source": row("errors plan process", "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard"),
+    "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset source",
+        "errors plan process host jpeg jpeg.crop_decode dataset source convert",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
+    "pack_cache": row("errors process dataset source pack", "msgspec xxhash"),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
     "daemon": row(f"{DECODING} session worker node", "msgspec"),
-    "cli": row(f"{DECODING} security client pack daemon", "numpy zmq PIL"),
+    "cli": row(f"{DECODING} security client pack pack_cache daemon", "numpy zmq PIL"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
         "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"

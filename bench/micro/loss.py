@@ -35,7 +35,7 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
 from feeder.jpeg.libraries import check_libraries, tune_allocator
-from feeder.pack.lossy import SubsamplingName, shrink
+from feeder.convert.lossy import SubsamplingName, shrink
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset

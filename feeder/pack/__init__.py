@@ -1,4 +1,4 @@
 """Packs sources into datasets, unpacks and verifies datasets.
 
-May import: errors, plan, process, host, jpeg, dataset, source.
+May import: errors, plan, process, host, jpeg, dataset, source, convert.
 """

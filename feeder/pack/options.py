@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from feeder.convert.lossy import SubsamplingName
+from feeder.convert.prepare import SourceOptions
 from feeder.errors import ConfigError
 from feeder.jpeg.recode import TILE_WIDTHS_PX
 from feeder.pack.bad_share import DEFAULT, BadLimit
-from feeder.pack.convert import SourceOptions
-from feeder.pack.lossy import SubsamplingName
 from feeder.pack.split import SplitOptions
 from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
 from feeder.plan.labels import LabelKind

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.dataset.format import checksum
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.pack.containers import read_spec
-from feeder.pack.convert import SourceOptions, prepare_sample
 from feeder.pack.item_list import PartItem, read_items
 from feeder.pack.task_pool import Report
 from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder

@@ -2,9 +2,9 @@
 
 import random
 
+from feeder.convert.jpeg_header import read_orientation
+from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.jpeg.recode import TILE_WIDTHS_PX
-from feeder.pack.convert import SourceOptions, prepare_sample
-from feeder.pack.jpeg_header import read_orientation
 from feeder.source.item_bytes import SourceError
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.native_targets import check_whole, damage_jpeg

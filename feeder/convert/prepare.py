@@ -7,7 +7,7 @@ an animation's first frame is taken, ICC profiles are ignored. They are encoded 
 quality without chroma subsampling, then tiled. 16-bit grey is scaled to 8 bits; Pillow alone would
 clip it.
 
-Options that accept loss (``feeder.pack.lossy``) re-encode the images that they change, and leave
+Options that accept loss (``feeder.convert.lossy``) re-encode the images that they change, and leave
 the others without loss. No image is encoded more than once, and which files go to quarantine
 depends on no option.
 """
@@ -17,11 +17,9 @@ from pathlib import PurePosixPath
 
 from PIL import Image
 
-from feeder.dataset.format import Oddity
-from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
-from feeder.pack.decode_picture import NO_MEMORY, check_cmyk, decode_picture
-from feeder.pack.jpeg_header import UPRIGHT, Frame, read_frame, read_orientation
-from feeder.pack.lossy import (
+from feeder.convert.decode_picture import NO_MEMORY, check_cmyk, decode_picture
+from feeder.convert.jpeg_header import UPRIGHT, Frame, read_frame, read_orientation
+from feeder.convert.lossy import (
     SubsamplingName,
     decode_undamaged,
     encode_jpeg,
@@ -32,6 +30,8 @@ from feeder.pack.lossy import (
     turn_upright,
     turned_subsampling,
 )
+from feeder.dataset.format import Oddity
+from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
 from feeder.source.item_bytes import JPEG, JPEG_SUFFIXES, SNIFF_BYTES, SourceError, sniff_format
 
 _FLAGS = {

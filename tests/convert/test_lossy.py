@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from feeder.convert.jpeg_header import read_frame
+from feeder.convert.lossy import SUBSAMPLINGS, SubsamplingName, limit_size
+from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
-from feeder.pack.convert import SourceOptions, SourceSample, prepare_sample
-from feeder.pack.jpeg_header import read_frame
-from feeder.pack.lossy import SUBSAMPLINGS, SubsamplingName, limit_size
 from feeder.source.item_bytes import SourceError
 from tests.support.hard_jpegs import SAMPLINGS
 from tests.support.jpegs import cjpeg, encode, ordinary, picture

@@ -19,9 +19,9 @@ from typing import Final, Literal
 from PIL import Image
 from turbojpeg import TJFLAG_LIMITSCANS, TJFLAG_STOPONWARNING, TJPF_GRAY, TJPF_RGBX
 
+from feeder.convert.jpeg_header import Frame
 from feeder.jpeg.decode import turbojpeg
 from feeder.jpeg.recode import Subsampling
-from feeder.pack.jpeg_header import Frame
 
 SubsamplingName = Literal["444", "422", "420"]
 

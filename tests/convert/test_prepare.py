@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from feeder.convert.jpeg_header import read_orientation
+from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import Subsampling, tile_jpeg
-from feeder.pack.convert import SourceOptions, SourceSample, prepare_sample
-from feeder.pack.jpeg_header import read_orientation
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, read_source, sniff_file, sniff_format
 from tests.support.jpegs import cjpeg, ordinary, picture
 from tests.support.sources import encoded, image, pixels

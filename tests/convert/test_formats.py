@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.dataset.manifest import load_manifest
-from feeder.pack.convert import SourceOptions, prepare_sample
 from feeder.source.item_bytes import SourceError, sniff_format
 from tests.support.jpegs import ordinary
 from tests.support.sources import encoded, image, pixels, run_feeder
