@@ -97,7 +97,12 @@ TABLE: Mapping[str, Row] = {
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
     ),
-    "source": row("errors plan process", "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard"),
+    "source.label_files": row("errors plan process", "numpy xxhash"),
+    "source.location": row("errors process source.label_files", ""),
+    "source": row(
+        "errors plan process source.label_files source.location",
+        "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard",
+    ),
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
     "pack": row(
         "errors plan process host jpeg jpeg.crop_decode dataset source convert",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, encode_name
-from feeder.source.folder_walk import is_folder, scan_folder, show_path, walk_files
+from feeder.source.folder_walk import is_folder, scan_folder, show_path, stat_file, walk_files
 from feeder.source.item_bytes import read_source, sniff_file
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path
@@ -73,10 +73,10 @@ class ClassFolder:
         has_image = False
         for file in walk_files(self._root, name, listing):
             files += 1
-            if not has_image:
-                path = stored_path(self._root, encode_name(file.name))
-                has_image = sniff_file(path) is not None
-            listing.add(file.name, name, size_bytes=file.size_bytes, stamp=file.mtime_ns)
+            path = stored_path(self._root, encode_name(file))
+            has_image = has_image or sniff_file(path) is not None
+            status = stat_file(path)
+            listing.add(file, name, size_bytes=status.size_bytes, stamp=status.mtime_ns)
         if has_image or (not files and self._may_lack_images):
             return
         others = f", only {files} other file{'s' * (files > 1)}" if files else ""

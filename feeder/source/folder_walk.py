@@ -18,23 +18,30 @@ from feeder.source.names import stored_path, unpacked_name
 _DEPTH_MAX: Final = 64
 
 
-class FoundFile(NamedTuple):
-    """A file below a source's folder."""
+class FileStatus(NamedTuple):
+    """What a list holds of a file."""
 
-    name: str
-    """Relative to the source, '/' between folders."""
     size_bytes: int
     mtime_ns: int
 
 
-def walk_files(root: bytes, name: str, listing: ItemListing) -> Iterator[FoundFile]:
-    """Yield each file below the folder ``name`` of ``root`` ("" for ``root`` itself).
+def walk_files(root: bytes, name: str, listing: ItemListing) -> Iterator[str]:
+    """Yield the name, relative to ``root``, of each file below its folder ``name`` ("": of all).
 
-    Hidden entries are counted in ``listing``. A link that leads nowhere is a file of size 0, which
-    cannot be read. Raises DatasetError for a folder that cannot be listed or links to one above it,
-    ConfigError for an image that would unpack to the name of a folder.
+    Names have '/' between folders. Hidden entries are counted in ``listing``. Raises DatasetError
+    for a folder that cannot be listed or links to one above it, ConfigError for an image that would
+    unpack to the name of a folder.
     """
     return _walk(root, name, listing, ())
+
+
+def stat_file(path: bytes) -> FileStatus:
+    """Return a file's status; zeros for a link that leads nowhere, which cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:  # packing quarantines it with the reason
+        return FileStatus(0, 0)
+    return FileStatus(status.st_size, max(0, status.st_mtime_ns))
 
 
 def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes]]:
@@ -69,7 +76,7 @@ def show_path(path: bytes) -> str:
 
 def _walk(
     root: bytes, name: str, listing: ItemListing, above: tuple[tuple[int, int], ...]
-) -> Iterator[FoundFile]:
+) -> Iterator[str]:
     folder = _path(root, name)
     identity = _identify(folder)
     if identity in above or len(above) >= _DEPTH_MAX:
@@ -82,7 +89,7 @@ def _walk(
         elif is_folder(entry):
             folders.append(entry_name)
         else:
-            yield _find_file(entry, entry_name)
+            yield entry_name
     _check_folder_names(root, name, folders)
     for each in sorted(folders):
         yield from _walk(root, each, listing, (*above, identity))
@@ -96,14 +103,6 @@ def _identify(folder: bytes) -> tuple[int, int]:
             f"folder {show_path(folder)} cannot be listed: {error.strerror}"
         ) from error
     return status.st_dev, status.st_ino
-
-
-def _find_file(entry: os.DirEntry[bytes], name: str) -> FoundFile:
-    try:
-        status = entry.stat()
-    except OSError:  # a dangling link: packing quarantines it with the reason
-        return FoundFile(name, 0, 0)
-    return FoundFile(name, status.st_size, max(0, status.st_mtime_ns))
 
 
 def _check_folder_names(root: bytes, name: str, folders: list[str]) -> None:

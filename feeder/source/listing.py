@@ -236,6 +236,8 @@ class ItemListing:
     def _check_form(self, form: LabelForm, value: NormalLabel) -> None:
         """Raise BadLabel for a label that is not like the first one."""
         values = len(value) if form == "floats" and isinstance(value, list) else 0
+        if form == "numbers" and value == []:
+            return  # no class, whether classes are numbers or texts
         if self._form is None:
             self._form, self._values = form, values
         if form != self._form:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, FeederError
 from feeder.process.path_text import path_to_text
-from feeder.source.braces import EXPANDED_MAX, expand_braces
-from feeder.source.locations import find_file, find_files
+from feeder.source.location.braces import EXPANDED_MAX, expand_braces
+from feeder.source.location.find import find_file, find_files
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Final
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
-from feeder.source.braces import EXPANDED_MAX, expand_braces
+from feeder.source.location.braces import EXPANDED_MAX, expand_braces
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
 _PATTERN: Final = re.compile(r"[{*?\[]")

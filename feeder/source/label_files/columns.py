@@ -1,0 +1,163 @@
+"""Chooses the columns, or the fields of JSON objects, that hold images' names and labels.
+
+A column that the user named wins. Else it is the only one that has a usual name; for images also
+the only one whose first value looks like an image's file name, for labels the only other one. Where
+more than one would do, none is chosen.
+"""
+
+import fnmatch
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.errors import ConfigError
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import printable
+
+IMAGE_SUFFIXES: Final = frozenset(
+    {
+        *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".tif", ".tiff", ".bmp"),
+        *(".heic", ".avif", ".jp2", ".ppm", ".pgm", ".tga"),  # not packed, but no label files
+    }
+)
+_FILE_NAMES: Final = (
+    frozenset({"file", "file_name", "filename", "file_path", "filepath", "image_file"}),
+    frozenset({"image", "image_name", "image_path", "img", "img_name", "img_path", "path"}),
+    frozenset({"name", "id", "image_id", "img_id", "key"}),
+)
+_LABEL_NAMES: Final = (
+    frozenset({"label", "labels", "class", "classes", "target", "targets", "category"}),
+    frozenset({"label_id", "class_id", "class_index", "category_id", "label_index", "cls"}),
+    frozenset({"label_name", "class_name", "categories", "tag", "tags", "y"}),
+)
+_SHOWN_COLUMNS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns that matter, by name."""
+
+    image: str
+    labels: tuple[str, ...]
+    """Empty where the kind of labels is "none"."""
+    is_split: bool
+    """Whether the label is in several columns."""
+
+
+def choose_columns(
+    names: Sequence[str],
+    first: Sequence[object],
+    *,
+    image: str,
+    label: str,
+    label_kind: LabelKind | None,
+    where: str,
+) -> Columns:
+    """Return the columns to use of ``names``; ``first`` are the values of the first row.
+
+    ``image`` and ``label`` are what the user named, or empty; ``label`` may be several names with
+    commas between them, and each a pattern with ``*``. Raises ConfigError, which begins with
+    ``where``.
+    """
+    image_column = _choose_image(names, first, image, where)
+    if label_kind == "none":
+        return Columns(image=image_column, labels=(), is_split=False)
+    others = [name for name in names if name != image_column]
+    if label:
+        labels = _find_named(others, label, where)
+        is_split = len(labels) > 1 or label not in others
+    else:
+        labels = (_choose_label(others, where),)
+        is_split = False
+    if is_split and label_kind not in ("multi", "float"):
+        raise ConfigError(
+            f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
+            "of their values, or --label-kind multi for a class each"
+        )
+    return Columns(image=image_column, labels=labels, is_split=is_split)
+
+
+def looks_like_image(value: object) -> bool:
+    """Return whether a value is a text that ends as an image's file name does."""
+    return isinstance(value, str) and has_image_suffix(value)
+
+
+def has_image_suffix(name: str) -> bool:
+    """Return whether ``name`` has the suffix of an image format, of packable ones or others."""
+    return os.path.splitext(name.strip())[1].lower() in IMAGE_SUFFIXES
+
+
+def is_usual_name(name: str) -> bool:
+    """Return whether ``name`` is a usual one for a column of images or labels."""
+    return any(_fold(name) in tier for tier in (*_FILE_NAMES, *_LABEL_NAMES))
+
+
+def _choose_image(names: Sequence[str], first: Sequence[object], image: str, where: str) -> str:
+    if image:
+        if image not in names:
+            raise ConfigError(
+                f"{where}: --image {printable(image)} is none of its columns: {_show(names)}"
+            )
+        return image
+    looking = [name for name, value in zip(names, first, strict=False) if looks_like_image(value)]
+    for tier in _FILE_NAMES:
+        usual = [name for name in names if _fold(name) in tier]
+        likely = [name for name in usual if name in looking] or usual
+        if len(likely) == 1:
+            return likely[0]
+        if likely:
+            raise ConfigError(
+                f"{where}: the images may be in {_show(likely)}: choose one with --image"
+            )
+    if len(looking) == 1:
+        return looking[0]
+    raise ConfigError(
+        f"{where}: no column of {_show(names)} is known to hold the images' names: name it with "
+        "--image (the first line has to hold the columns' names)"
+    )
+
+
+def _choose_label(others: Sequence[str], where: str) -> str:
+    for tier in _LABEL_NAMES:
+        usual = [name for name in others if _fold(name) in tier]
+        if len(usual) == 1:
+            return usual[0]
+        if usual:
+            raise ConfigError(
+                f"{where}: the labels may be in {_show(usual)}: choose one with --label"
+            )
+    if len(others) == 1:
+        return others[0]
+    if not others:
+        raise ConfigError(f"{where} has no column of labels: give one, or --label-kind none")
+    raise ConfigError(f"{where}: the labels may be in {_show(others)}: choose one with --label")
+
+
+def _find_named(others: Sequence[str], label: str, where: str) -> tuple[str, ...]:
+    if label in others:
+        return (label,)
+    found: list[str] = []
+    for each in label.split(","):
+        pattern = each.strip()
+        matching = (
+            [pattern]
+            if pattern in others
+            else [name for name in others if fnmatch.fnmatchcase(name, pattern)]
+        )
+        if not matching:
+            raise ConfigError(
+                f"{where}: --label {printable(pattern)} is none of its columns: {_show(others)}"
+            )
+        found += (name for name in matching if name not in found)
+    return tuple(found)
+
+
+def _fold(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+def _show(names: Collection[str]) -> str:
+    shown = ", ".join(printable(name[:60]) for name in list(names)[:_SHOWN_COLUMNS])
+    more = len(names) - _SHOWN_COLUMNS
+    return f"{shown} and {more} more" if more > 0 else shown

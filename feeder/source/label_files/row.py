@@ -1,0 +1,45 @@
+"""A row of a file of labels, and what every such file offers."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class BadCellError(ValueError):
+    """Raised for a label without a meaning as its kind; the message is the reason."""
+
+
+class LabelRow(NamedTuple):
+    """What one row of a file of labels holds."""
+
+    number: int
+    """The line where it begins, or which entry of a JSON file it is; from 1."""
+    file: str
+    """As it is written; empty where there is none."""
+    label: Sequence[Any]
+    """Its cells or values, not yet interpreted."""
+    fault: str
+    """Why the row is unusable; empty where it is not."""
+
+
+class LabelFile(Protocol):
+    """A file of labels, of any format."""
+
+    @property
+    def unit(self) -> str:
+        """What ``LabelRow.number`` counts: "line" or "entry"."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes that the file names apart from its labels: those with a column each."""
+
+    def rows(self) -> Iterator[LabelRow]:
+        """Yield the rows in order, anew on each call; DatasetError for a damaged file."""
+
+    def observe(self, row: LabelRow) -> None:
+        """Take note of a row's label; of every row, before the first ``read_label``."""
+
+    def read_label(self, row: LabelRow) -> object:
+        """Return the label of a row, a number, a text or several; None where it has none.
+
+        Raises BadCellError.
+        """

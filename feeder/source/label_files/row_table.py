@@ -1,0 +1,103 @@
+"""Names as sorted 64-bit hashes: which were seen, and which rows of a file of labels repeat.
+
+Tens of millions of names take a few hundred megabytes that way, as a set of texts several
+gigabytes. That two of 14 million names share a hash has a probability of 1 to 200,000.
+"""
+
+from array import array
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from feeder.process.path_text import encode_name
+
+
+def hash_name(name: str) -> int:
+    """Return the hash of a name; UnicodeEncodeError for what no file can be called."""
+    return xxhash.xxh3_64_intdigest(encode_name(name))
+
+
+class NameKeys:
+    """A set of names."""
+
+    def __init__(self, keys: "array[int]") -> None:
+        """Take what ``hash_name`` returned, in any order; ``keys`` (of type "Q") is not kept."""
+        self.keys = np.unique(np.frombuffer(keys, np.uint64))
+        self._sorted = array("Q", self.keys.tobytes())  # bisect is fast with it
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def find(self, name: str) -> int:
+        """Return the place of a name in the order of hashes, -1 if it is not in the set."""
+        key = hash_name(name)
+        at = bisect_left(self._sorted, key)
+        return at if at < len(self._sorted) and self._sorted[at] == key else -1
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) >= 0
+
+
+class Repeat(NamedTuple):
+    """A file that several rows list."""
+
+    place: int
+    """Among all such files."""
+    first: int
+    """The number of its first row."""
+    other: int
+    """Of the first one with another label; 0 if all have the same."""
+
+
+class RowTable:
+    """The file, the label and the number of every row, as hashes; complete after ``finish``."""
+
+    def __init__(self) -> None:
+        self._files = array("Q")
+        self._labels = array("Q")
+        self._numbers = array("I")
+        self.names = NameKeys(self._files)
+        """All files."""
+        self._repeated = NameKeys(self._files)
+        self._firsts = self._others = np.empty(0, np.uint32)
+
+    def add(self, file: str, label: object, number: int) -> None:
+        """Add a row."""
+        self._files.append(hash_name(file))
+        self._labels.append(xxhash.xxh3_64_intdigest(repr(label).encode("utf-8", "replace")))
+        self._numbers.append(number)
+
+    def finish(self) -> None:
+        """Find the files of several rows."""
+        self.names = NameKeys(self._files)
+        keys = np.frombuffer(self._files, np.uint64)
+        if len(self.names) == len(keys):
+            return
+        order = np.argsort(keys, kind="stable")
+        labels = np.frombuffer(self._labels, np.uint64)[order]
+        numbers = np.frombuffer(self._numbers, np.uint32)[order]
+        _, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
+        differing = np.flatnonzero(labels != np.repeat(labels[starts], counts))
+        groups, at = np.unique(
+            np.searchsorted(starts, differing, side="right") - 1, return_index=True
+        )
+        others = np.zeros(len(starts), np.uint32)
+        others[groups] = numbers[differing[at]]
+        repeated = counts > 1
+        self._repeated = NameKeys(array("Q", keys[order][starts[repeated]].tobytes()))
+        self._firsts = numbers[starts[repeated]]
+        self._others = others[repeated]
+
+    @property
+    def repeats(self) -> int:
+        """The number of files that several rows list."""
+        return len(self._repeated)
+
+    def find_repeat(self, file: str) -> Repeat | None:
+        """Return which rows list a file if several do."""
+        place = self._repeated.find(file) if len(self._repeated) else -1
+        if place < 0:
+            return None
+        return Repeat(place, int(self._firsts[place]), int(self._others[place]))
