@@ -40,7 +40,7 @@ import numpy as np
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.recipe import Recipe
-from trainer_client._dataset import DatasetInfo
+from trainer_client._dataset import DatasetInfo, describe_samples
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
 from trainer_client._host_memory import Allocate
@@ -292,7 +292,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self.batch_size,
             self._described,
             f"{self.samples:,}",
-            self.dataset.describe_samples(),
+            describe_samples(self.dataset),
             self.dataset.name,
             self.recipe.fingerprint(),
             feeders,

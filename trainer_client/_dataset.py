@@ -54,8 +54,8 @@ class DatasetInfo:
         other = getattr(wanted, "dataset", wanted)
         if isinstance(other, DatasetInfo) and other.label_kind != self.label_kind:
             raise ConfigError(
-                f"dataset {self.name!r} has {self.describe_samples()}, dataset {other.name!r} of "
-                f"classes_of has {other.describe_samples()}: pack both with labels of one kind"
+                f"dataset {self.name!r} has {describe_samples(self)}, dataset {other.name!r} of "
+                f"classes_of has {describe_samples(other)}: pack both with labels of one kind"
             )
         names = getattr(wanted, "classes", wanted)
         if isinstance(names, str | set | frozenset) or not isinstance(names, Iterable):
@@ -68,7 +68,7 @@ class DatasetInfo:
             return
         if self.label_kind in ("float", "none"):
             raise ConfigError(
-                f"dataset {self.name!r} has {self.describe_samples()} and no classes, classes_of "
+                f"dataset {self.name!r} has {describe_samples(self)} and no classes, classes_of "
                 f"has {len(names)}: leave classes_of out"
             )
         pairs = enumerate(zip_longest(self.classes, names))
@@ -81,14 +81,15 @@ class DatasetInfo:
             "dataset as packed, so that equal labels mean the same class"
         )
 
-    def describe_samples(self) -> str:
-        """Return e.g. "samples of 3 classes", by the kind of the labels, for messages."""
-        match self.label_kind:
-            case "multi":
-                return f"samples of any number of {self.label_width:,} classes"
-            case "float":
-                return f"samples with {self.label_width:,} floats each"
-            case "none":
-                return "samples without labels"
-            case _:
-                return f"samples of {len(self.classes):,} classes"
+
+def describe_samples(dataset: DatasetInfo) -> str:
+    """Return e.g. "samples of 3 classes", by the kind of the labels, for messages."""
+    match dataset.label_kind:
+        case "multi":
+            return f"samples of any number of {dataset.label_width:,} classes"
+        case "float":
+            return f"samples with {dataset.label_width:,} floats each"
+        case "none":
+            return "samples without labels"
+        case _:
+            return f"samples of {len(dataset.classes):,} classes"

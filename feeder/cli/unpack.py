@@ -12,8 +12,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "unpack",
         help="turn a dataset back into ordinary JPEGs",
         description="Write the samples of the dataset DST to OUT/class/name as ordinary JPEGs "
-        "with the originals' pixels. Names too long for the file system of OUT are shortened, and "
-        "listed in OUT/.shortened-names.jsonl.",
+        "with the originals' pixels. Samples without one class are written to OUT/name, and "
+        "OUT/labels.jsonl lists their labels. Names too long for the file system of OUT are "
+        "shortened, and listed in OUT/.shortened-names.jsonl.",
     )
     parser.add_argument("dataset", type=Path, metavar="DST")
     parser.add_argument("out", type=Path, metavar="OUT")

@@ -139,7 +139,7 @@ class Dataset:
         for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             reader = self._reader(shard)
             if not reader.copy_label_row(row, stored[at].data):
-                raise self._replaced("labels of", int(sample_ids[at]), reader.path)
+                raise self._replaced("label row of", int(sample_ids[at]), reader.path)
         return stored
 
     def find_blobs(

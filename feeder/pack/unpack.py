@@ -1,11 +1,15 @@
 """Unpacks a dataset into a folder of classes: OUT/class/name.jpg.
 
-Pixels equal those of the source files (those of the conversion for converted samples). A name keeps
-a JPEG's suffix, else it gets .jpg. A name too long for the file system of OUT is shortened
-(``unpack_names``) and listed in OUT/.shortened-names.jsonl. Files are written atomically.
+Where samples have not one class each, a path is OUT/name, and OUT/labels.jsonl lists the labels, if
+there are any: a line is ``{"file": "…", "labels": [ … ]}``, with class names where a sample has
+several classes, else with numbers. Pixels equal those of the source files (those of the conversion
+for converted samples). A name keeps a JPEG's suffix, else it gets .jpg. A name too long for the
+file system of OUT is shortened (``unpack_names``) and listed in OUT/.shortened-names.jsonl. Files
+are written atomically.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +23,21 @@ from feeder.errors import ConfigError
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import TaskPool
-from feeder.pack.unpack_shard import UnpackSetup, UnpackTask, remove_unfinished, shortened_path
+from feeder.pack.unpack_shard import (
+    LABELS,
+    SHORTENED,
+    UnpackSetup,
+    UnpackTask,
+    list_path,
+    remove_unfinished,
+)
 from feeder.process.path_text import path_to_text
 
 SHORTENED_NAME: Final = ".shortened-names.jsonl"
 """Begins with a dot, so packing OUT again leaves it out."""
+
+LABELS_NAME: Final = "labels.jsonl"
+"""The labels that no folder's name shows, of kinds "multi" and "float"."""
 
 _REMEDY: Final = "run the same command again with --force"
 
@@ -60,7 +74,12 @@ def unpack_dataset(
                 "of the same names"
             )
         remove_unfinished(os.fsencode(out))  # a killed run's lists of names among them
-        setup = UnpackSetup(path=path_to_text(path.absolute()), out=path_to_text(out.absolute()))
+        setup = UnpackSetup(
+            path=path_to_text(path.absolute()),
+            out=path_to_text(out.absolute()),
+            fingerprint=manifest.fingerprint,
+            may_replace=force,
+        )
         progress.begin("unpacking", "samples", manifest.samples)
         try:
             with TaskPool(
@@ -69,28 +88,35 @@ def unpack_dataset(
                 for _, _, counts in pool.run(_tasks(manifest)):
                     progress.add(counts["samples"], counts["bytes"])
                     shortened += counts["shortened"]
-            if shortened:
-                _list_shortened(out, len(manifest.shards))
-            else:
+            shards = len(manifest.shards)
+            if not _join_lists(out, SHORTENED, shards, SHORTENED_NAME):
                 (out / SHORTENED_NAME).unlink(missing_ok=True)  # another dataset's
+            _join_lists(out, LABELS, shards, LABELS_NAME)
         finally:
             progress.end()
             remove_unfinished(os.fsencode(out))
     return UnpackSummary(manifest=manifest, shortened=shortened)
 
 
-def _list_shortened(out: Path, shards: int) -> None:
-    """Concatenate the lists of all shards, in order, into one that appears atomically."""
+def _join_lists(out: Path, kind: bytes, shards: int, name: str) -> bool:
+    """Concatenate the lists of all shards, in order, into one that appears atomically.
+
+    Returns whether there is any.
+    """
     folder = os.fsencode(out)
-    staging = shortened_path(folder, shards)  # the number of no shard; removed like their lists
+    staging = list_path(folder, kind, shards)  # the number of no shard; removed like their lists
+    is_empty = True
     with open(staging, "wb") as file:
         for number in range(shards):
             try:
-                with open(shortened_path(folder, number), "rb") as part:
-                    file.write(part.read())
-            except FileNotFoundError:  # the shard has no shortened name
+                with open(list_path(folder, kind, number), "rb") as part:
+                    shutil.copyfileobj(part, file)
+                is_empty = False
+            except FileNotFoundError:  # the shard has no list
                 continue
-    os.replace(staging, out / SHORTENED_NAME)
+    if not is_empty:
+        os.replace(staging, out / name)
+    return not is_empty
 
 
 def _tasks(manifest: Manifest) -> Iterator[dict[str, object]]:

@@ -1,5 +1,8 @@
 """Chooses the path below OUT that each sample is unpacked to, shortened where necessary.
 
+Where samples have one class each, the path begins with the class, also if the name, of another
+source than a folder of classes, does not.
+
 A name within the file system's limits changes at most its suffix. Others are shortened:
 
     a component longer than NAME_MAX     its beginning ~ hash of the component . suffix
@@ -56,22 +59,40 @@ class UnpackedName:
     is_shortened: bool
 
 
-def choose_name(stored: bytes, limits: NameLimits, where: str) -> UnpackedName:
+def choose_name(
+    stored: bytes, limits: NameLimits, where: str, class_name: str | None = None
+) -> UnpackedName:
     """Return the path below OUT for the sample stored under the name ``stored``.
 
-    Raises DatasetError, which names ``where``, if the path would leave its class folder.
+    ``class_name`` is the sample's class where it has one: the path begins with it. Raises
+    DatasetError, which names ``where``, if the path would leave OUT or the class folder.
     """
     name = decode_name(stored)
     parts = name.split("/")
-    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or "\0" in name:
+    if any(part in ("", ".", "..") for part in parts) or "\0" in name:
         raise DatasetError(f"{where} holds a sample with the invalid name {name!r}: not unpacked")
+    if class_name is not None and (len(parts) < 2 or parts[0] != class_name):
+        name = f"{class_folder(class_name)}/{name}"
     wanted = encode_name(unpacked_name(name))
-    folder, *rest = components = wanted.split(b"/")
+    first, *rest = components = wanted.split(b"/")
     fitting = [_fit(component, limits.name_bytes_max) for component in components]
     if len(b"/".join(fitting)) > limits.path_bytes_max:
-        fitting = [_fit(folder, limits.name_bytes_max), _shorten(rest, limits)]
+        if rest:
+            fitting = [_fit(first, limits.name_bytes_max), _shorten(rest, limits)]
+        else:
+            fitting = [_cut(first, first, limits.path_bytes_max)]
     path = b"/".join(fitting)
     return UnpackedName(path=path, is_shortened=path != wanted)
+
+
+def class_folder(class_name: str) -> str:
+    """Return the folder of a class that no folder named: other names for other classes.
+
+    What a folder's name cannot hold is escaped as in URLs, and a dot at its beginning, because
+    packing leaves out such folders.
+    """
+    escaped = class_name.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
+    return "%2E" + escaped[1:] if escaped.startswith(".") else escaped or "%"
 
 
 def _fit(component: bytes, bytes_max: int) -> bytes:

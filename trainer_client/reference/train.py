@@ -18,6 +18,7 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.plan.recipe import parse_field
 from feeder.process.program import run_guarded
 from trainer_client._batch import Batch
+from trainer_client._dataset import describe_samples
 from trainer_client._loader import FeederLoader
 from trainer_client._ranks import check_alone, has_rendezvous
 from trainer_client._statistics import LoaderStatistics
@@ -129,7 +130,7 @@ def _check_labels(loader: FeederLoader) -> None:
     if loader.dataset.label_kind != "index":
         raise ConfigError(
             f"this job trains on one class a sample, dataset {loader.dataset.name!r} has "
-            f"{loader.dataset.describe_samples()}: pack it with one class a sample, or write a "
+            f"{describe_samples(loader.dataset)}: pack it with one class a sample, or write a "
             "training loop with a loss for its labels (docs/training.md)"
         )
 
