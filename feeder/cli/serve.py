@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "serve",
-        help="serve batches of packed datasets until SIGTERM",
-        description="Serve batches of packed datasets. Options override the configuration file, "
-        "which overrides the defaults; --show prints the result.",
+        help="serve batches of datasets until SIGTERM",
+        description="Serve batches of datasets. What is not packed yet is packed into the cache "
+        "folder first. Options override the configuration file, which overrides the defaults; "
+        "--show prints the result.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file, see feeder.toml")
     parser.add_argument(
         "--data",
         action="append",
         default=[],
-        metavar="NAME=DST",
-        help="serve the dataset in DST under NAME; may be repeated",
+        metavar="NAME=DST|SRC",
+        help="serve under NAME the dataset in DST, or what feeder pack would make of SRC; may be "
+        "repeated",
     )
     parser.add_argument(
         "--bind",
@@ -52,6 +55,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--decoded-bytes", metavar="auto|N", help="decoded cache per node process; 0 for none"
     )
+    parser.add_argument("--cache-dir", metavar="DIR", help="where packed sources are kept")
+    parser.add_argument(
+        "--repack", action="store_true", help="pack sources again, as they have changed"
+    )
     parser.add_argument("--clients-max", metavar="N", help="maximum sessions per node process")
     parser.add_argument("--client-sessions-max", metavar="N", help="of these, per client")
     parser.add_argument(
@@ -77,17 +84,25 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.process.program import call_before_exit
     from feeder.process.stderr_relay import StderrRelay
 
+    is_terminal = sys.stderr.isatty()
     call_before_exit(StderrRelay().close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))
         return 0
+    from feeder.cli.packed_sources import replace_sources
     from feeder.daemon.notify import Notifier
     from feeder.daemon.supervisor import Supervisor
     from feeder.process.log_lines import start_logging
 
+    notifier = Notifier.from_environment(os.environ)
+    packed = replace_sources(
+        config, os.environ, notifier, repack=arguments.repack, is_terminal=is_terminal
+    )
+    if isinstance(packed, int):
+        return packed
     log = start_logging(config.log_level)
-    Supervisor(config, Notifier.from_environment(os.environ), log).run()
+    Supervisor(packed, notifier, log).run()
     return 0
 
 
@@ -117,19 +132,20 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         )
     }
     overrides["cache.decoded_bytes"] = arguments.decoded_bytes
+    overrides["cache.dir"] = arguments.cache_dir
     overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
     overrides["log_level"] = arguments.log_level
     overrides["data"] = _parse_data(arguments.data)
     return overrides
 
 
-def _parse_data(texts: list[str]) -> dict[str, Path]:
-    folders: dict[str, Path] = {}
+def _parse_data(texts: list[str]) -> dict[str, str]:
+    locations: dict[str, str] = {}
     for text in texts:
-        name, equals, folder = text.partition("=")
-        if not (name and equals and folder):
+        name, equals, location = text.partition("=")
+        if not (name and equals and location):
             raise ConfigError(f"--data {text}: write NAME=FOLDER, such as imagenet=/data/imagenet")
-        if name in folders:
+        if name in locations:
             raise ConfigError(f"--data {text}: the name {name} is given twice: choose another")
-        folders[name] = Path(folder)
-    return folders
+        locations[name] = location
+    return locations

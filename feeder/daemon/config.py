@@ -3,7 +3,7 @@
     log_level = "info"
     [serve]                 the keys of ServeConfig
     [cache]                 the keys of CacheConfig
-    [data]                  NAME = "folder of a packed dataset"
+    [data]                  NAME = "folder of a packed dataset, or a source to pack"
 
 The command line overrides the file, and the file the default; `Config.provenance` records which of
 the three each value came from. An unknown key is an error that names the nearest known one.
@@ -126,10 +126,14 @@ class CacheConfig:
         int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0
 
+    # The folder for caches that systemd gives the service, or the one of the user's session.
+    dir: Annotated[str, FilePath()] = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The whole configuration. `data` maps dataset names to their folders.
+    """The whole configuration. `data` maps dataset names to what to serve under them, each a
+    dataset's folder or a source to pack: an absolute path, a pattern of such paths, or a URL.
 
     `provenance` maps each key, such as "serve.workers" or "data.NAME", to where its value came
     from: DEFAULT, COMMAND_LINE or the file's path.
@@ -137,7 +141,7 @@ class Config:
 
     serve: ServeConfig
     cache: CacheConfig
-    data: Mapping[str, Path]
+    data: Mapping[str, str]
     # Enough for an operator; "debug" adds a line for each event of a session.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
     provenance: Mapping[str, str]
@@ -192,7 +196,7 @@ def format_effective(config: Config) -> str:
         ("", {"log_level": config.log_level}),
         ("serve", dataclasses.asdict(config.serve)),
         ("cache", dataclasses.asdict(config.cache)),
-        ("data", {name: path_to_text(path) for name, path in config.data.items()}),
+        ("data", {name: path_to_text(text) for name, text in config.data.items()}),
     )
     lines: list[tuple[str, str]] = []
     for table, values in tables:
@@ -274,7 +278,7 @@ def _flatten_overrides(overrides: Mapping[str, object]) -> list[tuple[str, objec
     data = given.pop("data", {})
     if not isinstance(data, Mapping):
         raise ConfigError(f"{COMMAND_LINE}: data is {_show(data)}: write --data NAME=FOLDER")
-    return list(given.items()) + [(f"data.{name}", str(path)) for name, path in data.items()]
+    return list(given.items()) + [(f"data.{name}", str(text)) for name, text in data.items()]
 
 
 def _below(table: str, values: Mapping[str, object]) -> dict[str, object]:
@@ -307,15 +311,16 @@ def _parse(key: str, value: object, where: str, base: Path) -> object:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _parse_dataset(key: str, value: object, where: str, base: Path) -> Path:
+def _parse_dataset(key: str, value: object, where: str, base: Path) -> str:
     if not _DATASET_NAME.fullmatch(key.removeprefix("data.")):
         raise ConfigError(
             f"{where}: {key.removeprefix('data.')!r} is not a dataset name: use letters, digits, "
             "and after the first of these also . _ -, 128 at most"
         )
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is the path of a folder")
-    return base / value
+        allowed = "the path of a dataset or source"
+        raise ConfigError(f"{where}: {key} is {_show(value)}: allowed is {allowed}")
+    return value if "://" in value else str(base / value)  # a path would lose a slash of the URL
 
 
 def _is_path(key: str) -> bool:

@@ -17,7 +17,7 @@ _SEND_DEADLINE_S = 1.0  # systemd reads at once; if it is stuck, the daemon must
 
 
 class Notifier:
-    """Sends READY=1, STOPPING=1 and WATCHDOG=1."""
+    """Sends READY=1, STOPPING=1, WATCHDOG=1 and EXTEND_TIMEOUT_USEC=."""
 
     __slots__ = ("_address", "watchdog_interval_s")
 
@@ -38,6 +38,16 @@ class Notifier:
         `watchdog_interval_s` is half of what systemd allows, as sd_watchdog_enabled(3) advises.
         """
         return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval_s(environ))
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a socket to send to."""
+        return self._address is not None
+
+    def extend_start(self, seconds: float, status: str = "") -> None:
+        """Have systemd wait for the next message this long, even if the start takes too long."""
+        microseconds = f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"
+        self._send(microseconds, f"STATUS={_one_line(status)}" if status else "")
 
     def ready(self, status: str = "") -> None:
         """Report that batches can be served; ResourceError if systemd cannot be reached."""

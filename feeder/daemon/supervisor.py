@@ -70,13 +70,14 @@ class Supervisor:
     def __init__(self, config: Config, notifier: Notifier, log: LineStream) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
+        Everything in ``config.data`` is a dataset's folder by now: sources have been packed.
         ``log`` takes the lines of the report. Raises FeederError if the daemon cannot work.
         """
         serve = config.serve
         files_max = raise_file_limit()
         self._notifier = notifier
         self._log = log
-        self._summary = summarise_datasets(config.data)
+        self._summary = summarise_datasets({name: Path(text) for name, text in config.data.items()})
         root = Path(serve.topology_root)
         self._usable = usable_cpus(root)
         placements = plan_placement(

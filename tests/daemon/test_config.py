@@ -77,13 +77,31 @@ def test_relative_dataset_folders_start_at_the_file_or_the_working_directory(fil
     overrides: dict[str, object] = {"data": {"b": "three", "c": Path("/four")}}
     config = load(file, '[data]\na = "one"\nb = "/two"\n"v1.2" = "x"', overrides)
     assert config.data == {
-        "a": file.parent / "one",
-        "b": Path.cwd() / "three",
-        "c": Path("/four"),
-        "v1.2": file.parent / "x",
+        "a": str(file.parent / "one"),
+        "b": str(Path.cwd() / "three"),
+        "c": "/four",
+        "v1.2": str(file.parent / "x"),
     }
     assert config.provenance["data.a"] == str(file)
     assert config.provenance["data.b"] == COMMAND_LINE
+
+
+def test_patterns_are_joined_and_urls_stay_as_they_are(file: Path) -> None:
+    overrides: dict[str, object] = {"data": {"b": "gs://bucket//x", "c": "{a,b}/*.tar"}}
+    config = load(file, '[data]\na = "shard-{000..009}.tar"\nd = "s3://bucket/x"', overrides)
+    assert config.data == {
+        "a": f"{file.parent}/shard-{{000..009}}.tar",
+        "b": "gs://bucket//x",
+        "c": f"{Path.cwd()}/{{a,b}}/*.tar",
+        "d": "s3://bucket/x",
+    }
+
+
+def test_the_cache_folder_starts_at_the_file_or_the_working_directory(file: Path) -> None:
+    assert load(file, "").cache.dir == ""
+    assert load(file, '[cache]\ndir = "packed"').cache.dir == str(file.parent / "packed")
+    config = load(file, '[cache]\ndir = "packed"', {"cache.dir": "here"})
+    assert config.cache.dir == str(Path.cwd() / "here")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +160,10 @@ def test_relative_dataset_folders_start_at_the_file_or_the_working_directory(fil
             'log_level is "loud": allowed is one of "debug", "info", "warning", "error"',
         ),
         ("[data]\n'a b' = '/x'", "'a b' is not a dataset name"),
-        ("[data]\na = 1", "data.a is 1: allowed is the path of a folder"),
-        ("[data]\na = ''", 'data.a is "": allowed is the path of a folder'),
-        ("[data.a]\nb = '/x'", 'data.a is {"b": "/x"}: allowed is the path of a folder'),
+        ("[data]\na = 1", "data.a is 1: allowed is the path of a dataset or source"),
+        ("[data]\na = ''", 'data.a is "": allowed is the path of a dataset or source'),
+        ("[data.a]\nb = '/x'", 'data.a is {"b": "/x"}: allowed is the path of a dataset or'),
+        ("[cache]\ndir = 1", 'cache.dir is 1: allowed is a path, or "" for none'),
         ("x = " + "[" * 5000, "not valid TOML: values are nested too deeply"),
         ("serve.workers" + ".a" * 1500 + " = 1", "serve.workers is a value that is nested too"),
         ("[serve]\nworkers = " + "9" * 5000, "not valid TOML: a number has too many digits"),
@@ -246,7 +265,7 @@ def test_only_the_entry_point_reads_the_environment() -> None:
         if re.search(r"os\.(environ|getenv)", line) and "env={**os.environ, " not in line
     }
     assert readers == {
-        "feeder/cli/serve.py",  # passes it to Notifier.from_environment
+        "feeder/cli/serve.py",  # passes it to Notifier.from_environment and find_cache_folder
         "feeder/process/python_process.py",  # PYTHONPATH and thread numbers of children
         "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device
         "trainer_client/_ranks.py",  # whether a launcher has started several processes

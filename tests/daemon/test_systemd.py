@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from feeder.cli.packed_sources import find_cache_folder
 from feeder.daemon.config import CacheConfig, ServeConfig, load_config
 from feeder.daemon.node_process import START_DEADLINE_S
+from feeder.daemon.start_extension import EXTENSION_S
 from feeder.daemon.supervisor import HARD_END_S
 from feeder.errors import ConfigError, DatasetError
 
@@ -68,6 +71,19 @@ def test_the_unit_timeouts_exceed_the_daemons_own() -> None:
     unit = settings()
     assert float(unit["TimeoutStopSec"][0]) > HARD_END_S
     assert float(unit["TimeoutStartSec"][0]) > START_DEADLINE_S
+
+
+def test_a_start_may_take_as_long_after_packing_as_without() -> None:
+    assert float(settings()["TimeoutStartSec"][0]) == EXTENSION_S > START_DEADLINE_S
+
+
+def test_the_unit_has_a_cache_folder_and_a_stop_while_packing_is_no_failure() -> None:
+    unit = settings()
+    name = unit["CacheDirectory"][0]
+    assert find_cache_folder("", {"CACHE_DIRECTORY": f"/var/cache/{name}"}) == Path(
+        "/var/cache/feeder"
+    )
+    assert int(unit["SuccessExitStatus"][0]) == 128 + signal.SIGTERM
 
 
 def test_configuration_and_dataset_errors_are_not_retried() -> None:

@@ -1,0 +1,112 @@
+"""For ``feeder serve``: packs the sources among what it serves, before the daemon starts."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, cast
+
+from feeder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from feeder.daemon.config import Config
+    from feeder.daemon.notify import Notifier
+    from feeder.pack.progress import ProgressLine
+    from feeder.pack.run import PackSummary
+
+
+def replace_sources(
+    config: "Config",
+    environ: Mapping[str, str],
+    notifier: "Notifier",
+    *,
+    repack: bool,
+    is_terminal: bool,
+) -> "Config | int":
+    """Return ``config`` with the dataset packed from each source in place of the source.
+
+    An exit status instead if a signal has stopped the packing. Raises FeederError if a source
+    cannot be packed, or has changed since it was and ``repack`` is false.
+    """
+    from feeder.dataset.first_read import check_readable
+    from feeder.pack_cache.entry import is_source
+
+    local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
+    check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
+    cache = find_cache_folder(config.cache.dir, environ)
+    sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    if not sources:
+        if repack:
+            raise ConfigError(
+                "--repack packs sources again, and only packed datasets are served: leave it out"
+            )
+        return config
+    if cache is None:
+        raise ConfigError(
+            f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
+            "(HOME is not set): give one with --cache-dir"
+        )
+    return _pack_sources(config, sources, cache, notifier, repack, is_terminal)
+
+
+def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder for packed sources: as given, systemd's, or the user's; None without any.
+
+    A path in the environment that is not absolute is invalid, and left out.
+    Source: systemd.exec(5), the XDG Base Directory Specification.
+    """
+    if given:
+        return Path(given)
+    candidates = (
+        (environ.get("CACHE_DIRECTORY", "").partition(":")[0], ""),  # systemd has put "feeder" in
+        (environ.get("XDG_CACHE_HOME", ""), "feeder"),
+        (environ.get("HOME", ""), ".cache/feeder"),
+    )
+    return next((Path(top, below) for top, below in candidates if top.startswith("/")), None)
+
+
+def _pack_sources(
+    config: "Config",
+    sources: list[str],
+    cache: Path,
+    notifier: "Notifier",
+    repack: bool,
+    is_terminal: bool,
+) -> "Config | int":
+    from feeder.daemon.start_extension import StartExtension
+    from feeder.pack.progress import ProgressLine
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.pack_cache.resolve import SourceCache
+    from feeder.process.stop_signals import StopSignals
+
+    data = dict(config.data)
+    workers = config.serve.workers
+    with (
+        StopSignals() as signals,
+        StartExtension(sys.stderr, notifier, is_terminal=is_terminal) as stream,
+    ):
+        progress = ProgressLine(cast(TextIO, stream))
+        packed = SourceCache(
+            cache,
+            jobs=choose_jobs(None) if workers == "auto" else workers,
+            repack=repack,
+            progress=progress,
+            report=lambda dataset, summary: _report(progress, dataset, summary),
+        )
+        try:
+            for name in sources:
+                data[name] = str(packed.find_dataset(data[name]))
+        except KeyboardInterrupt:
+            progress.note(
+                f"feeder: stopped by {signals.received.name if signals.received else 'Ctrl-C'} "
+                "while packing: finished shards are kept, the next start resumes"
+            )
+            return signals.exit_status
+    return dataclasses.replace(config, data=data)
+
+
+def _report(progress: "ProgressLine", dataset: Path, summary: "PackSummary") -> None:
+    from feeder.cli.pack import format_summary
+
+    for line in format_summary(dataset, summary):
+        progress.note(f"feeder: {line}")

@@ -1,0 +1,178 @@
+"""The stamp of a source: equal as long as no file of it is added, removed, renamed or rewritten.
+
+A container that is one file (a tar shard, a list of labels) counts by its size and modification
+time. A folder counts by the name, size and modification time of every file below it, as packing
+lists them: through links, without names that begin with a dot. Their hashes are added up, so that
+neither an order nor an object for each file is needed. Nothing is read.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+import xxhash
+
+from feeder.errors import DatasetError
+from feeder.process.path_text import decode_name, path_from_text, printable
+
+_REPORT_FILES: Final = 4096
+_SIZE_AND_TIME: Final = struct.Struct("<QQ")
+_MASK: Final = 2**64 - 1
+
+
+class ContainerStamp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a container, or of a file with labels or class names."""
+
+    path: str
+    """As ``path_to_text`` writes it."""
+    is_folder: bool
+    files: int
+    bytes: int
+    digest: str
+    """Of names, sizes and times; 16 hexadecimal digits."""
+
+
+Stamp = tuple[ContainerStamp, ...]
+"""Of all containers, in the order of their paths."""
+
+
+def take_stamp(paths: Iterable[str], report: Callable[[int], None]) -> Stamp:
+    """Return the stamp of files and folders; DatasetError for one that cannot be looked at.
+
+    ``report`` is called with the number of files so far, every few thousand files.
+    """
+    files = 0
+
+    def count(more: int) -> None:
+        nonlocal files
+        files += more
+        report(files)
+
+    return tuple(_stamp_container(path, count) for path in sorted(set(paths)))
+
+
+def describe_change(old: Stamp, new: Stamp) -> str:
+    """Return what differs, as a clause for a message; empty if nothing does."""
+    before = {container.path: container for container in old}
+    after = {container.path: container for container in new}
+    gone = [path for path in before if path not in after]
+    added = [path for path in after if path not in before]
+    if gone or added:
+        found = ((gone, "gone"), (added, "new"))
+        return "; ".join(_list(paths, word) for paths, word in found if paths)
+    changed = [path for path in before if before[path] != after[path]]
+    if not changed:
+        return ""
+    others = f", and {len(changed) - 1:,} more have changed" if len(changed) > 1 else ""
+    return _describe_container(before[changed[0]], after[changed[0]]) + others
+
+
+def _list(paths: list[str], word: str) -> str:
+    more = f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    return f"{printable(paths[0])} is {word}{more}"
+
+
+def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:
+    where = printable(old.path)
+    if not (old.is_folder and new.is_folder):
+        return f"{where} was written again"
+    if old.files != new.files:
+        difference = abs(new.files - old.files)
+        s = "s" * (difference != 1)
+        return f"{difference:,} file{s} {'more' if new.files > old.files else 'fewer'} in {where}"
+    what = "sizes" if old.bytes != new.bytes else "names or modification times"
+    return f"{what} of files in {where} differ"
+
+
+def _stamp_container(path: str, count: Callable[[int], None]) -> ContainerStamp:
+    location = os.fsencode(path_from_text(path))
+    try:
+        status = os.stat(location)
+    except OSError as error:
+        raise DatasetError(f"{printable(path)} cannot be read: {error.strerror}") from error
+    if os.path.isdir(location):
+        files, size_bytes, digest = _sum_folder(location, count)
+    else:
+        files, size_bytes = 1, status.st_size
+        digest = _hash_file(b"", size_bytes, status.st_mtime_ns, 0)
+        count(1)
+    return ContainerStamp(
+        path=path,
+        is_folder=os.path.isdir(location),
+        files=files,
+        bytes=size_bytes,
+        digest=f"{digest & _MASK:016x}",
+    )
+
+
+def _sum_folder(root: bytes, count: Callable[[int], None]) -> tuple[int, int, int]:
+    """Return the number of files below ``root``, their bytes, and the sum of all hashes."""
+    files = size_bytes = digest = 0
+    waiting: list[tuple[bytes, frozenset[tuple[int, int]]]] = [(b"", frozenset())]
+    while waiting:
+        name, above = waiting.pop()
+        folder = os.path.join(root, name)
+        seed = xxhash.xxh3_64_intdigest(name)
+        digest += seed  # also a folder without files may be a class
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                status = os.fstat(descriptor)
+                if (status.st_dev, status.st_ino) in above:
+                    continue  # a link to a folder above it, which packing refuses
+                found = _sum_files(descriptor, seed, count)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise DatasetError(
+                f"folder {printable(decode_name(folder))} cannot be listed: {error.strerror}"
+            ) from error
+        below = above | {(status.st_dev, status.st_ino)}
+        waiting += [(os.path.join(name, each), below) for each in found.folders]
+        files += found.files
+        size_bytes += found.size_bytes
+        digest += found.digest
+    return files, size_bytes, digest
+
+
+class _FolderSum(NamedTuple):
+    files: int
+    size_bytes: int
+    digest: int
+    folders: list[bytes]
+
+
+def _sum_files(folder: int, seed: int, count: Callable[[int], None]) -> _FolderSum:
+    """Add up the files of an open folder; ``seed`` is a hash of its name.
+
+    Names are looked up in the descriptor, which is half as fast again as by their paths.
+    """
+    files = size_bytes = digest = 0
+    folders: list[bytes] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = os.fsencode(entry.name)
+            try:
+                if entry.is_dir():
+                    folders.append(name)
+                    continue
+                status = entry.stat()
+            except OSError:  # a link that leads nowhere
+                digest += _hash_file(name, 0, 0, seed)
+            else:
+                size_bytes += status.st_size
+                digest += _hash_file(name, status.st_size, status.st_mtime_ns, seed)
+            files += 1
+            if not files % _REPORT_FILES:
+                count(_REPORT_FILES)
+    count(files % _REPORT_FILES)
+    return _FolderSum(files, size_bytes, digest, folders)
+
+
+def _hash_file(name: bytes, size_bytes: int, mtime_ns: int, seed: int) -> int:
+    key = name + b"\0" + _SIZE_AND_TIME.pack(size_bytes, mtime_ns & _MASK)
+    return xxhash.xxh3_64_intdigest(key, seed)

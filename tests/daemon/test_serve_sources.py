@@ -1,0 +1,238 @@
+"""``feeder serve`` on sources that are not packed: real daemons, kills, signals and full disks."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from feeder.dataset.opened import Dataset
+from feeder.pack_cache.entry import CacheEntry
+from tests.support.daemon import (
+    DEADLINE_S,
+    Daemon,
+    RawClient,
+    check_batch,
+    small_recipe,
+    wait_until,
+)
+from tests.support.sources import encoded, error_line, image, make_source, run_feeder
+
+IMAGES = 67
+OPENED_FIRST = 24
+_HOLD = f"""
+import os, sys, time
+opened = 0
+def wait(event, arguments):
+    global opened
+    if event == "open" and str(arguments[0]).rstrip("'").endswith(".jpg"):  # also of bytes
+        opened += 1
+        while opened > {OPENED_FIRST} and os.path.exists(os.environ["HOLD"]):
+            time.sleep(0.01)
+if "feeder.pack.task_pool" in sys.orig_argv:
+    sys.addaudithook(wait)
+"""
+"""A sitecustomize.py: while the file HOLD exists, no process opens more images than the first."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_source(tmp_path / "images", IMAGES)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Mapping[str, str]:
+    """An environment in which packing stops midway, until HOLD is removed."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_HOLD)
+    hold = tmp_path / "hold"
+    hold.touch()
+    return {"PYTHONPATH": str(folder), "HOLD": str(hold)}
+
+
+def options(source: Path | str, folder: Path, name: str = "s") -> list[str | Path]:
+    return [
+        *("--data", f"d={source}", "--cache-dir", folder / "cache"),
+        *("--bind", f"ipc://{folder}/{name}", "--workers", "1"),
+    ]
+
+
+def entry(source: Path, folder: Path) -> CacheEntry:
+    return CacheEntry(folder / "cache", str(source))
+
+
+def wait_for_parts(source: Path, folder: Path) -> None:
+    """Return once a part is finished."""
+    found = entry(source, folder).folder
+    wait_until(lambda: any(found.glob("*/.packing/part-*.json")), "a finished part")
+
+
+def count_lines(daemon: Daemon, text: str) -> int:
+    return sum(text in line for line in daemon.lines)
+
+
+def test_a_source_is_packed_then_served_and_systemd_waits_for_it(
+    source: Path, tmp_path: Path
+) -> None:
+    bind = f"ipc://{tmp_path}/s"
+    arguments = ("--data", f"d={source}", "--bind", bind, "--workers", "1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(DEADLINE_S)
+        environ = {
+            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            "WATCHDOG_USEC": "30000000",
+            "CACHE_DIRECTORY": f"{tmp_path}/systemd:/nowhere",
+        }
+        with Daemon(*arguments, environ=environ) as daemon, RawClient(daemon.endpoint) as client:
+            messages = [systemd.recv(4096).decode()]
+            while not messages[-1].startswith("READY=1"):
+                messages.append(systemd.recv(4096).decode())
+            extensions = [each for each in messages if each.startswith("EXTEND_TIMEOUT_USEC=1500")]
+            assert {*messages[:-1]} <= {*extensions, "WATCHDOG=1"}
+            assert len(extensions) >= 2
+            assert "STATUS=feeder: subsampling: " in extensions[-1], "the packing's last line"
+            recipe = small_recipe("val", batch_size=IMAGES)
+            client.hello(recipe)
+            client.want((0, 0))
+            record = CacheEntry(tmp_path / "systemd", str(source)).read_record()
+            assert record is not None
+            folder = CacheEntry(tmp_path / "systemd", str(source)).folder / record.folder
+            with Dataset.open(folder) as dataset:
+                check_batch(dataset, recipe, (0, 0), client.take((0, 0)))
+            daemon.wait_line(rf"packed {IMAGES} images of 3 classes into {folder}")
+
+
+def test_the_next_start_packs_nothing_and_a_changed_source_needs_repack(
+    source: Path, tmp_path: Path
+) -> None:
+    with Daemon(*options(source, tmp_path)) as daemon:
+        assert count_lines(daemon, f"feeder: packing {source} into ") == 1
+    cache = tmp_path / "cache"
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    with Daemon(*options(source, tmp_path)) as daemon:
+        assert count_lines(daemon, f"feeder: {source} is packed in {cache}") == 1
+        assert count_lines(daemon, "packing") == 0
+        assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+        (source / "class1" / "new.jpg").write_bytes(encoded(image(40, 30, seed=1)))
+        refused = run_feeder("serve", *options(source, tmp_path, "other"))
+        assert refused.returncode == 3
+        line = error_line(refused)
+        assert f"{source} has changed since it was packed (1 file more in {source})" in line
+        assert "--repack packs it again" in line
+        with Daemon(*options(source, tmp_path, "other"), "--repack") as other:
+            assert f"data=d: {IMAGES + 1} samples" in other.ready
+        assert daemon.is_running, "the daemon that serves the dataset before is not disturbed"
+
+
+def test_daemons_wait_for_one_packing_and_a_killed_one_is_resumed(
+    source: Path, tmp_path: Path, held: Mapping[str, str]
+) -> None:
+    found = entry(source, tmp_path)
+    with Daemon(*options(source, tmp_path, "a"), environ=held, is_ready=False) as first:
+        wait_for_parts(source, tmp_path)
+        pid = first.process.pid
+        with (
+            Daemon(*options(source, tmp_path, "b"), is_ready=False) as second,
+            Daemon(*options(source, tmp_path, "c"), is_ready=False) as third,
+        ):
+            for each in (second, third):
+                each.wait_line(f"waiting for the packing of {source} by process {pid}")
+            first.kill()
+            for each in (second, third):
+                assert f"data=d: {IMAGES} samples" in each.wait_line("^feeder: ready, ")
+            both = [*second.lines, *third.lines]
+            assert sum(line.startswith(f"feeder: packing {source}") for line in both) == 1
+            assert sum("files are packed already" in line for line in both) == 1
+            assert sum(f"{source} is packed in {found.folder}" in line for line in both) == 1
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["packing", "waiting"])
+def test_a_stop_signal_ends_the_start_and_the_next_one_resumes(
+    source: Path, tmp_path: Path, held: Mapping[str, str], is_waiting: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if is_waiting:
+            stack.enter_context(entry(source, tmp_path).locked(lambda line: None))
+        daemon = stack.enter_context(
+            Daemon(*options(source, tmp_path), environ=held, is_ready=False)
+        )
+        if is_waiting:
+            daemon.wait_line(f"waiting for the packing of {source} by process {os.getpid()}")
+        else:
+            wait_for_parts(source, tmp_path)
+        status, _ = daemon.stop(signal.SIGTERM)
+        assert status == 128 + signal.SIGTERM
+        daemon.wait_line("feeder: stopped by SIGTERM while packing: finished shards are kept")
+    if not is_waiting:
+        with Daemon(*options(source, tmp_path)) as daemon:
+            daemon.wait_line("files are packed already")
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, options: str) -> Iterator[Path]:
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting a small tmpfs is not permitted here")
+    except FileNotFoundError:
+        pytest.skip("mount is missing")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_the_next_start_resumes(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "images", 40, side=400)
+    needed = sum(path.stat().st_size for path in source.rglob("*.jpg"))
+    with small_disk(tmp_path / "cache", f"size={needed // 2}") as disk:
+        full = run_feeder("serve", *options(source, tmp_path))
+        assert full.returncode == 4, full.stderr
+        assert "no space left on its disk; make room, then" in error_line(full)
+        subprocess.run(["mount", "-o", f"remount,size={4 * needed}", str(disk)], check=True)
+        with Daemon(*options(source, tmp_path)) as daemon:
+            assert "data=d: 40 samples" in daemon.ready
+
+
+def test_a_home_that_is_missing_or_read_only_is_one_line(source: Path, tmp_path: Path) -> None:
+    serve = ("serve", "--data", f"d={source}", "--bind", f"ipc://{tmp_path}/s")
+    without = ("env", "-u", "HOME", "-u", "XDG_CACHE_HOME", "-u", "CACHE_DIRECTORY")
+    missing = run_feeder(*serve, prefix=without)
+    assert missing.returncode == 2
+    assert "(HOME is not set): give one with --cache-dir" in error_line(missing)
+    with small_disk(tmp_path / "home", "ro") as home:
+        refused = run_feeder(*serve, prefix=(*without, f"HOME={home}"))
+        assert refused.returncode == 4
+        line = error_line(refused)
+        assert f"keeping packed sources in {home}/.cache/feeder failed: not writable" in line
+        assert "or give another folder with --cache-dir" in line
+
+
+def test_what_is_neither_dataset_nor_source_is_one_line(tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    (unfinished / ".packing").mkdir(parents=True)
+    done = run_feeder("serve", *options(unfinished, tmp_path))
+    assert done.returncode == 3
+    assert "is unfinished: run the same feeder pack command again" in error_line(done)
+    done = run_feeder("serve", *options(tmp_path / "absent", tmp_path))
+    assert done.returncode == 3
+    assert "there is no such folder (feeder pack)" in error_line(done)
+    done = run_feeder("serve", *options(tmp_path / "absent", tmp_path), "--repack")
+    assert done.returncode == 2
+    assert "--repack packs sources again, and only packed datasets are" in error_line(done)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_show_packs_nothing(source: Path, tmp_path: Path) -> None:
+    done = run_feeder("serve", *options(source, tmp_path), "--show")
+    assert done.returncode == 0
+    assert f'd = "{source}"' in done.stdout
+    assert f'dir = "{tmp_path}/cache"' in done.stdout
+    assert not (tmp_path / "cache").exists()

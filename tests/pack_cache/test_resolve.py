@@ -1,0 +1,326 @@
+"""Packed copies of sources: packed once, found again, replaced only on request."""
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from feeder.cli.packed_sources import find_cache_folder
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.pack.progress import ProgressLine
+from feeder.pack_cache.entry import CacheEntry, is_source
+from feeder.pack_cache.resolve import SourceCache
+from tests.support.sources import InlinePool, encoded, image, make_source
+
+IMAGES = 11
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack in this process."""
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_source(tmp_path / "images", IMAGES)
+
+
+class Cache:
+    """A cache folder, and what its last look wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written = ""
+        self.packed: list[Path] = []
+
+    def find(self, source: Path | str, *, repack: bool = False) -> Path:
+        stream = io.StringIO()
+        self.packed.clear()
+        cache = SourceCache(
+            self.folder,
+            jobs=1,
+            repack=repack,
+            progress=ProgressLine(stream),
+            report=lambda dataset, summary: self.packed.append(dataset),
+        )
+        try:
+            return cache.find_dataset(str(source))
+        finally:
+            self.written = stream.getvalue()
+
+    def folders(self, source: Path) -> list[Path]:
+        """All folders in the entry of a source."""
+        return [
+            path for path in CacheEntry(self.folder, str(source)).folder.iterdir() if path.is_dir()
+        ]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """The destinations of all packings."""
+    from feeder.pack import run
+
+    seen: list[Path] = []
+
+    def packing(source: str, destination: Path, *rest: object, **options: object) -> object:
+        seen.append(destination)
+        return real(source, destination, *rest, **options)  # type: ignore[arg-type]
+
+    real = run.pack_dataset
+    monkeypatch.setattr("feeder.pack_cache.resolve.pack_dataset", packing)
+    return seen
+
+
+def add_image(source: Path) -> None:
+    path = source / "class0" / "more.jpg"
+    path.write_bytes(encoded(image(50, 40, seed=99)))
+    os.utime(path, ns=(0, 1_000_000_000))
+
+
+def test_a_source_is_packed_once(source: Path, cache: Cache, watched: list[Path]) -> None:
+    dataset = cache.find(source)
+    assert load_manifest(dataset).samples == IMAGES
+    assert cache.packed == [dataset]
+    assert f"feeder: packing {source} into {dataset}\n" in cache.written
+    before = {path: path.stat().st_mtime_ns for path in cache.folder.rglob("*")}
+    assert cache.find(source) == dataset
+    assert cache.packed == []
+    assert cache.written == f"feeder: {source} is packed in {dataset}\n"
+    assert {path: path.stat().st_mtime_ns for path in cache.folder.rglob("*")} == before
+    assert watched == [dataset]
+
+
+def test_two_sources_of_one_name_are_kept_apart(source: Path, cache: Cache, tmp_path: Path) -> None:
+    other = make_source(tmp_path / "other" / "images", 5)
+    first, second = cache.find(source), cache.find(other)
+    assert [load_manifest(each).samples for each in (first, second)] == [IMAGES, 5]
+    assert first.parent.name.startswith("images-")
+    assert second.parent.name.startswith("images-")
+
+
+@pytest.mark.parametrize(
+    ("change", "described"),
+    [
+        (add_image, "1 file more in "),
+        (lambda root: (root / "class1/image001.jpg").unlink(), "1 file fewer in "),
+        (lambda root: os.utime(root / "class1/image001.jpg", ns=(0, 5)), "modification times"),
+    ],
+    ids=["added", "removed", "touched"],
+)
+def test_a_changed_source_is_refused_until_it_is_packed_again(
+    source: Path, cache: Cache, change: Callable[[Path], object], described: str
+) -> None:
+    before = cache.find(source)
+    change(source)
+    with pytest.raises(DatasetError) as caught:
+        cache.find(source)
+    assert described in str(caught.value)
+    assert f"{source} has changed since it was packed (" in str(caught.value)
+    assert str(caught.value).endswith("): --repack packs it again")
+    after = cache.find(source, repack=True)
+    assert after == cache.find(source)
+    assert cache.folders(source) == [after]
+    assert (after / MANIFEST_NAME).exists()
+    assert not before.exists()
+
+
+def test_a_changed_source_that_is_none_any_more_is_refused_with_the_reason(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(location: str) -> None:
+        raise ConfigError(f"{location} is empty")
+
+    cache.find(source)
+    monkeypatch.setattr("feeder.pack_cache.resolve.recognise", refuse)
+    with pytest.raises(DatasetError, match=r"has changed since .* \(.*images is empty\): --repack"):
+        cache.find(source)
+
+
+def test_the_old_dataset_stays_until_the_new_one_is_complete(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cache.find(source)
+    add_image(source)
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            cache.find(source, repack=True)
+    assert load_manifest(before).samples == IMAGES
+    (source / "class0" / "more.jpg").unlink()
+    assert cache.find(source) == before, "the source is as it was"
+    add_image(source)
+    assert load_manifest(cache.find(source, repack=True)).samples == IMAGES + 1
+    assert "images/s" not in cache.written, "no part is packed again"
+    assert not before.exists()
+
+
+def test_an_unchanged_source_can_be_packed_again(source: Path, cache: Cache) -> None:
+    """For example because a shard is damaged."""
+    first = cache.find(source)
+    second = cache.find(source, repack=True)
+    assert second != first
+    assert cache.folders(source) == [second]
+    assert cache.find(source, repack=True) == first
+    assert cache.folders(source) == [first]
+
+
+def test_a_packing_of_a_source_that_has_changed_starts_anew(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            cache.find(source)
+    abandoned = cache.folders(source)
+    assert len(abandoned) == 1
+    add_image(source)
+    dataset = cache.find(source)
+    assert load_manifest(dataset).samples == IMAGES + 1
+    assert cache.folders(source) == [dataset] != abandoned
+
+
+def test_a_kill_between_the_manifest_and_the_record_costs_no_packing(
+    source: Path, cache: Cache, watched: list[Path]
+) -> None:
+    dataset = cache.find(source)
+    (dataset.parent / "record.json").unlink()
+    assert cache.find(source) == dataset
+    assert watched == [dataset]
+
+
+def test_the_copy_of_a_source_that_is_gone_is_served_with_a_warning(
+    source: Path, cache: Cache
+) -> None:
+    dataset = cache.find(source)
+    assert is_source(str(source), cache.folder)
+    shutil.rmtree(source)
+    assert is_source(str(source), cache.folder)
+    assert cache.find(source) == dataset
+    assert f"feeder: warning: {source} is gone: serving {dataset}," in cache.written
+    with pytest.raises((ConfigError, DatasetError), match="images"):
+        cache.find(source, repack=True)
+    assert cache.find(source) == dataset
+
+
+def test_a_damaged_copy_is_refused_with_the_remedy(source: Path, cache: Cache) -> None:
+    dataset = cache.find(source)
+    (dataset / MANIFEST_NAME).unlink()
+    with pytest.raises(
+        DatasetError, match=r"cannot be served \(.*no manifest.json.*--repack packs"
+    ):
+        cache.find(source)
+    assert load_manifest(cache.find(source, repack=True)).samples == IMAGES
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"version": 1, "folder": "../x"}', b"\xff"])
+def test_a_damaged_record_is_refused_with_the_remedy(
+    source: Path, cache: Cache, data: bytes
+) -> None:
+    record = cache.find(source).parent / "record.json"
+    record.write_bytes(data)
+    with pytest.raises(DatasetError) as caught:
+        cache.find(source)
+    assert f"remove {record.parent} to pack {source} again" in str(caught.value)
+    shutil.rmtree(record.parent)
+    assert load_manifest(cache.find(source)).samples == IMAGES
+
+
+def test_a_record_does_not_name_a_folder_elsewhere(source: Path, cache: Cache) -> None:
+    record = cache.find(source).parent / "record.json"
+    folder = CacheEntry(cache.folder, str(source)).read_record()
+    assert folder is not None
+    record.write_bytes(record.read_bytes().replace(folder.folder.encode(), b"../../elsewhere"))
+    with pytest.raises(DatasetError, match="is damaged or of another version"):
+        cache.find(source)
+
+
+def test_a_source_is_told_from_a_dataset_and_from_nothing(
+    source: Path, cache: Cache, tmp_path: Path
+) -> None:
+    dataset = cache.find(source)
+    unfinished = tmp_path / "unfinished"
+    (unfinished / ".packing").mkdir(parents=True)
+    locations = {
+        str(source): True,
+        str(dataset): False,
+        str(unfinished): False,
+        str(tmp_path / "absent"): False,
+        str(tmp_path / "shard-{000..009}.tar"): True,
+        str(tmp_path / "*.tar"): True,
+        "s3://bucket/imagenet": True,
+        str(dataset / MANIFEST_NAME): True,
+        "/" + "x" * 5000: False,
+    }
+    assert {each: is_source(each, None) for each in locations} == locations
+
+
+def test_what_is_no_source_gets_no_entry(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(location: str) -> None:
+        raise ConfigError(f"{location} is not supported yet")
+
+    monkeypatch.setattr("feeder.pack_cache.resolve.recognise", refuse)
+    with pytest.raises(ConfigError, match="s3://bucket/x is not supported yet"):
+        cache.find("s3://bucket/x")
+    assert not cache.folder.exists()
+
+
+def test_a_cache_folder_in_the_source_is_refused_before_it_is_made(source: Path) -> None:
+    before = sorted(source.rglob("*"))
+    with pytest.raises(ConfigError, match=r"is inside the source .*another one with --cache-dir"):
+        Cache(source / "cache").find(source)
+    assert sorted(source.rglob("*")) == before
+
+
+def test_a_long_look_at_a_source_is_reported(
+    source: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.find(source)
+    assert "looking at" not in cache.written
+    monkeypatch.setattr("feeder.pack_cache.resolve._LINE_S", 0.0)
+    cache.find(source)
+    assert f"feeder: looking at {source}: {IMAGES} files so far\n" in cache.written
+
+
+def test_a_cache_folder_that_is_a_file_is_an_error(source: Path, cache: Cache) -> None:
+    cache.folder.write_bytes(b"")
+    with pytest.raises(
+        ResourceError, match=r"keeping packed sources in .* failed: Not a directory"
+    ):
+        cache.find(source)
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "folder"),
+    [
+        ("/given", {"CACHE_DIRECTORY": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/given"),
+        ("", {"CACHE_DIRECTORY": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ("", {"CACHE_DIRECTORY": "/a:/z", "HOME": "/c"}, "/a"),
+        ("", {"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/feeder"),
+        ("", {"XDG_CACHE_HOME": "relative", "HOME": "/c"}, "/c/.cache/feeder"),
+        ("", {"CACHE_DIRECTORY": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/feeder"),
+        ("", {"HOME": ""}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_cache_folder_is_as_given_or_systemds_or_the_users(
+    given: str, environ: dict[str, str], folder: str | None
+) -> None:
+    assert find_cache_folder(given, environ) == (None if folder is None else Path(folder))
