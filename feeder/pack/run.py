@@ -31,30 +31,23 @@ from feeder.dataset.manifest import (
 )
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
-from feeder.pack.classes import ClassPlan, plan_classes
-from feeder.pack.containers import forget_containers, list_containers, read_spec
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
-from feeder.pack.item_list import WrittenList, write_items
-from feeder.pack.merge import SourceItems, check_names, merge_lists
-from feeder.pack.options import PackOptions, choose_layout
+from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
+from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
-from feeder.pack.split import Selection, select_items
 from feeder.pack.task_pool import TaskPool
 from feeder.pack.work_folder import (
     STATE_NAME,
     QuarantineEntry,
     WorkFolder,
-    WorkState,
 )
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
 from feeder.source.recognise import recognise
-from feeder.source.source import Item, SourceSpec, open_source
+from feeder.source.source import SourceSpec
 
 _REMEDY: Final = "run the same command again to resume"
-_FOLDER_KINDS: Final = ("class-folder", "labelled-folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,29 +99,29 @@ def pack_dataset(
         destination.mkdir(parents=True, exist_ok=True)
         with WorkFolder(destination) as work:
             work.lock()
-            packing = _Packing(destination, work, spec, options, known, progress)
+            packing = _Packing(destination, work, options, progress)
             try:
-                listed = packing.list_source()
+                plan = plan_packing(work, spec, options, known, progress)
             except (ConfigError, DatasetError):
                 work.abandon()
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 raise
-            work.begin(listed.state)
+            work.begin(plan.state)
             if not (destination / MANIFEST_NAME).exists():
-                packing.pack_parts(listed)
+                packing.pack_parts(plan)
                 publish_parts(
                     destination,
                     work,
-                    listed.state,
-                    listed.plan.classes,
-                    listed.rejected,
+                    plan.state,
+                    plan.classes.classes,
+                    plan.rejected,
                     limit=options.bad_limit,
                     progress=progress,
                 )
             manifest = load_manifest(destination)
-            lost, empty = _find_empty_classes(listed, count_classes(destination, manifest))
-            hidden = sum(each.listed.hidden for each in listed.items.lists)
+            lost, empty = _find_empty_classes(plan, count_classes(destination, manifest))
+            hidden = sum(each.listed.hidden for each in plan.items.lists)
             work.remove()
         return PackSummary(
             manifest=manifest,
@@ -165,7 +158,7 @@ def _load_known(dataset: Path | None) -> Manifest | None:
 
 
 def _check_outside(destination: Path, spec: SourceSpec) -> None:
-    for container in spec.containers if spec.kind in _FOLDER_KINDS else ():
+    for container in spec.containers if spec.kind in LOOSE_KINDS else ():
         if is_inside(destination, path_from_text(container)):
             raise ConfigError(
                 f"{destination} is inside the source {printable(container)}: give a folder outside"
@@ -192,24 +185,13 @@ def _check_destination(destination: Path) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """A listed source: what to pack, in which order, and what never will be."""
-
-    items: SourceItems
-    plan: ClassPlan
-    order: WrittenList
-    rejected: tuple[QuarantineEntry, ...]
-    state: WorkState
-
-
-def _find_empty_classes(listed: _Listed, packed: NDArray[np.int64]) -> tuple[tuple[str, ...], int]:
+def _find_empty_classes(plan: PackPlan, packed: NDArray[np.int64]) -> tuple[tuple[str, ...], int]:
     """Return the classes that quarantine emptied, and the number of those that were empty."""
-    counts = listed.order.class_counts
+    counts = plan.order.class_counts
     if not len(counts):
         return (), 0
     lost = np.flatnonzero((counts > 0) & (packed == 0)).tolist()
-    return tuple(listed.plan.classes[number] for number in lost), int((counts == 0).sum())
+    return tuple(plan.classes.classes[number] for number in lost), int((counts == 0).sum())
 
 
 class _Packing:
@@ -219,89 +201,19 @@ class _Packing:
         self,
         destination: Path,
         work: WorkFolder,
-        spec: SourceSpec,
         options: PackOptions,
-        known: Manifest | None,
         progress: ProgressLine,
     ) -> None:
         self._destination = destination
         self._work = work
-        self._spec = spec
         self._options = options
-        self._known = known
         self._progress = progress
         self.packed_files = 0
         self.packed_bytes = 0
 
-    def list_source(self) -> _Listed:
-        """List all items, and write those to pack in packing order."""
-        work, options, progress = self._work, self._options, self._progress
-        self._forget_other_source()
-        lists = list_containers(work.path, self._spec, jobs=options.jobs, progress=progress)
-        for line in dict.fromkeys(note for each in lists for note in each.listed.notes):
-            progress.note(line)
-        plan = plan_classes(lists, self._spec, self._known)
-        items = merge_lists(work.path, lists)
-        for line in check_names(items, self._is_image):
-            progress.note(line)
-        selection = select_items(items, options.split)
-        rejected = _read_rejected(items, selection)
-        limit = options.bad_limit
-        limit.check(rejected, len(selection.rows) + len(rejected), work.path)
-        if not len(selection.rows):
-            raise DatasetError(f"{printable(self._spec.location)} holds no items: nothing to pack")
-        order = items.order(selection.rows, options.seed)
-        files, total_bytes = len(order), int(items.rows["size_bytes"][order].sum())
-        shards, lanes = choose_layout(files, total_bytes, options)
-        sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
-        written = write_items(work.items_path, items, order, plan, sizes)
-        classes = f"{len(plan.classes):,} classes, " if plan.classes else ""
-        progress.note(f"found {files:,} files in {classes}{total_bytes / 1e6:,.1f} MB")
-        conversion = options.conversion
-        state = WorkState(
-            listing=written.digest,
-            classes=plan.digest(),
-            files=files,
-            source_bytes=total_bytes,
-            shards=shards,
-            lanes=lanes,
-            tile_width_px=options.tile_width_px,
-            seed=options.seed,
-            apply_exif=options.apply_exif,
-            quality=conversion.quality,
-            reencode=conversion.reencode,
-            max_side=conversion.max_side or 0,
-            subsampling=conversion.subsampling or "",
-            split="" if options.split is None else options.split.describe(),
-            labels=plan.labels,
-        )
-        return _Listed(items=items, plan=plan, order=written, rejected=rejected, state=state)
-
-    def _forget_other_source(self) -> None:
-        """Remove the lists of another source, which an earlier run may have left."""
-        try:
-            same = read_spec(self._work.path) == self._spec
-        except (OSError, ValueError):  # none, or half-written
-            same = False
-        if not same:
-            forget_containers(self._work.path)
-
-    def _is_image(self, item: Item) -> bool:
-        if self._spec.kind in _FOLDER_KINDS:
-            root = os.fsencode(path_from_text(self._spec.containers[0]))
-            path = os.path.join(root, item.name.encode("utf-8", "surrogateescape"))
-            return sniff_file(path) is not None
-        source = open_source(self._spec, path_to_text(self._work.path))
-        try:
-            return sniff_format(source.read_item(item)[:SNIFF_BYTES]) is not None
-        except SourceError:
-            return False
-        finally:
-            source.close()
-
-    def pack_parts(self, listed: _Listed) -> None:
+    def pack_parts(self, plan: PackPlan) -> None:
         """Pack all parts that are not finished, in worker processes."""
-        state, work = listed.state, self._work
+        state, work = plan.state, self._work
         sizes = [samples_in_shard(state.files, state.shards, part) for part in range(state.shards)]
         todo = [part for part in range(state.shards) if not self._is_finished(part)]
         if not todo:
@@ -319,8 +231,8 @@ class _Packing:
             self._progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
         self._progress.begin("packing", "images", state.files, done)
         bad = _BadCount(
-            len(listed.rejected),
-            self._options.bad_limit.allowed(state.files + len(listed.rejected)),
+            len(plan.rejected),
+            self._options.bad_limit.allowed(state.files + len(plan.rejected)),
         )
         for part in set(range(state.shards)).difference(todo):
             result = work.read_result(part)
@@ -329,7 +241,7 @@ class _Packing:
             with TaskPool(
                 "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
             ) as pool:
-                for _, _, counts in pool.run(self._tasks(todo, listed, bad)):
+                for _, _, counts in pool.run(self._tasks(todo, plan, bad)):
                     self.packed_files += counts["files"]
                     self.packed_bytes += counts["bytes"]
                     bad.count += counts["quarantined"]
@@ -340,17 +252,15 @@ class _Packing:
         if bad.is_too_many:
             results = [work.read_result(part) for part in range(state.shards)]
             entries = [entry for result in results if result for entry in result.quarantine]
-            found = [*listed.rejected, *entries]
-            self._options.bad_limit.check(found, state.files + len(listed.rejected), work.path)
+            found = [*plan.rejected, *entries]
+            self._options.bad_limit.check(found, state.files + len(plan.rejected), work.path)
 
-    def _tasks(
-        self, todo: list[int], listed: _Listed, bad: "_BadCount"
-    ) -> Iterator[dict[str, Any]]:
+    def _tasks(self, todo: list[int], plan: PackPlan, bad: "_BadCount") -> Iterator[dict[str, Any]]:
         """Yield the parts to pack, none once too many images are bad."""
         for part in todo:
             if bad.is_too_many:
                 return
-            offset, size = listed.order.extents[part]
+            offset, size = plan.order.extents[part]
             yield msgspec.to_builtins(PartTask(part=part, offset=offset, bytes=size))
 
     def _is_finished(self, part: int) -> bool:
@@ -379,12 +289,3 @@ class _BadCount:
     @property
     def is_too_many(self) -> bool:
         return self.count > self.allowed
-
-
-def _read_rejected(items: SourceItems, selection: Selection) -> tuple[QuarantineEntry, ...]:
-    return tuple(
-        QuarantineEntry(path=entry["path"], kind=entry["kind"], reason=entry["reason"])
-        for each in items.lists
-        for entry in each.rejected()
-        if selection.includes(entry["path"])
-    )

@@ -74,7 +74,7 @@ def silent() -> ProgressLine:
     return ProgressLine(io.StringIO())
 
 
-def pack(source: Path, destination: Path, **options: Any) -> PackSummary:
+def pack(source: str | Path, destination: Path, **options: Any) -> PackSummary:
     """Pack with ``options`` of PackOptions; any number of files may be bad."""
     options.setdefault("max_bad", "100%")
     return pack_dataset(source, destination, PackOptions(**options), silent())

@@ -1,0 +1,124 @@
+"""What a packing packs: all items of its source in packing order, with their classes.
+
+    containers ─► lists ─► classes, names, split ─► packing order ─► one list in the work folder
+
+Nothing here reads an image, apart from containers that are copied while they are listed.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.dataset.manifest import Manifest, samples_in_shard
+from feeder.errors import DatasetError
+from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.containers import forget_containers, list_containers, read_spec
+from feeder.pack.item_list import WrittenList, write_items
+from feeder.pack.merge import SourceItems, check_names, merge_lists
+from feeder.pack.options import PackOptions, choose_layout
+from feeder.pack.progress import ProgressLine
+from feeder.pack.split import Selection, select_items
+from feeder.pack.work_folder import QuarantineEntry, WorkFolder, WorkState
+from feeder.process.path_text import encode_name, path_to_text, printable
+from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
+from feeder.source.source import Item, SourceSpec, open_source
+
+LOOSE_KINDS: Final = ("class-folder", "labelled-folder")
+"""Sources of loose files, whose one container is a folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackPlan:
+    """What to pack, in which order, and what never will be packed."""
+
+    items: SourceItems
+    classes: ClassPlan
+    order: WrittenList
+    rejected: tuple[QuarantineEntry, ...]
+    state: WorkState
+
+
+def plan_packing(
+    work: WorkFolder,
+    spec: SourceSpec,
+    options: PackOptions,
+    known: Manifest | None,
+    progress: ProgressLine,
+) -> PackPlan:
+    """List the source and write its items to the work folder, in packing order.
+
+    ``known`` is the dataset whose classes to take. Raises ConfigError and DatasetError for a source
+    that cannot be packed like this.
+    """
+    _forget_other_source(work, spec)
+    lists = list_containers(work.path, spec, jobs=options.jobs, progress=progress)
+    for line in dict.fromkeys(note for each in lists for note in each.listed.notes):
+        progress.note(line)
+    classes = plan_classes(lists, spec, known)
+    items = merge_lists(work.path, lists)
+    for line in check_names(items, lambda item: _is_image(work, spec, item)):
+        progress.note(line)
+    selection = select_items(items, options.split)
+    rejected = _read_rejected(items, selection)
+    files = len(selection.rows)
+    options.bad_limit.check(rejected, files + len(rejected), work.path)
+    if not files:
+        raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
+    order = items.order(selection.rows, options.seed)
+    total_bytes = int(items.rows["size_bytes"][order].sum())
+    shards, lanes = choose_layout(files, total_bytes, options)
+    sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
+    written = write_items(work.items_path, items, order, classes, sizes)
+    counted = f" in {len(classes.classes):,} classes" if classes.classes else ""
+    progress.note(f"found {files:,} images{counted}, {total_bytes / 1e6:,.1f} MB")
+    conversion = options.conversion
+    state = WorkState(
+        listing=written.digest,
+        classes=classes.digest(),
+        files=files,
+        source_bytes=total_bytes,
+        shards=shards,
+        lanes=lanes,
+        tile_width_px=options.tile_width_px,
+        seed=options.seed,
+        apply_exif=options.apply_exif,
+        quality=conversion.quality,
+        reencode=conversion.reencode,
+        max_side=conversion.max_side or 0,
+        subsampling=conversion.subsampling or "",
+        split="" if options.split is None else options.split.describe(),
+        labels=classes.labels,
+    )
+    return PackPlan(items=items, classes=classes, order=written, rejected=rejected, state=state)
+
+
+def _forget_other_source(work: WorkFolder, spec: SourceSpec) -> None:
+    """Remove the lists of another source, which an earlier run may have left."""
+    try:
+        is_same = read_spec(work.path) == spec
+    except (OSError, ValueError):  # none, or half-written
+        is_same = False
+    if not is_same:
+        forget_containers(work.path)
+
+
+def _is_image(work: WorkFolder, spec: SourceSpec, item: Item) -> bool:
+    if spec.kind in LOOSE_KINDS:
+        root = encode_name(spec.containers[0])
+        return sniff_file(os.path.join(root, encode_name(item.name))) is not None
+    source = open_source(spec, path_to_text(work.path))
+    try:
+        return sniff_format(source.read_item(item)[:SNIFF_BYTES]) is not None
+    except SourceError:
+        return False
+    finally:
+        source.close()
+
+
+def _read_rejected(items: SourceItems, selection: Selection) -> tuple[QuarantineEntry, ...]:
+    return tuple(
+        QuarantineEntry(path=entry["path"], kind=entry["kind"], reason=entry["reason"])
+        for each in items.lists
+        for entry in each.rejected()
+        if selection.includes(entry["path"])
+    )
