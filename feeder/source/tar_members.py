@@ -1,0 +1,309 @@
+"""Walks the members of a tar: name, kind, and where the data is, without reading the data.
+
+``tarfile`` parses the headers. It ends silently where a header is damaged, keeps every member, and
+reads headers of any size into memory; here these are errors, and memory is bounded.
+
+Invariant: a walk that ends has seen every byte of its tar: all members are whole, and nothing but
+zeros follows the end-of-archive marker. All else raises DatasetError.
+"""
+
+import math
+import tarfile
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from feeder.errors import DatasetError
+from feeder.process.path_text import printable
+from feeder.source.decompress import Content, DamagedStream, OpenContainer
+from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
+from feeder.source.listing import ItemListing
+
+MemberKind = Literal["file", "folder", "symbolic link", "hard link", "device", "sparse", "unknown"]
+
+_HEADER_BYTES_MAX: Final = 1 << 20  # of a long name or of pax records
+_SCAN_BYTES: Final = 1 << 20
+_MAKE_AGAIN: Final = "copy it again, or make it again"
+_PARSE_ERRORS: Final = (
+    *(tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError),
+    *(TypeError, AttributeError),  # of tarfile, at damaged numbers of sparse files
+)
+
+
+class TarMember(NamedTuple):
+    """A member of a tar."""
+
+    name: str
+    """As it is written; bytes that are not UTF-8 are surrogate escapes."""
+    kind: MemberKind
+    offset: int
+    """Of the data, in the container."""
+    size_bytes: int
+
+
+class TarWalk:
+    """The members of one tar in their order; iterates once.
+
+    ``content`` is at the tar's first byte, and the tar ends after ``size_bytes`` there; None: at
+    its end. Data is read while its member is the last one that was yielded.
+    """
+
+    def __init__(self, content: Content, where: str, size_bytes: int | None = None) -> None:
+        self._content = content
+        self._where = where
+        self._start = content.tell()
+        if size_bytes is None and content.size_bytes is not None:
+            size_bytes = content.size_bytes - self._start
+        self._size_bytes = size_bytes
+        self._last = ""
+        """The name of the last member."""
+        self.has_end_marker = False
+        """Whether the walk has ended at an end-of-archive marker, not at the end of the file."""
+
+    def __iter__(self) -> Iterator[TarMember]:
+        try:
+            yield from self._walk()
+        except DamagedStream as fault:
+            raise DatasetError(f"{fault}{self._after(' ({})')}") from None
+
+    def inner(self, member: TarMember) -> "TarWalk":
+        """Return the walk of a tar that is the data of a member."""
+        self._content.seek(member.offset)
+        where = f"{printable(member.name)} in {self._where}"
+        return TarWalk(self._content, where, member.size_bytes)
+
+    def read(self, member: TarMember) -> bytes:
+        """Return the data of a member."""
+        return b"".join(self.read_pieces(member))
+
+    def read_pieces(self, member: TarMember) -> Iterator[bytes]:
+        """Yield the data of a member in pieces of at most 1 MiB."""
+        self._content.seek(member.offset)
+        left = member.size_bytes
+        while left:
+            try:
+                data = self._content.read(min(left, _SCAN_BYTES))
+            except DamagedStream as fault:
+                raise DatasetError(f"{fault} (in {printable(member.name)})") from None
+            if not data:
+                raise self._cut(f"in the data of {printable(member.name)}")
+            left -= len(data)
+            yield data
+
+    def note_end(self, listing: ItemListing) -> None:
+        """Add a line for the user if a walk that is over found no end-of-archive marker."""
+        if not self.has_end_marker:
+            listing.note(
+                f"{self._where} has no end-of-archive marker: if it was cut, members are missing "
+                f"after {printable(self._last)}"
+            )
+
+    def _walk(self) -> Iterator[TarMember]:
+        view = _TarView(self._content, self._start, self._size_bytes)
+        end = 0  # of the last member
+        tar: tarfile.TarFile | None = None
+        while True:
+            try:
+                if tar is None:
+                    tar = _open_tar(view)
+                found = tar.next()
+            except _PARSE_ERRORS as error:
+                raise self._explain(error, view, end) from None
+            if found is None:
+                break
+            cast(Any, tar).members.clear()  # else it keeps all of them
+            offset = found.offset_data
+            # tarfile's own check comes with the next member, and older versions go backwards.
+            if found.size < 0 or tar.offset <= end or offset > tar.offset:
+                raise self._damaged(end, "its size is impossible")
+            self._last = found.name
+            kind = _kind(found)
+            if kind == "file" and offset + found.size > (self._size_bytes or math.inf):
+                raise self._cut(
+                    f"in the data of {printable(found.name)}, which has {found.size} bytes "
+                    f"from byte {self._start + offset} on"
+                )
+            end = tar.offset
+            yield TarMember(found.name, kind, self._start + offset, found.size)
+        self._check_end(view, end)
+
+    def _check_end(self, view: "_TarView", end: int) -> None:
+        """Raise DatasetError unless the walk has ended at the end of the tar."""
+        if not view.last:
+            return
+        if any(view.last):
+            if len(view.last) < tarfile.BLOCKSIZE:
+                raise self._cut("in a header")
+            raise self._damaged(end, "there is no header where one should be")
+        self.has_end_marker = True
+        while data := view.scan():
+            zeros = len(data) - len(data.lstrip(b"\0"))
+            if zeros < len(data):
+                at = view.tell() - len(data) + zeros
+                raise DatasetError(
+                    f"{self._where} goes on after its end-of-archive marker, at byte "
+                    f"{self._start + at}{self._after()}: what follows would be lost; if tars were "
+                    "concatenated, pack them one by one, or unpack with `tar --ignore-zeros -xf` "
+                    "and pack the folder"
+                )
+
+    def _explain(self, error: Exception, view: "_TarView", end: int) -> DatasetError:
+        if not view.tell() and not view.last:
+            return DatasetError(f"{self._where} is empty: {_MAKE_AGAIN}")
+        if end and isinstance(error, tarfile.ReadError) and not view.asked_too_much:
+            if "unexpected end of data" in str(error):
+                return self._cut(f"in the data of {printable(self._last)}")
+            if len(view.last) < tarfile.BLOCKSIZE:
+                return self._cut("in a header")
+        if not end:
+            return DatasetError(
+                f"{self._where} is no tar file: it does not begin with a header ({_text(error)}): "
+                "give a tar, or another --source"
+            )
+        return self._damaged(end, _text(error))
+
+    def _damaged(self, at: int, what: str) -> DatasetError:
+        return DatasetError(
+            f"{self._where} is damaged at byte {self._start + at}{self._after()} ({what}): "
+            f"{_MAKE_AGAIN}"
+        )
+
+    def _cut(self, what: str) -> DatasetError:
+        size = "" if self._size_bytes is None else f" after {self._size_bytes} bytes"
+        after = "" if "data of" in what else self._after()
+        return DatasetError(f"{self._where} is cut: it ends{size}, {what}{after}: {_MAKE_AGAIN}")
+
+    def _after(self, form: str = ", {}") -> str:
+        return form.format(f"after {printable(self._last)}") if self._last else ""
+
+
+class MemberImages:
+    """Adds members of a container as items that can be read at packing.
+
+    An item is where its member is or, if the container cannot be read in any order, in a copy.
+    """
+
+    def __init__(self, opened: OpenContainer, listing: ItemListing) -> None:
+        """Raise ResourceError if the disk has no room for a copy that is necessary."""
+        self._is_seekable = opened.content.is_seekable
+        self._listing = listing
+        if not self._is_seekable:
+            listing.expect_spill(opened.stored_bytes)
+
+    def place(self, walk: TarWalk, member: TarMember) -> int:
+        """Return the offset of a member's data for ``ItemListing.add``."""
+        if self._is_seekable or not is_readable(member):
+            return member.offset
+        offset = self._listing.spilled_bytes
+        for piece in walk.read_pieces(member):
+            self._listing.spill(piece)
+        return offset
+
+    def name(self, member: TarMember, prefix: str) -> str | None:
+        """Return the name of a member; None if it is left out: rejected, hidden or a folder."""
+        if member.kind == "folder":
+            return None
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if not parts or ".." in parts or "\0" in member.name:
+            self._listing.reject(
+                prefix + member.name, "bad-name", "its name has .. or a zero byte, or is empty"
+            )
+            return None
+        if any(part.startswith(".") for part in parts):
+            self._listing.hidden += 1
+            return None
+        return "/".join(parts)
+
+    def add(self, walk: TarWalk, member: TarMember, name: str, label: object) -> None:
+        """Add the member that was yielded last, or reject it if it cannot be an image."""
+        try:
+            check_image(member)
+        except SourceError as fault:
+            self._listing.reject(name, fault.kind, fault.reason)
+            return
+        offset = self.place(walk, member)
+        self._listing.add(name, label, offset=offset, size_bytes=member.size_bytes)
+
+
+def is_readable(member: TarMember) -> bool:
+    """Return whether a member has data that can become an item."""
+    return member.kind == "file" and member.size_bytes <= FILE_BYTES_MAX
+
+
+def check_image(member: TarMember) -> None:
+    """Raise SourceError for a member that cannot be an image."""
+    check_kind(member, "image")
+    if not member.size_bytes:
+        raise SourceError("empty", "its image has no bytes")
+    if member.size_bytes > FILE_BYTES_MAX:
+        raise SourceError("too-large", f"{member.size_bytes} bytes, more than {FILE_BYTES_MAX}")
+
+
+def check_kind(member: TarMember, what: str) -> None:
+    """Raise SourceError (link, device, unsupported) for a member that is no regular file."""
+    if member.kind == "file":
+        return
+    if member.kind in ("symbolic link", "hard link"):
+        raise SourceError(
+            "link", f"its {what} is a {member.kind}: make the tar with --hard-dereference -h"
+        )
+    if member.kind == "device":
+        raise SourceError("device", f"its {what} is a device or a named pipe")
+    raise SourceError("unsupported", f"its {what} is a member of the kind {member.kind}")
+
+
+class _TarView:
+    """A tar as tarfile reads it: from position 0, headers only."""
+
+    def __init__(self, content: Content, start: int, size_bytes: int | None) -> None:
+        self._content = content
+        self._start = start
+        self._size_bytes = size_bytes
+        self.last = b""
+        """What the last read returned: the header at which tarfile has ended."""
+        self.asked_too_much = False
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _HEADER_BYTES_MAX:
+            self.asked_too_much = True
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        self.last = self._content.read(self._room(size))
+        return self.last
+
+    def scan(self) -> bytes:
+        """Return some of what is left; none at the end."""
+        return self._content.read(self._room(_SCAN_BYTES))
+
+    def seek(self, position: int) -> None:
+        if self._size_bytes is not None:
+            position = min(position, self._size_bytes)
+        self._content.seek(self._start + position)
+
+    def tell(self) -> int:
+        return self._content.tell() - self._start
+
+    def _room(self, size: int) -> int:
+        return size if self._size_bytes is None else min(size, self._size_bytes - self.tell())
+
+
+def _open_tar(view: _TarView) -> tarfile.TarFile:
+    return tarfile.TarFile(
+        fileobj=cast(Any, view), mode="r", encoding="utf-8", errors="surrogateescape"
+    )
+
+
+def _kind(found: tarfile.TarInfo) -> MemberKind:
+    if found.issparse():
+        return "sparse"
+    if found.isreg():
+        return "file"
+    if found.isdir():
+        return "folder"
+    if found.issym():
+        return "symbolic link"
+    if found.islnk():
+        return "hard link"
+    return "device" if found.isdev() else "unknown"
+
+
+def _text(error: Exception) -> str:
+    return printable(str(error))[:200] or type(error).__name__

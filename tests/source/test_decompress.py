@@ -1,0 +1,226 @@
+"""Decompressed content: gzip and zstd of every kind, cut, damaged, followed by something else."""
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shutil import which
+
+import pytest
+import zstandard
+
+from feeder.errors import DatasetError, ResourceError
+from feeder.source.decompress import OpenContainer
+from feeder.source.tar_members import TarWalk
+from tests.source.tar_writer import tar_bytes
+
+_NOISE = random.Random(5)
+DATA = _NOISE.randbytes(300_000) + bytes(500_000) + _NOISE.randbytes(7)
+_SKIPPABLE = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+
+
+def zstd(data: bytes, **options: bool) -> bytes:
+    """Return a frame without its size, as of a stream, and with a checksum unless it is off."""
+    parameters = zstandard.ZstdCompressionParameters(**({"write_checksum": True} | options))
+    engine = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return engine.compress(data) + engine.flush()
+
+
+def read_all(path: Path, size: int = 70_001) -> bytes:
+    with OpenContainer(path) as opened:
+        return b"".join(iter(lambda: opened.content.read(size), b""))
+
+
+Put = Callable[[bytes], Path]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
+    def write(data: bytes) -> Path:
+        path = tmp_path / "a.tar"
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+FORMS = {
+    "gzip": gzip.compress(DATA),
+    "gzip members": gzip.compress(DATA[:1000]) + gzip.compress(b"") + gzip.compress(DATA[1000:]),
+    "gzip padded": gzip.compress(DATA) + bytes(1000),
+    "zstd": zstd(DATA),
+    "zstd with sizes": zstandard.compress(DATA),
+    "zstd without checksum": zstd(DATA, write_checksum=False),
+    "zstd frames": zstd(DATA[:1000]) + zstd(b"") + zstd(DATA[1000:]),
+    "zstd skippable": _SKIPPABLE + zstd(DATA[:10]) + _SKIPPABLE + zstd(DATA[10:]) + _SKIPPABLE,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_compressed_is_read(put: Put, form: str) -> None:
+    path = put(FORMS[form])
+    assert read_all(path) == DATA
+    assert read_all(path, 1 << 20) == DATA
+    with OpenContainer(path) as opened:
+        assert not opened.content.is_seekable
+        assert opened.stored_bytes == len(FORMS[form])
+
+
+def test_what_is_not_compressed_can_seek(put: Put) -> None:
+    path = put(DATA)
+    with OpenContainer(path) as opened:
+        content = opened.content
+        assert content.is_seekable
+        assert content.size_bytes == len(DATA)
+        for position, size in ((799_990, 100), (5, 3), (8_000, 300), (100, 20_000), (8_190, 4)):
+            content.seek(position)
+            assert content.read(size) == DATA[position : position + size]
+            assert content.tell() == min(len(DATA), position + size)
+    assert read_all(path, 511) == DATA
+
+
+@pytest.mark.parametrize("tool", ["gzip", "zstd", "pzstd"])
+@pytest.mark.extensive
+def test_what_the_tools_write_is_read(put: Put, tool: str) -> None:
+    if which(tool) is None:
+        pytest.skip(f"{tool} is missing")
+    written = subprocess.run([tool, "-c"], input=DATA * 20, capture_output=True, check=True).stdout
+    assert read_all(put(written)) == DATA * 20
+
+
+@pytest.mark.parametrize("form", ["gzip", "gzip members", "zstd", "zstd with sizes", "zstd frames"])
+def test_a_cut_anywhere_is_an_error(put: Put, form: str) -> None:
+    whole = FORMS[form]
+    ends = set()
+    if form == "gzip members":
+        ends = {len(gzip.compress(DATA[:1000])), len(whole) - len(gzip.compress(DATA[1000:]))}
+    if form == "zstd frames":
+        ends = {len(zstd(DATA[:1000])), len(whole) - len(zstd(DATA[1000:]))}
+    sizes = {*range(9, 60), *range(60, len(whole), 40_009), *range(len(whole) - 12, len(whole))}
+    for size in sorted(sizes - ends):
+        with pytest.raises(DatasetError, match=f"is cut at byte {size}: its "):
+            read_all(put(whole[:size]))
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd"])
+def test_a_flipped_bit_is_an_error(put: Put, form: str) -> None:
+    for at in (200, 100_000, len(FORMS[form]) - 2):
+        damaged = bytearray(FORMS[form])
+        damaged[at] ^= 4
+        with pytest.raises(DatasetError, match=r"is (damaged|cut) at byte \d+: "):
+            read_all(put(bytes(damaged)))
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd"])
+def test_something_else_after_the_stream_is_an_error(put: Put, form: str) -> None:
+    with pytest.raises(DatasetError, match="is damaged"):
+        read_all(put(FORMS[form] + b"something else"))
+
+
+def test_damage_in_a_tar_is_reported_with_the_member_and_the_byte(put: Put) -> None:
+    tar = tar_bytes({"a.jpg": DATA[:100_000], "b\n.jpg": DATA[:200_000]})
+    path = put(gzip.compress(tar)[:150_000])
+    with OpenContainer(path) as opened, pytest.raises(DatasetError) as raised:
+        for _ in TarWalk(opened.content, "a.tar"):
+            pass
+    assert str(raised.value) == (
+        f"{path} is cut at byte 150000: its gzip stream ends too early: copy it again, or make it "
+        r"again (after b\n.jpg)"
+    )
+    with OpenContainer(path) as opened:
+        walk = TarWalk(opened.content, "a.tar")
+        members = iter(walk)
+        assert walk.read(next(members)) == DATA[:100_000]
+        with pytest.raises(DatasetError, match=r"ends too early: .* \(in b\\n\.jpg\)"):
+            walk.read(next(members))
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd"])
+def test_zeros_that_were_compressed_a_thousandfold_do_not_fill_memory(put: Put, form: str) -> None:
+    zeros = bytes(64 << 20)
+    path = put(gzip.compress(zeros) if form == "gzip" else zstd(zeros))
+    del zeros
+    with OpenContainer(path) as opened:
+        tracemalloc.start()
+        opened.content.seek(64 << 20)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert opened.content.tell() == 64 << 20
+        assert opened.content.read(1) == b""
+    assert peak < 4 << 20
+
+
+def test_a_stream_does_not_go_back(put: Put) -> None:
+    with OpenContainer(put(FORMS["gzip"])) as opened:
+        opened.content.seek(10)
+        assert opened.content.read(5) == DATA[10:15]
+        with pytest.raises(ValueError, match="cannot go back"):
+            opened.content.seek(3)
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd", "plain"])
+def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "pipe.tar"
+    os.mkfifo(path)
+    data = FORMS.get(form, DATA)
+    writer = threading.Thread(target=path.write_bytes, args=(data,))
+    writer.start()
+    try:
+        with OpenContainer(path) as opened:
+            assert not opened.content.is_seekable
+            assert opened.content.read(len(DATA) + 1) == DATA
+    finally:
+        writer.join()
+
+
+def test_without_the_library_one_line_names_the_extra(
+    put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ResourceError) as raised:
+        read_all(put(FORMS["zstd"]))
+    assert str(raised.value).endswith(
+        "a.tar: a .zst file needs the package zstandard: pip install 'feeder[zstd]'"
+    )
+
+
+@pytest.mark.parametrize("make", ["nothing", "folder", "unreadable"])
+def test_what_cannot_be_opened_is_an_error_of_one_line(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "a.tar"
+    if make == "folder":
+        path.mkdir()
+    if make == "unreadable":
+        path.symlink_to(path)
+    with pytest.raises(DatasetError, match=r"a\.tar cannot be opened: "):
+        read_all(path)
+
+
+def test_descriptors_are_closed_on_errors_too(put: Put) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    with pytest.raises(DatasetError):
+        read_all(put(b"BZh91AY"))
+    with pytest.raises(DatasetError):
+        read_all(put(FORMS["gzip"][:500]))
+    assert descriptors() == before
+
+
+def test_frames_that_need_a_window_of_gigabytes_are_refused(put: Put) -> None:
+    frame = bytearray(zstd(DATA))
+    assert not frame[4] & 0x20  # not a single segment: a window's size follows
+    frame[5] = 31 - 10 << 3
+    with pytest.raises(DatasetError, match=r"is damaged at byte \d+: its zstd stream has an error"):
+        read_all(put(bytes(frame)))
+
+
+@pytest.fixture(autouse=True)
+def no_tracing() -> Iterator[None]:
+    yield
+    assert not tracemalloc.is_tracing()
