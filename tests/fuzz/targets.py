@@ -10,6 +10,7 @@ from tests.fuzz import (
     key_targets,
     native_targets,
     source_targets,
+    tar_targets,
     wire_targets,
 )
 from tests.fuzz.planted import PLANTED
@@ -19,6 +20,7 @@ TARGETS: tuple[Target, ...] = (
     *wire_targets.TARGETS,
     *native_targets.TARGETS,
     *source_targets.TARGETS,
+    *tar_targets.TARGETS,
     *dataset_targets.TARGETS,
     *config_targets.TARGETS,
     *key_targets.TARGETS,

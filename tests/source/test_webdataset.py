@@ -1,0 +1,349 @@
+"""WebDataset: what webdataset's own writer wrote, and samples and tars with faults."""
+
+import bz2
+import gzip
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import path_to_text
+from feeder.source.item_bytes import SourceError
+from feeder.source.listing import ItemListing
+from feeder.source.source import SourceSpec, open_source
+from feeder.source.webdataset import WebDataset
+from tests.source.tar_writer import member, tar_bytes
+from tests.support.listings import Listed, list_container
+
+GOLDEN = Path(__file__).with_name("golden")
+READ = json.loads((GOLDEN / "webdataset.json").read_text())
+
+
+def spec_of(*paths: Path, **options: Any) -> SourceSpec:
+    containers = tuple(path_to_text(path) for path in paths)
+    return SourceSpec(kind="webdataset", location="x", containers=containers, **options)
+
+
+def list_tar(data: bytes, folder: Path, **options: Any) -> Listed:
+    path = folder / "a.tar"
+    path.write_bytes(data)
+    return list_container(spec_of(path, **options), folder / "work")
+
+
+def images_of(listed: Listed, spec: SourceSpec, work: Path) -> dict[str, bytes]:
+    source = open_source(spec, str(work))
+    try:
+        return {name: source.read_item(item) for name, item in listed.items.items()}
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "label", "expected"),
+    [
+        ("webdataset-cls.tar", "", "", [0, 1, 4, 9, 16]),
+        ("webdataset-json.tar.gz", "", "", [[0, 2], [1, 3], [2, 4]]),
+        ("webdataset-json.tar.gz", "png", "json.a.b", [[0.0], [0.5], [1.0]]),
+        (
+            "webdataset-json.tar.gz",
+            ".PNG",
+            ".json.text",
+            ["tench", "goldfish", "great white shark"],
+        ),
+        ("webdataset-txt.tar.zst", "left.jpg", "", ["tench", "goldfish", "great white shark"]),
+        ("webdataset-txt.tar.zst", "right.png", "txt", ["tench", "goldfish", "great white shark"]),
+    ],
+)
+def test_what_webdatasets_writer_wrote_is_read(
+    tmp_path: Path, name: str, image: str, label: str, expected: list[Any]
+) -> None:
+    spec = spec_of(GOLDEN / name, image=image, label=label)
+    listed = list_container(spec, tmp_path)
+    assert list(listed.labels.values()) == expected
+    assert listed.rejected == {}
+    assert listed.facts.notes == ()
+    images = images_of(listed, spec, tmp_path)
+    field = image.lstrip(".").lower() or ("jpg" if "cls" in name else "png")
+    assert {key: hashlib.sha256(data).hexdigest() for key, data in images.items()} == {
+        f"{sample['key']}.{field}": sample[field] for sample in READ[name]
+    }
+    is_copied = not name.endswith(".tar")
+    assert (listed.facts.spilled_bytes > 0) == is_copied
+
+
+def test_the_same_samples_in_every_compression_are_the_same(tmp_path: Path) -> None:
+    tar = (GOLDEN / "webdataset-cls.tar").read_bytes()
+    found = []
+    forms = {"tar": tar, "tgz": gzip.compress(tar), "tar.zst": zstandard.compress(tar)}
+    for suffix, data in forms.items():
+        path = tmp_path / f"a.{suffix}"
+        path.write_bytes(data)
+        spec = spec_of(path)
+        listed = list_container(spec, tmp_path / suffix)
+        found.append((listed.labels, images_of(listed, spec, tmp_path / suffix)))
+    assert len(found[0][0]) == 5
+    assert found[0] == found[1] == found[2]
+
+
+def test_content_counts_not_the_name(tmp_path: Path) -> None:
+    listed = list_tar(gzip.compress(tar_bytes({"a.jpg": b"x", "a.cls": b"1"})), tmp_path)
+    assert listed.labels == {"a.jpg": 1}
+
+
+def test_several_tars_prefix_the_names(tmp_path: Path) -> None:
+    paths = [tmp_path / "s-0.tar", tmp_path / "s-1.tar.gz"]
+    paths[0].write_bytes(tar_bytes({"a.jpg": b"x", "a.cls": b"1", "b.jpg": b"y"}))
+    paths[1].write_bytes(gzip.compress(tar_bytes({"a.jpg": b"z", "a.cls": b"2", "../b.jpg": b""})))
+    spec = spec_of(*paths)
+    listed = [list_container(spec, tmp_path / "work", number) for number in (0, 1)]
+    assert [each.labels for each in listed] == [{"s-0/a.jpg": 1}, {"s-1/a.jpg": 2}]
+    assert [sorted(each.rejected) for each in listed] == [["s-0/b.jpg"], ["s-1/../b.jpg"]]
+    for each, data in zip(listed, (b"x", b"z"), strict=True):
+        assert list(images_of(each, spec, tmp_path / "work").values()) == [data]
+
+
+def test_keys_end_at_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
+    names = ("v1.2/a.jpg", "v1.2/a.cls", "./v1.2/b.x.JPG", "v1.2/b.cls", "/v1.2//c.jpeg")
+    listed = list_tar(tar_bytes(dict.fromkeys((*names, "v1.2/c.CLS"), b"7")), tmp_path)
+    assert listed.labels == {"v1.2/a.jpg": 7, "v1.2/b.x.JPG": 7, "v1.2/c.jpeg": 7}
+
+
+def test_folders_hidden_members_and_webdatasets_own_are_left_out(tmp_path: Path) -> None:
+    tar = member("d", kind=tarfile.DIRTYPE) + tar_bytes(
+        {
+            "__meta__": b"{}",
+            "__index__/a.json": b"{}",
+            "README": b"x",
+            "d/._a.jpg": b"x",
+            ".git/b.jpg": b"x",
+            "d/a.jpg": b"x",
+            "d/a.cls": b"1",
+        }
+    )
+    listed = list_tar(tar, tmp_path)
+    assert (listed.labels, listed.rejected, listed.facts.hidden) == ({"d/a.jpg": 1}, {}, 2)
+
+
+_IMAGE = ("k.jpg", b"image")
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "reason"),
+    [
+        ([("k.cls", b"1")], "no-image", "it has no image, only cls"),
+        ([_IMAGE], "no-label", "it has no cls or txt or json beside its image"),
+        ([_IMAGE, ("k.png", b"x"), ("k.cls", b"1")], "two-images", "jpg and png: choose with --im"),
+        ([_IMAGE, ("k.JPG", b"x"), ("k.cls", b"1")], "two-images", "same member twice"),
+        ([_IMAGE, ("k.cls", b"1"), *[_IMAGE] * 3], "two-images", "same member twice"),
+        ([_IMAGE, ("k.cls", b"1"), ("k.cls", b"1")], "bad-label", "it has the member cls twice"),
+        ([("k.jpg", b""), ("k.cls", b"1")], "empty", "no bytes"),
+        ([_IMAGE, ("k.cls", b"-1")], "bad-label", "its cls is -1"),
+        ([_IMAGE, ("k.cls", b"99999999999")], "bad-label", "not within"),
+        ([_IMAGE, ("k.cls", b" \n")], "bad-label", "empty"),
+        ([_IMAGE, ("k.txt", b"\xff")], "bad-label", "its txt is not UTF-8"),
+        ([_IMAGE, ("k.txt", b"x" * 2_000_000)], "bad-label", "its txt has 2000000 bytes"),
+        ([_IMAGE, ("k.json", b"{")], "bad-label", "its json is no JSON"),
+        ([_IMAGE, ("k.json", b"[" * 100_000)], "bad-label", "nested too deeply"),
+        ([_IMAGE, ("k.json", b"9" * 5000)], "bad-label", "is no JSON"),
+        ([_IMAGE, ("k.json", b'{"a": 1}')], "no-label", "none of the keys label, cls"),
+        ([_IMAGE, ("k.json", b'{"label": null}')], "no-label", "null as label"),
+        ([_IMAGE, ("k.json", b'{"label": {"x": 1}}')], "bad-label", "a JSON object"),
+        ([_IMAGE, ("k.json", b'{"label": [[1]]}')], "bad-label", "a JSON list"),
+        ([_IMAGE, ("k.json", b'{"label": "\\ud800"}')], "bad-label", "no Unicode"),
+        ([_IMAGE, *[("k.x", b"")] * 300, ("k.cls", b"1")], "corrupt", "256 members or more"),
+    ],
+)
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_sample_with_a_fault_is_rejected_and_the_next_one_read(
+    tmp_path: Path, members: list[tuple[str, bytes]], kind: str, reason: str, is_compressed: bool
+) -> None:
+    good = [("l.jpg", b"good"), ("l.cls", b"3")]
+    data = tar_bytes([*members, *good])
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(data, 1) if is_compressed else data)
+    spec = spec_of(path)
+    listed = list_container(spec, tmp_path / "work")
+    ((name, found),) = listed.rejected.items()
+    assert name == ("k" if kind in ("no-image", "two-images", "corrupt") else "k.jpg")
+    assert found[0] == kind
+    assert reason in found[1]
+    assert listed.labels == {"l.jpg": 3}
+    assert images_of(listed, spec, tmp_path / "work") == {"l.jpg": b"good"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rejected", "reason"),
+    [
+        (tarfile.LNKTYPE, "link", "its image is a hard link"),
+        (tarfile.SYMTYPE, "link", "its image is a symbolic link"),
+        (tarfile.FIFOTYPE, "device", "its image is a device or a named pipe"),
+        (tarfile.CHRTYPE, "device", "its image is a device"),
+        (b"V", "unsupported", "of the kind unknown"),
+    ],
+)
+def test_links_and_devices_are_no_images_and_no_labels(
+    tmp_path: Path, kind: bytes, rejected: str, reason: str
+) -> None:
+    label = ("k.cls", b"1")
+    listed = list_tar(member("k.jpg", kind=kind, link="x") + tar_bytes([label]), tmp_path)
+    assert listed.rejected["k.jpg"][0] == rejected
+    assert reason in listed.rejected["k.jpg"][1]
+    tar = tar_bytes([_IMAGE])[:-1024] + member("k.cls", kind=kind, link="x") + bytes(1024)
+    listed = list_tar(tar, tmp_path)
+    assert listed.rejected["k.jpg"][0] == rejected
+    assert reason.replace("image", "label") in listed.rejected["k.jpg"][1]
+    assert listed.items == {}
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax"])
+def test_gnu_tars_members_of_every_kind_become_items_or_are_rejected(
+    tmp_path: Path, form: str
+) -> None:
+    spec = spec_of(GOLDEN / f"kinds-{form}.tar", label_kind="none")
+    listed = list_container(spec, tmp_path)
+    long_name = f"{'long' * 30}/{'name' * 30}.jpg"
+    assert set(listed.labels) == {"plain.jpg", long_name, "é\udcff.jpg"}
+    assert {name: kind for name, (kind, _) in listed.rejected.items()} == {
+        "empty.jpg": "empty",
+        "pipe.jpg": "device",
+        "same.jpg": "link",
+        "soft.jpg": "link",
+        "sparse.jpg": "unsupported",
+    }
+    images = images_of(listed, spec, tmp_path)
+    assert len(set(images.values())) == 1
+    assert images["plain.jpg"].startswith(b"\xff\xd8\xff")
+
+
+@pytest.mark.parametrize("name", ["../k.jpg", "a/../../k.jpg", "k/..", "nul\0.jpg"])
+def test_names_that_lead_out_of_a_folder_are_rejected(tmp_path: Path, name: str) -> None:
+    info = tarfile.TarInfo("x")
+    info.pax_headers = {"path": name}  # the only header in which a name has a zero byte
+    tar = info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+    listed = list_tar(tar, tmp_path, label_kind="none")
+    assert listed.items == {}
+    assert [kind for kind, _ in listed.rejected.values()] == ["bad-name"]
+
+
+@pytest.mark.parametrize(
+    ("label", "data", "kind", "base", "expected"),
+    [
+        ("", {"cls": b" 7\n"}, None, None, 7),
+        ("", {"cls": b"+7"}, None, 1, 6),
+        ("", {"cls": b"tench"}, None, 1, "tench"),
+        ("", {"cls": "٣".encode()}, None, None, "٣"),
+        ("", {"txt": b" 7 "}, None, None, "7"),
+        ("", {"json": b'{"class_id": 5, "x": 1}'}, None, 2, 3),
+        ("", {"json": b'{"labels": [3, 5]}'}, None, 1, [2, 4]),
+        ("", {"json": b"4"}, None, None, 4),
+        ("", {"txt": b"no", "json": b'{"label": 1}', "cls": b"2"}, None, None, 2),
+        ("json", {"txt": b"no", "json": b'{"label": 1}', "cls": b"2"}, None, None, 1),
+        ("json.Label", {"json": b'{"Label": "x"}'}, None, None, "x"),
+        ("json.a.b", {"json": b'{"a": {"b": 1}, "a.b": 2}'}, None, None, 2),
+        ("json.a.b", {"json": b'\xef\xbb\xbf{"a": {"b": 1.5}}'}, None, None, [1.5]),
+        ("meta.json.a", {"meta.json": b'{"a": 3}', "json": b"1"}, None, None, 3),
+        ("Fine.cls", {"fine.cls": b"3", "coarse.cls": b"1"}, None, None, 3),
+        ("index", {"index": b"12"}, None, None, 12),
+        ("jsonl", {"jsonl": b"12"}, None, None, 12),
+        ("", {"txt": b"0.5"}, "float", 1, [0.5]),
+        ("", {"cls": b"3"}, "multi", None, [3]),
+        ("", {}, "none", None, None),
+    ],
+)
+def test_labels_of_every_form(
+    tmp_path: Path,
+    label: str,
+    data: dict[str, bytes],
+    kind: LabelKind | None,
+    base: int | None,
+    expected: object,
+) -> None:
+    files = {"a.jpg": b"x"} | {f"a.{extension}": each for extension, each in data.items()}
+    listed = list_tar(tar_bytes(files), tmp_path, label=label, label_kind=kind, label_base=base)
+    assert listed.rejected == {}
+    assert listed.labels == {"a.jpg": expected}
+
+
+def test_of_several_images_the_one_named_first_is_taken(tmp_path: Path) -> None:
+    files = {"a.png": b"png", "a.cls": b"1", "a.jpg": b"jpg", "b.png": b"PNG", "b.cls": b"2"}
+    for data in (tar_bytes(files), gzip.compress(tar_bytes(files))):
+        path = tmp_path / "a.tar"
+        path.write_bytes(data)
+        spec = spec_of(path, image="jpg;png")
+        listed = list_container(spec, tmp_path / str(len(data)))
+        images = images_of(listed, spec, tmp_path / str(len(data)))
+        assert images == {"a.jpg": b"jpg", "b.png": b"PNG"}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"labels_file": "/x"}, "--labels has no meaning"),
+        ({"image": "jpg;;png"}, "--image jpg;;png names no extension"),
+        ({"image": "."}, "--image . names no extension"),
+        ({"label": "."}, r"--label \. names no member"),
+        ({"label": "a/b"}, "--label a/b names no member"),
+    ],
+)
+def test_options_without_meaning_are_refused(
+    tmp_path: Path, options: dict[str, str], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        WebDataset(spec_of(tmp_path / "a.tar", **options), str(tmp_path))
+
+
+def test_a_cut_tar_is_an_error_and_leaves_no_list(tmp_path: Path) -> None:
+    whole = tar_bytes({"a.jpg": b"x" * 5000, "a.cls": b"1", "b.jpg": b"y" * 5000, "b.cls": b"2"})
+    for data in (whole[:9000], gzip.compress(whole[:9000]), gzip.compress(whole)[:-20]):
+        with pytest.raises(DatasetError, match=r"a\.tar is cut"):
+            list_tar(data, tmp_path)
+        assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_missing_end_marker_is_noted(tmp_path: Path) -> None:
+    listed = list_tar(tar_bytes({"a.cls": b"1", "a.jpg": b"x"})[:-1024], tmp_path)
+    assert listed.labels == {"a.jpg": 1}
+    (note,) = listed.facts.notes
+    assert note.endswith(
+        "a.tar has no end-of-archive marker: if it was cut, members are missing after a.jpg"
+    )
+
+
+def test_another_compression_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="compressed with bzip2"):
+        list_tar(bz2.compress(tar_bytes({})), tmp_path)
+
+
+def test_a_copy_that_has_no_room_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[int] = []
+
+    def refuse(_: ItemListing, size_bytes: int) -> None:
+        expected.append(size_bytes)
+        raise ResourceError("no room")
+
+    monkeypatch.setattr(ItemListing, "expect_spill", refuse)
+    data = gzip.compress(tar_bytes({"a.jpg": b"x"}))
+    with pytest.raises(ResourceError, match="no room"):
+        list_tar(data, tmp_path)
+    assert expected == [len(data)]
+    assert list_tar(tar_bytes({"a.jpg": b"x"}), tmp_path, label_kind="none").labels
+
+
+def test_an_image_that_is_gone_at_packing_is_one_fault(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes({"a.jpg": b"x" * 600}))
+    spec = spec_of(path, label_kind="none")
+    (item,) = list_container(spec, tmp_path / "work").items.values()
+    path.write_bytes(b"")
+    source = open_source(spec, str(tmp_path / "work"))
+    with pytest.raises(SourceError, match="truncated"):
+        source.read_item(item)
+    source.close()
