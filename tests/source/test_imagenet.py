@@ -1,0 +1,294 @@
+"""ImageNet's archives: the training tar of tars; the validation tar, with labels of each form."""
+
+import gzip
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.process.path_text import path_to_text
+from feeder.source.imagenet import ImageNetTraining, ImageNetValidation
+from feeder.source.imagenet_labels import GROUND_TRUTH
+from feeder.source.source import SourceKind, SourceSpec, open_source
+from tests.source.tar_writer import member, tar_bytes
+from tests.support.listings import Listed, list_container
+
+# The first ILSVRC2012 ids; their order is not the synsets'.
+SYNSETS = ("n02119789", "n02100735", "n02110185", "n02096294")
+IMAGES = {
+    synset: {f"{synset}_{n}.JPEG": os.urandom(300 + 70 * n) for n in range(count)}
+    for synset, count in (("n01440764", 3), ("n01443537", 1), ("n15075141", 2))
+}
+TRAINING = {f"{synset}.tar": tar_bytes(images) for synset, images in IMAGES.items()}
+LISTED = {f"{synset}/{name}": synset for synset, images in IMAGES.items() for name in images}
+VALIDATION = {f"ILSVRC2012_val_{n:08d}.JPEG": os.urandom(200 + n) for n in (3, 1, 2, 5, 4)}
+IDS = (4, 1, 2, 2, 3)
+
+
+def spec_of(kind: SourceKind, *paths: Path, **options: Any) -> SourceSpec:
+    containers = tuple(path_to_text(path) for path in paths)
+    return SourceSpec(kind=kind, location="x", containers=containers, **options)
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def images_of(listed: Listed, spec: SourceSpec, work: Path) -> dict[str, bytes]:
+    source = open_source(spec, str(work))
+    try:
+        return {name: source.read_item(item) for name, item in listed.items.items()}
+    finally:
+        source.close()
+
+
+# --- Training -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_images_of_tars_in_the_training_tar_are_read_in_place(
+    tmp_path: Path, is_compressed: bool
+) -> None:
+    data = tar_bytes(TRAINING)
+    path = put(tmp_path / "train.tar", gzip.compress(data) if is_compressed else data)
+    spec = spec_of("imagenet-train", path)
+    listed = list_container(spec, tmp_path / "work")
+    assert listed.labels == LISTED
+    assert listed.facts.texts == tuple(IMAGES)
+    assert (listed.rejected, listed.facts.notes) == ({}, ())
+    assert (listed.facts.spilled_bytes > 0) == is_compressed
+    expected = {
+        f"{s}/{name}": data for s, images in IMAGES.items() for name, data in images.items()
+    }
+    assert images_of(listed, spec, tmp_path / "work") == expected
+
+
+def test_the_tars_of_classes_may_be_given_themselves(tmp_path: Path) -> None:
+    paths = [put(tmp_path / name, data) for name, data in TRAINING.items()]
+    spec = spec_of("imagenet-train", *paths)
+    found: dict[str, object] = {}
+    for number in range(len(paths)):
+        listed = list_container(spec, tmp_path / "work", number)
+        found |= listed.labels
+    assert found == LISTED
+    alone = list_container(spec_of("imagenet-train", paths[1]), tmp_path / "alone")
+    assert list(alone.items) == ["n01443537/n01443537_0.JPEG"]
+
+
+def test_folders_above_the_tars_and_an_empty_class_are_accepted(tmp_path: Path) -> None:
+    inner = tar_bytes({"./n00000001/n00000001_1.JPEG": b"x", "._n00000001_1.JPEG": b"x"})
+    outer = tar_bytes({"./train/n00000001.tar": inner, "./train/n00000002.tar": bytes(10_240)})
+    listed = list_container(
+        spec_of("imagenet-train", put(tmp_path / "a.tar", outer)), tmp_path / "work"
+    )
+    assert listed.labels == {"n00000001/n00000001/n00000001_1.JPEG": "n00000001"}
+    assert listed.facts.texts == ("n00000001", "n00000002")
+    assert listed.facts.hidden == 1
+
+
+def test_an_image_that_is_none_is_rejected(tmp_path: Path) -> None:
+    inner = member("n00000001_1.JPEG", kind=b"2", link="x") + tar_bytes(
+        {"n00000001_2.JPEG": b"", "../n00000001_3.JPEG": b"x", "n00000001_4.JPEG": b"x"}
+    )
+    path = put(tmp_path / "a.tar", tar_bytes({"n00000001.tar": inner}))
+    listed = list_container(spec_of("imagenet-train", path), tmp_path / "work")
+    assert list(listed.items) == ["n00000001/n00000001_4.JPEG"]
+    assert {name: kind for name, (kind, _) in listed.rejected.items()} == {
+        "n00000001/n00000001_1.JPEG": "link",
+        "n00000001/n00000001_2.JPEG": "empty",
+        "n00000001/../n00000001_3.JPEG": "bad-name",
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (tar_bytes({"a.jpg": b"x"}), "is not ILSVRC2012_img_train.tar: it has a.jpg"),
+        (tar_bytes({"n01440764.tar": b"x" * 600}), "n01440764.tar in .* is no tar file"),
+        (tar_bytes(TRAINING)[:4000], "is cut: it ends after 4000 bytes"),
+        (tar_bytes({"n01440764.tar": TRAINING["n01440764.tar"][:900]}), "n01440764.tar in .* cut"),
+        (
+            tar_bytes({"n01440764.tar": TRAINING["n01440764.tar"] * 2}),
+            r"n01440764.tar in .* goes on after its end-of-archive marker, at byte \d+",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_training_tar_is_an_error(
+    tmp_path: Path, data: bytes, what: str
+) -> None:
+    spec = spec_of("imagenet-train", put(tmp_path / "a.tar", data))
+    with pytest.raises(DatasetError, match=what) as raised:
+        list_container(spec, tmp_path / "work")
+    assert "\n" not in str(raised.value)
+
+
+# --- Validation ---------------------------------------------------------------------------------
+
+
+def meta(synsets: tuple[str, ...] = SYNSETS, first: int = 1) -> bytes:
+    """Return a meta.mat with the fields of ILSVRC2012's; synsets above the classes come last."""
+    rows = np.empty(len(synsets) + 2, [(name, object) for name in _META_FIELDS])
+    for number, synset in enumerate((*synsets, "n00001740", "n00001930")):
+        children = 0 if number < len(synsets) else 2
+        rows[number] = (
+            *(float(number + first), synset, "words, more words", "a gloss", float(children)),
+            *(np.zeros(children), 0.0, 1300.0),
+        )
+    file = io.BytesIO()
+    savemat(file, {"synsets": rows.reshape(-1, 1)}, do_compression=True)
+    return file.getvalue()
+
+
+_META_FIELDS = (
+    *("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height"),
+    "num_train_images",
+)
+_IDS_TEXT = "".join(f"{number}\n" for number in IDS).encode()
+_SYNSETS_TEXT = "\r\n".join(SYNSETS[number - 1] for number in IDS).encode()
+EXPECTED = {f"ILSVRC2012_val_{n:08d}.JPEG": SYNSETS[IDS[n - 1] - 1] for n in (3, 1, 2, 5, 4)}
+_KIT = {
+    "ILSVRC2012_devkit_t12/data/" + GROUND_TRUTH: _IDS_TEXT,
+    "ILSVRC2012_devkit_t12/data/meta.mat": meta(),
+    "ILSVRC2012_devkit_t12/COPYING": b"x",
+}
+
+
+def list_validation(folder: Path, **options: Any) -> Listed:
+    path = put(folder / "val.tar", tar_bytes(VALIDATION))
+    return list_container(spec_of("imagenet-val", path, **options), folder / "work")
+
+
+def put_labels(folder: Path, form: str) -> dict[str, str]:
+    """Write the labels in one of their forms; return the options that name them."""
+    names = {}
+    if form == "synsets":
+        path = put(folder / "val.txt", _SYNSETS_TEXT)
+    elif form == "ids and class names":
+        path = put(folder / "truth.txt", _IDS_TEXT)
+        file = put(folder / "names.txt", "\n".join(SYNSETS).encode())
+        names = {"class_names_file": str(file)}
+    elif form == "ids beside meta.mat":
+        path = put(folder / GROUND_TRUTH, _IDS_TEXT)
+        put(folder / "meta.mat", meta())
+    elif form == "kit.tar.gz":
+        path = put(folder / "ILSVRC2012_devkit_t12.tar.gz", gzip.compress(tar_bytes(_KIT)))
+    elif form == "kit.tar":
+        path = put(folder / "kit", tar_bytes(_KIT))
+    else:
+        for name, data in _KIT.items():
+            put(folder / name, data)
+        path = folder / "ILSVRC2012_devkit_t12"
+        path = path / "data" if form == "kit's data folder" else path
+    return {"labels_file": str(path)} | names
+
+
+_FORMS = (
+    *("synsets", "ids and class names", "ids beside meta.mat", "kit.tar.gz", "kit.tar"),
+    *("kit's folder", "kit's data folder"),
+)
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_every_form_of_the_ground_truth_gives_the_same_synsets(tmp_path: Path, form: str) -> None:
+    options = put_labels(tmp_path, form)
+    listed = list_validation(tmp_path, **options)
+    assert listed.labels == EXPECTED
+    assert listed.rejected == {}
+    spec = spec_of("imagenet-val", tmp_path / "val.tar", **options)
+    assert images_of(listed, spec, tmp_path / "work") == VALIDATION
+    if form != "synsets":  # then all classes are known
+        assert listed.facts.texts == SYNSETS
+
+
+def test_images_without_a_label_are_rejected(tmp_path: Path) -> None:
+    labels = put(tmp_path / "val.txt", b"n1\nn2\nn1\n\n")
+    path = put(tmp_path / "val.tar", tar_bytes(VALIDATION | {"readme.txt": b"x"}))
+    spec = spec_of("imagenet-val", path, labels_file=str(labels))
+    listed = list_container(spec, tmp_path / "work")
+    assert sorted(listed.labels.values(), key=str) == ["n1", "n1", "n2"]
+    reason = "its name has no number of an image, 1 .. 3"
+    unnumbered = [f"ILSVRC2012_val_{n:08d}.JPEG" for n in (5, 4)]
+    expected = dict.fromkeys([*unnumbered, "readme.txt"], ("no-label", reason))
+    assert listed.rejected == expected
+
+
+def test_without_labels_none_are_needed(tmp_path: Path) -> None:
+    listed = list_validation(tmp_path, label_kind="none")
+    assert listed.labels == dict.fromkeys(VALIDATION)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "what"),
+    [
+        ({"v": b"1\n2\n"}, ConfigError, "has ILSVRC2012 ids but not their synsets: give the fol"),
+        ({"v": b"1\n", "meta.mat": b"x" * 200}, DatasetError, "meta.mat of .* is damaged"),
+        ({"v": b"1\n", "meta.mat": meta()[:-300]}, DatasetError, "meta.mat of .* is damaged"),
+        ({"v": b"1\n", "meta.mat": meta(first=2)}, DatasetError, "its ids are not 1, 2, 3"),
+        (
+            {"v": b"1\n5\n", "meta.mat": meta()},
+            DatasetError,
+            r"line 2 has the id 5; ids are 1 \.\. 4",
+        ),
+        ({"v": b"0\n", "meta.mat": meta()}, DatasetError, "line 1 has the id 0"),
+        ({"v": b"n1\n\nn2\n"}, DatasetError, "line 2 is empty"),
+        ({"v": b""}, DatasetError, "line 1 is empty"),
+        ({"v": b"n1\nn\xff\n"}, DatasetError, "is not UTF-8 at byte 4"),
+        ({"v": b"n1\nn\x00\n"}, DatasetError, "line 2 is not text"),
+        ({"v": b"ILSVRC2012_val_00000001.JPEG 65\n"}, DatasetError, "line 1 has an image's name"),
+        ({"v": tar_bytes({"x": b""})}, DatasetError, f"has no {GROUND_TRUTH}"),
+        ({"v/x": b""}, DatasetError, f"{GROUND_TRUTH} cannot be read: No such file"),
+        ({}, DatasetError, "v cannot be opened: No such file"),
+    ],
+)
+def test_a_bad_ground_truth_is_an_error_of_one_line(
+    tmp_path: Path, files: dict[str, bytes], error: type[Exception], what: str
+) -> None:
+    for name, data in files.items():
+        put(tmp_path / name, data)
+    with pytest.raises(error, match=what) as raised:
+        list_validation(tmp_path, labels_file=str(tmp_path / "v"))
+    assert "\n" not in str(raised.value)
+
+
+def test_class_names_in_alphabetic_order_are_not_those_of_the_ids(tmp_path: Path) -> None:
+    labels = put(tmp_path / "v", _IDS_TEXT)
+    names = put(tmp_path / "names", b"".join(b"n%08d\n" % number for number in range(1000)))
+    with pytest.raises(ConfigError, match="is in alphabetic order, which ILSVRC2012's ids are not"):
+        list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
+    names.write_bytes(b"n00000002\nn00000001\nn00000002\n")
+    with pytest.raises(ConfigError, match="names a class twice"):
+        list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
+
+
+def test_without_the_library_one_line_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = put_labels(tmp_path, "kit.tar.gz")
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    with pytest.raises(ResourceError, match=r"pip install 'feeder\[imagenet\]', or give --class-n"):
+        list_validation(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "what"),
+    [
+        (ImageNetTraining, {"labels_file": "x"}, "--labels has no meaning"),
+        (ImageNetTraining, {"image": "x"}, "--image has no meaning"),
+        (ImageNetValidation, {"label": "x"}, "--label has no meaning"),
+        (ImageNetValidation, {}, "has no labels: give --labels ILSVRC2012_devkit"),
+    ],
+)
+def test_options_without_meaning_are_refused(
+    tmp_path: Path, kind: Any, options: dict[str, str], what: str
+) -> None:
+    name: SourceKind = "imagenet-train" if kind is ImageNetTraining else "imagenet-val"
+    with pytest.raises(ConfigError, match=what):
+        kind(spec_of(name, tmp_path / "a.tar", **options), str(tmp_path))
