@@ -74,7 +74,8 @@ class LabelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         most = _WIDTHS_MAX[self.kind]
         if not (isinstance(self.width, int) and 1 <= self.width <= most):
             allowed = "1" if most == 1 else f"a whole number 1 .. {most}"
-            raise ConfigError(f"labels: width of {self.kind} must be {allowed}, got {self.width}")
+            shown = str(self.width)[:80]
+            raise ConfigError(f"labels: width of {self.kind} must be {allowed}, got {shown}")
 
     @property
     def stored_bytes(self) -> int:

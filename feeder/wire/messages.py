@@ -307,6 +307,8 @@ def _decode(
     try:
         return decoder.decode(memoryview(frame)[len(_PREFIX) :])
     except ConfigError as error:
+        if decoder is _NODE_DECODER:  # of a Welcome's labels
+            raise ProtocolError(f"malformed message: {error}") from error
         raise BadRecipe(str(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # The text may quote the peer: keep it to one short line without control characters.

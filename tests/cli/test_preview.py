@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feeder.cli.captions import name_labels
 from feeder.cli.contact_sheet import choose_columns
 from feeder.cli.crop_preview import draw_boxes, draw_crops
 from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
 from feeder.plan.epoch import EpochPlan
+from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from tests.support.fake_node import FakeNode
-from tests.support.synthetic_sets import pack_synthetic
+from tests.support.synthetic_sets import EVERY_KIND, pack_synthetic, write_labelled
 
 SAMPLES = 23
 
@@ -159,3 +161,39 @@ def test_a_label_without_a_class_is_a_protocol_error(
     error = capsys.readouterr().err
     assert f"{node.endpoint} breaks the protocol: it sent the label {label} of 3 classes" in error
     assert not (tmp_path / "sheet.png").exists()
+
+
+@pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda each: each.kind)
+def test_captions_are_the_labels_of_every_kind(
+    labels: LabelSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_labelled(tmp_path / "set", labels, samples=8, shards=1)
+    recipe = Recipe.for_split("train", batch_size=4, image_size=16)
+    ids = np.array([1, 5, 7])
+    wanted = {
+        "index": ["class1", "class2", "class1"],
+        "multi": ["class1", "", "class5, class7"],
+        "float": ["0.333333", "1.66667", "2.33333"],
+        "none": [""] * 3,
+    }[labels.kind]
+    with Dataset.open(tmp_path / "set") as opened:
+        _, crops = draw_crops(opened, recipe, ids, seed=0, epoch=0)
+        _, boxes = draw_boxes(opened, recipe, ids, seed=0, epoch=0)
+    if labels.kind == "float":
+        assert {crop.count(", ") for crop in crops} == {labels.width - 1}
+        assert [crop.split(", ")[0] for crop in crops] == wanted
+    else:
+        assert crops == wanted
+    for crop, box in zip(crops, boxes, strict=True):
+        assert box in {crop, "mirrored" if not crop else f"{crop}, mirrored"}
+    for more in ([], ["--boxes"]):
+        out = ["--image-size", "16", "--out", str(tmp_path / "x.png")]
+        assert main(["preview", str(tmp_path / "set"), *out, *more]) == 0
+    assert "8 images" in capsys.readouterr().out
+
+
+def test_a_caption_of_many_labels_counts_those_without_room() -> None:
+    labels = LabelSpec(kind="multi", width=2000)
+    rows = np.ones((1, 2000), np.uint8)
+    (caption,) = name_labels(labels, rows, [str(number) for number in range(2000)])
+    assert caption == "0, 1, 2, 3, 4, 5, 6, 7, 1,992 more"

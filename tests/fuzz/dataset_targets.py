@@ -19,6 +19,7 @@ from feeder.dataset.opened import Dataset
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.pack.verify_shard import VerifySetup, VerifyTask, perform
+from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -30,7 +31,12 @@ from tests.fuzz.target import Target
 _SHARD = "shard-00000.fds"
 _CLASSES = ("cat", "dog")
 _SAMPLES = 3
-_FIELDS = [name for name in RECORD.names or () if name not in ("reserved", "record_checksum")]
+_FIELDS = [name for name in RECORD.names or () if name != "record_checksum"]
+_KINDS = (
+    LabelSpec(),
+    LabelSpec(kind="multi", width=len(_CLASSES)),
+    LabelSpec(kind="float", width=3),
+)
 _RECIPES = (
     Recipe.for_split("train", batch_size=2, image_size=16),
     Recipe.for_split("train", batch_size=2, image_size=8, scale=(0.01, 0.1), dct_scaling=False),
@@ -47,27 +53,35 @@ def _folder() -> Path:
 
 
 @cache
-def _shards() -> tuple[bytes, ...]:
-    """Return valid shards of a few samples each."""
+def _shards() -> tuple[tuple[bytes, LabelSpec], ...]:
+    """Return valid shards of a few samples each, and the kinds of their labels."""
     tiled, made = tiled_jpegs(), []
     for first in range(0, len(tiled) - _SAMPLES + 1, _SAMPLES):
         path = _folder() / f"valid-{first}"
-        with ShardWriter(path, shard=0) as writer:
+        labels = _KINDS[first // _SAMPLES % len(_KINDS)]
+        with ShardWriter(path, shard=0, label_bytes=labels.stored_bytes) as writer:
             for row, sample in enumerate(tiled[first : first + _SAMPLES]):
-                writer.append(sample, label=row % 2, name=f"cat/{row}é\udcff.jpg", flags=1 << row)
+                writer.append(
+                    sample,
+                    label=row % labels.count_record_labels(len(_CLASSES)),
+                    name=f"cat/{row}é\udcff.jpg",
+                    flags=1 << row,
+                    label_row=bytes(labels.stored_bytes),
+                )
             writer.finish()
-        made.append(path.read_bytes())
+        made.append((path.read_bytes(), labels))
     return tuple(made)
 
 
-def _manifest_of(shard: bytes) -> Manifest:
+def _manifest_of(shard: bytes, labels: LabelSpec) -> Manifest:
     """Return the manifest of a dataset of this one shard, valid or not."""
     index = int.from_bytes(shard[48:56], "little")
     entry = ShardEntry(name=_SHARD, samples=_SAMPLES, bytes=len(shard), index_xxh3=f"{index:016x}")
     return Manifest(
         samples=_SAMPLES,
         lanes=1,
-        classes=_CLASSES,
+        classes=() if labels.kind == "float" else _CLASSES,
+        labels=labels,
         tile_width_px=128,
         seed=0,
         options={"apply_exif": False, "quality": 95},
@@ -84,7 +98,7 @@ def _manifest_of(shard: bytes) -> Manifest:
 
 
 def _manifest_bytes(rng: random.Random) -> bytes:
-    valid = _manifest_of(rng.choice(_shards()))
+    valid = _manifest_of(*rng.choice(_shards()))
     if rng.random() < 0.3:
         shards = tuple(
             ShardEntry(name=f"shard-{k:05d}.fds", samples=1, bytes=9, index_xxh3="") for k in (0, 1)
@@ -141,7 +155,7 @@ def _assert_one_line(error: Exception) -> None:
 
 
 def _header_bytes(rng: random.Random) -> bytes:
-    header = mutate_bytes(rng, rng.choice(_shards())[:HEADER_BYTES])
+    header = mutate_bytes(rng, rng.choice(_shards())[0][:HEADER_BYTES])
     return _rehashed_header(header) if rng.random() < 0.8 else header
 
 
@@ -174,18 +188,19 @@ class DamagedShard:
 
 def _damaged_shard(rng: random.Random) -> DamagedShard:
     """Return a damaged shard; most checksums are valid, so that the damage reaches later checks."""
-    valid = rng.choice(_shards())
+    valid, labels = rng.choice(_shards())
     kind = rng.random()
     shard = mutate_bytes(rng, valid, edits_max=3) if kind < 0.15 else _resealed(rng, valid)
-    manifest = _manifest_of(shard if rng.random() < 0.9 else valid)
+    manifest = _manifest_of(shard if rng.random() < 0.9 else valid, labels)
     return DamagedShard(shard, manifest, rng.choice(_RECIPES), rng.randrange(3))
 
 
 def _resealed(rng: random.Random, valid: bytes) -> bytes:
-    """Return a shard with damaged blobs or record fields, and updated checksums."""
+    """Return a shard with damaged blobs, fields or label rows, and updated checksums."""
     header = decode_header(valid, "valid")
     records = np.frombuffer(valid, RECORD, header.samples, header.records_offset).copy()
     body, names = valid[: header.records_offset], valid[header.names_offset :]
+    label_rows = valid[header.labels_offset : header.names_offset]
     for row in {rng.randrange(_SAMPLES) for _ in range(rng.randint(0, 2))}:
         record = records[row]
         start, size = int(record["offset"]), int(record["blob_bytes"])
@@ -202,7 +217,9 @@ def _resealed(rng: random.Random, valid: bytes) -> bytes:
             record["record_checksum"] = checksum(record.tobytes()[:60]) & 0xFFFFFFFF
     if rng.random() < 0.1:
         names = mutate_bytes(rng, names, edits_max=1)
-    index = records.tobytes() + names
+    if label_rows and rng.random() < 0.3:
+        label_rows = rng.randbytes(len(label_rows))
+    index = records.tobytes() + label_rows + names
     fields = replace(header, names_bytes=len(names), index_checksum=checksum(index))
     if rng.random() < 0.05:
         name = rng.choice(("records_offset", "names_offset", "samples", "shard", "names_bytes"))
@@ -245,7 +262,7 @@ def _check_reading(damaged: DamagedShard) -> bool:
         reader = SampleReader(dataset, recipe)
         for sample in range(_SAMPLES):
             pixels = np.empty((1, *shape), np.int8)
-            labels = np.empty(1, np.int64)
+            labels = np.empty((1, *dataset.labels.row_shape), dataset.labels.dtype)
             dataset.describe(sample)
             try:
                 reader.fill(
@@ -261,8 +278,14 @@ def _check_reading(damaged: DamagedShard) -> bool:
 def _check_verifying(damaged: DamagedShard) -> bool:
     """Each problem is one line; a shard without problems can be read."""
     folder = _write(damaged)
-    entry = damaged.manifest.shards[0]
-    setup = VerifySetup(path=str(folder), classes=len(_CLASSES), tile_width_px=128)
+    manifest = damaged.manifest
+    setup = VerifySetup(
+        path=str(folder),
+        classes=len(manifest.classes),
+        labels=manifest.labels,
+        tile_width_px=128,
+    )
+    entry = manifest.shards[0]
     task = VerifyTask(number=0, first_sample=0, entry=entry)
     reports: list[dict[str, Any]] = []
     answer = perform(msgspec.to_builtins(setup), msgspec.to_builtins(task), reports.append)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from feeder.errors import ProtocolError
+from feeder.plan.labels import LabelSpec
 from feeder.session.events import MessageReceived, OpenSlots, PeerGone, SlotsOpened
 from feeder.wire.claim import decode_answer, decode_claim, encode_answer, encode_claim
 from feeder.wire.messages import (
@@ -69,6 +70,27 @@ NODE_MESSAGES = (
         feeder_version="v",
         self_test="5" * 32,
         libraries={"x": "y"},
+    ),
+    Welcome(
+        session=1,
+        dataset="d",
+        fingerprint="f",
+        recipe_fingerprint="r",
+        classes=(),
+        labels=LabelSpec(kind="float", width=4096),
+        samples=1,
+        batches=1,
+        shards=1,
+        lanes=1,
+        window=1,
+        chunk_images=1,
+        node="n",
+        number=0,
+        incarnation=2,
+        siblings=(),
+        feeder_version="v",
+        self_test="5" * 32,
+        libraries={},
     ),
     Refused(code="window", message="too many", session=None),
     Chunk(session=1, epoch=0, index=2, first=3, images=4, valid=7),

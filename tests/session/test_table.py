@@ -1,5 +1,6 @@
 """The session state machine towards clients: answers, refusals, leases, turns, drain."""
 
+from feeder.plan.labels import LabelSpec
 from feeder.session.dispatch import DEATHS_MAX
 from feeder.session.events import (
     ClockAdvanced,
@@ -8,7 +9,18 @@ from feeder.session.events import (
     PeerGone,
     SlotsRefused,
 )
-from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Welcome
+from feeder.wire.messages import (
+    MAX_NODE_HEADER_BYTES,
+    Bye,
+    Draining,
+    Failed,
+    Hello,
+    Lent,
+    Ping,
+    Pong,
+    Refused,
+    Welcome,
+)
 from tests.support.session_shell import (
     BATCH,
     CHUNK,
@@ -179,6 +191,25 @@ def test_chunks_of_large_images_are_smaller() -> None:
         assert welcome.chunk_images == images
         shell.request(A, [(0, 0)], [])
         assert {fill.count for fill in shell.fills.values()} == {images}
+
+
+def test_chunks_of_many_labels_are_smaller_and_their_slots_larger() -> None:
+    """A client accepts frames of 16 MiB, whatever it expects."""
+    for labels, images in (
+        (LabelSpec(kind="multi", width=65_536), 128),
+        (LabelSpec(kind="float", width=4_096), 512),
+        (LabelSpec(kind="none"), 1024),
+    ):
+        shell = Shell(limits(chunk_images=1024, slots_bytes=1 << 40), labels=labels)
+        shell.join()
+        shell.hello(A, batch_size=1024, image_size=8, window=1, last_batch="pad")
+        welcome = _last(shell)
+        assert isinstance(welcome, Welcome)
+        assert (welcome.labels, welcome.chunk_images) == (labels, images)
+        assert images * labels.row_bytes <= MAX_NODE_HEADER_BYTES
+        (slots,) = shell.open.values()
+        assert slots.layout.labels == labels
+        assert slots.layout.slot_bytes >= 1024 * (8 * 8 * 3 + labels.row_bytes + 8)
 
 
 def test_window_shrinks_to_the_remaining_memory() -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from feeder.metrics import SessionCounters
 from feeder.plan.epoch import ShardLayout
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
 from feeder.session.admission import NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.events import (
@@ -96,12 +97,17 @@ class Shell:
     """Carries out instructions as a node process would, at the test's pace, and checks them."""
 
     def __init__(
-        self, table_limits: SessionLimits | None = None, datasets: tuple[str, ...] = ("d",)
+        self,
+        table_limits: SessionLimits | None = None,
+        datasets: tuple[str, ...] = ("d",),
+        labels: LabelSpec = INDEX_LABELS,
     ) -> None:
         self.limits = table_limits or limits()
         self.counters = SessionCounters()
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
-        served = ServedDataset(fingerprint="f" * 32, classes=("a", "b"), layout=layout)
+        served = ServedDataset(
+            fingerprint="f" * 32, classes=("a", "b"), layout=layout, labels=labels
+        )
         self.table = SessionTable(
             dict.fromkeys(datasets, served),
             self.limits,

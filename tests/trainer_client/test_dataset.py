@@ -1,6 +1,7 @@
 """What a loader knows of its dataset, and classes that must agree."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,46 @@ def test_equal_classes_agree(classes: Any) -> None:
 def test_other_classes_are_an_error_with_the_first_difference(classes: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         INFO.check_classes(classes)
+    assert "\n" not in str(caught.value)
+
+
+FLOATS = replace(INFO, name="ages", classes=(), label_kind="float", label_width=2)
+SEVERAL = replace(INFO, name="tags", label_kind="multi", label_width=3)
+
+
+def test_labels_of_the_same_kind_agree_if_the_classes_do() -> None:
+    SEVERAL.check_classes(replace(SEVERAL, name="other"))
+    SEVERAL.check_classes(SimpleNamespace(classes=SEVERAL.classes, dataset=SEVERAL))
+    FLOATS.check_classes(FLOATS)
+    FLOATS.check_classes([])
+    with pytest.raises(ConfigError, match=r"class 2, .* is 'cat' here and 'cow' there"):
+        SEVERAL.check_classes(replace(SEVERAL, classes=("ant", "bee", "cow")))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "message"),
+    [
+        (
+            INFO,
+            SEVERAL,
+            "has samples of 3 classes, .* samples of any number of 3 classes: pack",
+        ),
+        (
+            FLOATS,
+            INFO,
+            "'ages' has samples with 2 floats each, dataset 'val' .* of 3 classes: ",
+        ),
+        (
+            replace(FLOATS, label_kind="none"),
+            SimpleNamespace(classes=(), dataset=FLOATS),
+            "has samples without labels, .* has samples with 2 floats each: pack both",
+        ),
+        (FLOATS, ["ant"], "no classes, classes_of has 1: leave classes_of out"),
+    ],
+)
+def test_labels_of_another_kind_are_an_error(here: DatasetInfo, there: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        here.check_classes(there)
     assert "\n" not in str(caught.value)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from feeder.errors import ConfigError
+from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.plan.packing import Packing
 from tests.trainer_client.test_device import CPU, random_pixels
 from trainer_client._defaults import check_device, resolve_device, resolve_dtype
@@ -76,6 +77,23 @@ def test_chunks_are_written_at_their_rows() -> None:
     assert buffer.sample_ids.tolist() == [-1, -1, -1, 7, 8]
     assert (buffer.pixels[3:] == pixels.numpy()).all()
     assert not buffer.pixels[:3].any()
+
+
+@pytest.mark.parametrize("kind", ["multi", "float"])
+def test_padding_of_several_labels_is_nan(kind: LabelKind) -> None:
+    labels = LabelSpec(kind=kind, width=3)
+    buffer = BatchBuffer(4, 8, labels=labels)
+    buffer.fill_padding()
+    rows = np.array([[0, 1, 1], [1, 0, 0]], labels.dtype)
+    ids = np.array([7, 8], "<i8").tobytes()
+    buffer.write(0, bytes(2 * 8 * 8 * 3), rows.tobytes(), ids)
+    stage = make_stage(Normaliser(CPU, torch.float32))
+    batch = stage.load(Delivery(rows=buffer, count=4, valid=2, epoch=0, index=0), 0)
+    assert batch.labels.dtype == torch.float32
+    assert batch.labels[:2].tolist() == rows.tolist()
+    assert batch.labels[2:].isnan().all()
+    buffer.fill_padding()
+    assert not batch.labels[:2].isnan().any(), "it has a copy"
 
 
 def test_a_short_batch_has_only_its_real_rows() -> None:

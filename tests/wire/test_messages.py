@@ -37,6 +37,7 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
+from tests.plan.test_labels import specs
 from tests.plan.test_recipe import TRAIN, recipes
 
 u64 = st.integers(0, 2**64 - 1)
@@ -63,6 +64,7 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         fingerprint=names,
         recipe_fingerprint=names,
         classes=st.lists(texts, max_size=20).map(tuple),
+        labels=specs,
         samples=st.integers(1, 2**48),
         batches=indices,
         shards=st.integers(1, 2**20),
@@ -301,6 +303,13 @@ def test_as_many_batches_as_allowed_are_accepted() -> None:
         (WELCOME, "chunk_images", 0),
         (WELCOME, "classes", ["x" * 4097]),
         (WELCOME, "classes", [1]),
+        (WELCOME, "labels", {"kind": "index", "width": 2}),
+        (WELCOME, "labels", {"kind": "multi", "width": 65_537}),
+        (WELCOME, "labels", {"kind": "float", "width": 4_097}),
+        (WELCOME, "labels", {"kind": "float", "width": -1}),
+        (WELCOME, "labels", {"kind": "text"}),
+        (WELCOME, "labels", {"kind": "none", "depth": 1}),
+        (WELCOME, "labels", None),
         (WELCOME, "libraries", {"a": 1}),
         (WELCOME, "node", "a\x00b"),
         (WELCOME, "node", "x" * 513),

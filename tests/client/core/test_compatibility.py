@@ -7,6 +7,7 @@ import pytest
 from feeder.client.core.events import Dial, HangUp, Instruction
 from feeder.client.core.node_link import REDIAL_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
+from feeder.plan.labels import LabelSpec
 from feeder.wire.messages import Bye, Pong, Refused
 from tests.client.core.test_links import ENDPOINTS, NEXT, NODES, OWNER, join, pass_time, serve
 from tests.support.client_shell import (
@@ -21,6 +22,16 @@ from tests.support.client_shell import (
 MISFITS = [
     ({"fingerprint": "f2"}, DatasetError, "'birds' there is not the one of a: its fingerprint is"),
     ({"recipe_fingerprint": "r2"}, ProtocolError, "there reads the recipe differently"),
+    (
+        {"labels": LabelSpec(kind="multi", width=2)},
+        ProtocolError,
+        "its labels of dataset 'birds' are multi of width 2, those of a index of width 1",
+    ),
+    (
+        {"labels": LabelSpec(kind="none")},
+        ProtocolError,
+        "it describes no possible dataset: it has 2 classes, its labels are of kind none",
+    ),
     (
         {"self_test": "6" * 32, "libraries": {"libjpeg": "9"}},
         ProtocolError,

@@ -1,0 +1,230 @@
+"""Labels of every kind from a real daemon to both loaders, padding included."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feeder.cli import main as cli
+from feeder.client.blocking import BatchFetcher
+from feeder.errors import ConfigError
+from feeder.plan.labels import LabelSpec
+from feeder.plan.recipe import Recipe
+from tests.support.daemon import Daemon
+from tests.support.synthetic_sets import (
+    EVERY_KIND,
+    FLOATS,
+    INDEX,
+    MULTI,
+    NONE,
+    ONE_FLOAT,
+    class_names,
+    expected_rows,
+    write_labelled,
+)
+from trainer_client import Accuracy, FeederLoader, NumpyLoader
+from trainer_client.train import TrainingOptions, train
+
+SAMPLES, BATCH, SIDE = 23, 5, 16
+NAMES = {f"{labels.kind}{labels.width}": labels for labels in EVERY_KIND}
+
+every_kind = pytest.mark.parametrize("name", NAMES)
+every_way = pytest.mark.parametrize(
+    ("scheme", "share_memory"), [("ipc", True), ("ipc", False), ("tcp", True)]
+)
+
+
+@pytest.fixture(scope="module")
+def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """One daemon that serves a dataset of each kind, by the schemes of its endpoints."""
+    folder = tmp_path_factory.mktemp("labels")
+    data: list[str] = []
+    for name, labels in NAMES.items():
+        write_labelled(folder / name, labels, samples=SAMPLES, shards=3)
+        data += ["--data", f"{name}={folder / name}"]
+    binds = ["--bind", f"ipc://{folder}/s", "--bind", "tcp://127.0.0.1:0"]
+    with Daemon(*data, *binds, "--workers", "1") as daemon:
+        yield {each.partition(":")[0]: each for each in daemon.endpoints}
+
+
+def _expected(sample_ids: Any, labels: LabelSpec) -> np.ndarray:
+    """Return the labels of a loader's batch: NaN as padding where they are floats."""
+    rows = expected_rows(np.asarray(sample_ids), labels)
+    if labels.kind != "multi":
+        return rows
+    return np.where(rows == 255, np.float32(np.nan), rows.astype(np.float32))
+
+
+def _check(batch: Any, labels: LabelSpec) -> None:
+    found, expected = np.asarray(batch.labels), _expected(batch.sample_ids, labels)
+    assert found.dtype == expected.dtype == (np.float32 if labels.row_shape else np.int64)
+    assert found.shape == expected.shape == (len(batch.sample_ids), *labels.row_shape)
+    assert np.array_equal(found, expected, equal_nan=bool(labels.row_shape))
+    ids = np.asarray(batch.sample_ids)
+    assert ((ids >= 0) == (np.arange(len(ids)) < batch.valid)).all()
+
+
+def _options(name: str, share_memory: bool, **more: object) -> dict[str, Any]:
+    return {
+        "dataset": name,
+        "batch_size": BATCH,
+        "image_size": SIDE,
+        "recipe": {"resize_size": SIDE},
+        "split": "val",
+        "share_memory": share_memory,
+        **more,
+    }
+
+
+@every_way
+@every_kind
+def test_an_evaluation_over_ranks_has_each_samples_labels_and_padding(
+    name: str, scheme: str, share_memory: bool, endpoints: dict[str, str]
+) -> None:
+    """Of five batches over two ranks, the last is short and a sixth is all padding."""
+    labels, seen, valid = NAMES[name], [], []
+    for rank in range(2):
+        options = _options(name, share_memory, rank=rank, world_size=2)
+        with FeederLoader(endpoints[scheme], device="cpu", **options) as loader:
+            assert (loader.dataset.label_kind, loader.dataset.label_width) == (
+                labels.kind,
+                labels.width,
+            )
+            assert loader.classes == class_names(labels)
+            for batch in loader:
+                _check(batch, labels)
+                seen += batch.sample_ids[: batch.valid].tolist()
+                valid.append(batch.valid)
+            is_lent = loader.statistics().copied_because is None
+            assert is_lent == (scheme == "ipc" and share_memory)
+    assert sorted(seen) == list(range(SAMPLES))
+    assert sorted(valid) == [0, 3, 5, 5, 5, 5]
+
+
+@every_way
+@every_kind
+def test_arrays_are_the_same(
+    name: str, scheme: str, share_memory: bool, endpoints: dict[str, str]
+) -> None:
+    for more in ({"copy": False}, {"dtype": "float32"}):
+        options = _options(name, share_memory, rank=0, world_size=2, **more)
+        with NumpyLoader(endpoints[scheme], **options) as loader:
+            kept = []
+            for batch in loader:
+                _check(batch, NAMES[name])
+                kept.append((batch.labels, batch.labels.copy()))
+        for labels, copy in kept:
+            assert labels.tobytes() == copy.tobytes(), "labels are arrays of their own"
+
+
+@every_kind
+def test_training_batches_and_short_ones_of_one_rank_have_no_padding(
+    name: str, endpoints: dict[str, str]
+) -> None:
+    for split, count in (("train", SAMPLES // BATCH * BATCH), ("val", SAMPLES)):
+        options = _options(name, share_memory=True, split=split)
+        with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
+            batches = list(loader)
+        assert sum(len(batch.labels) for batch in batches) == count
+        for batch in batches:
+            _check(batch, NAMES[name])
+            assert not batch.labels.isnan().any()
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+@every_kind
+def test_the_simple_client_gets_the_rows_of_the_wire(
+    name: str, share_memory: bool, endpoints: dict[str, str]
+) -> None:
+    recipe = Recipe.for_split("val", batch_size=BATCH, image_size=SIDE, resize_size=SIDE)
+    with BatchFetcher(
+        endpoints["ipc"], dataset=name, recipe=recipe, share_memory=share_memory
+    ) as fetcher:
+        labels = fetcher.welcome.labels
+        assert labels == NAMES[name]
+        for batch in fetcher.fetch([(0, index) for index in range(5)]):
+            expected = expected_rows(batch.sample_ids, labels)
+            assert batch.labels.dtype == expected.dtype
+            assert np.array_equal(batch.labels, expected, equal_nan=labels.kind == "float")
+        assert batch.sample_ids.tolist()[-2:] == [-1, -1]
+
+
+def test_the_usual_losses_take_the_labels_as_they_are(endpoints: dict[str, str]) -> None:
+    for labels, loss in (
+        (INDEX, torch.nn.functional.cross_entropy),
+        (MULTI, torch.nn.functional.binary_cross_entropy_with_logits),
+        (ONE_FLOAT, torch.nn.functional.mse_loss),
+    ):
+        name = f"{labels.kind}{labels.width}"
+        outputs = 3 if labels == INDEX else labels.width
+        with FeederLoader(endpoints["tcp"], device="cpu", **_options(name, True)) as loader:
+            for images, found in loader:
+                value = loss(torch.zeros(len(images), outputs), found)
+                assert value.isfinite()
+
+
+def test_a_preview_shows_the_labels(
+    endpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+
+    def keep(images: object, captions: list[str], *rest: object, **more: object) -> None:
+        drawn.append(captions)
+
+    monkeypatch.setattr("feeder.cli.contact_sheet.draw_contact_sheet", keep)
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        served = ["--from", endpoints["ipc"], "--dataset", name]
+        order = ["--split", "val", "--batch-size", "6", "--image-size", "16"]
+        assert cli.main(["preview", *served, *order]) == 0
+    index, multi, floats, one, none = drawn
+    assert set(index) == {"class0", "class1", "class2"}
+    assert {len(caption.split(", ")) for caption in multi if caption} <= {1, 2}
+    assert all(caption.count(", ") == 2 for caption in floats)
+    assert all(float(caption) >= 0 for caption in one)
+    assert none == [""] * 6
+
+
+@pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)
+def test_the_reference_job_refuses_other_kinds_in_one_line(
+    labels: LabelSpec, endpoints: dict[str, str]
+) -> None:
+    name = f"{labels.kind}{labels.width}"
+    options = TrainingOptions(
+        endpoint=endpoints["ipc"], dataset=name, batch_size=BATCH, image_size=SIDE, device="cpu"
+    )
+    with pytest.raises(ConfigError, match="trains on one class a sample") as caught:
+        train(options, report=lambda line: None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("labels", [MULTI, FLOATS], ids=lambda each: each.kind)
+def test_accuracy_refuses_several_labels(labels: LabelSpec, endpoints: dict[str, str]) -> None:
+    options = _options(f"{labels.kind}{labels.width}", share_memory=True)
+    with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
+        accuracy, batch = Accuracy(SAMPLES, loader.device), next(iter(loader))
+        with pytest.raises(ConfigError, match=rf"labels are \(5, {labels.width}\) floats"):
+            accuracy.add(torch.eye(len(batch.labels), 11), batch)
+
+
+def test_accuracy_of_samples_without_labels_is_an_error(endpoints: dict[str, str]) -> None:
+    options = _options("none1", share_memory=True)
+    with FeederLoader(endpoints["ipc"], device="cpu", **options) as loader:
+        accuracy = Accuracy(SAMPLES, loader.device)
+        for batch in loader:
+            accuracy.add(torch.eye(len(batch.labels), 11), batch)
+    with pytest.raises(ConfigError, match="23 samples have no label"):
+        accuracy.result()
+
+
+def test_validation_must_have_the_training_sets_kind_of_labels(endpoints: dict[str, str]) -> None:
+    with (
+        FeederLoader(endpoints["ipc"], device="cpu", **_options("index1", True)) as training,
+        pytest.raises(ConfigError, match="has samples with 3 floats each, dataset 'index1'"),
+    ):
+        FeederLoader(
+            endpoints["ipc"], device="cpu", classes_of=training, **_options("float3", True)
+        )
