@@ -101,7 +101,7 @@ class ItemListing:
         self._progress = progress
         self._reported_s = time.monotonic()
         self._new_items = self._new_bytes = 0
-        for suffix in ("items", "text", "rejected", "json"):
+        for suffix in ("items", "text", "rejected", "spill", "json"):
             list_path(folder, number, suffix).unlink(missing_ok=True)
         self._items = list_path(folder, number, "items").open("wb", buffering=1 << 20)
         self._text = list_path(folder, number, "text").open("wb", buffering=1 << 20)

@@ -29,6 +29,7 @@ KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
 NormalLabel = int | str | list[int] | list[str] | list[float] | None
 
 _NUMBER_MAX: Final = 2**31
+_SHOWN_CHARACTERS: Final = 80
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 
 
@@ -92,16 +93,27 @@ def _text(value: str) -> str:
 def _number(value: object) -> int:
     if isinstance(value, numbers.Integral):
         if not 0 <= int(value) < _NUMBER_MAX:
-            raise BadLabel(f"its label {int(value)} is not within 0 .. {_NUMBER_MAX - 1}")
+            raise BadLabel(f"its label {_show(value)} is not within 0 .. {_NUMBER_MAX - 1}")
         return int(value)
-    raise BadLabel(f"its label {value!r} is no class number")
+    raise BadLabel(f"its label {_show(value)} is no class number")
 
 
 def _float(value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise BadLabel(f"its label {value!r} is no number") from None
+        raise BadLabel(f"its label {_show(value)} is no number") from None
+    except OverflowError:  # an integer of hundreds of digits
+        raise BadLabel(f"its label {_show(value)} is not a finite 32-bit number") from None
     if not abs(number) <= _FLOAT_MAX:  # nor is NaN
         raise BadLabel(f"its label {number:g} is not a finite 32-bit number")
     return number
+
+
+def _show(value: object) -> str:
+    """Return a value for a reason, shortened: it may be a text or a number of any length."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of over 4,300 digits
+        return "of thousands of digits"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

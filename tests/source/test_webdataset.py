@@ -270,6 +270,35 @@ def test_labels_of_every_form(
     assert listed.labels == {"a.jpg": expected}
 
 
+@pytest.mark.parametrize(
+    ("label", "kind", "reason"),
+    [
+        (10**400, "float", "1" + "0" * 79 + "… is not a finite 32-bit number"),
+        (10**400, "index", "1" + "0" * 79 + "… is not within 0 .. 2147483647"),
+        ([1, "x" * 10**5], "multi", "'" + "x" * 79 + "… is no class number"),
+        (["x" * 10**5], "float", "'" + "x" * 79 + "… is no number"),
+        (1e39, "float", "1e+39 is not a finite 32-bit number"),
+        (1.5, "index", "1.5, which is no class"),
+    ],
+)
+def test_reasons_are_short_whatever_the_label_is(
+    tmp_path: Path, label: object, kind: LabelKind, reason: str
+) -> None:
+    tar = tar_bytes({"a.jpg": b"x", "a.json": json.dumps({"label": label}).encode()})
+    ((name, (rejected, found)),) = list_tar(tar, tmp_path, label_kind=kind).rejected.items()
+    assert (name, rejected) == ("a.jpg", "bad-label")
+    assert reason in found
+    assert len(found) < 200
+
+
+def test_a_tar_that_was_compressed_when_it_was_listed_before_is_read_anew(tmp_path: Path) -> None:
+    old = tar_bytes({"a.jpg": b"old image", "a.cls": b"1"})
+    assert list_tar(gzip.compress(old), tmp_path).facts.spilled_bytes
+    listed = list_tar(tar_bytes({"a.jpg": b"new image", "a.cls": b"1"}), tmp_path)
+    images = images_of(listed, spec_of(tmp_path / "a.tar"), tmp_path / "work")
+    assert images == {"a.jpg": b"new image"}
+
+
 def test_of_several_images_the_one_named_first_is_taken(tmp_path: Path) -> None:
     files = {"a.png": b"png", "a.cls": b"1", "a.jpg": b"jpg", "b.png": b"PNG", "b.cls": b"2"}
     for data in (tar_bytes(files), gzip.compress(tar_bytes(files))):
