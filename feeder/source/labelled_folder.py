@@ -6,7 +6,7 @@ Files count if a row lists them. The file of labels is read twice: its rows are 
 each other and with the folder's names, as hashes, so that neither is ever held in memory. Rows
 without a file and images without a row are rejected, each with its place.
 
-Without labels every file counts, as in a folder of classes.
+Without labels every image counts, by its suffix or else by its first bytes.
 """
 
 from array import array
@@ -60,10 +60,15 @@ class LabelledFolder:
                 f"{show_path(self._root)} has no labels: name their file with --labels, or give "
                 "--label-kind none"
             )
+        others = 0
         for name in walk_files(self._root, "", listing):
-            _add(self._root, name, None, listing)
+            if _is_image(self._root, name):
+                _add(self._root, name, None, listing)
+            else:
+                others += 1
         if not listing.items:
             raise DatasetError(f"{show_path(self._root)} holds no images: put some there")
+        _note_others(others, "not images by their names or content", listing)
 
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
@@ -177,14 +182,12 @@ class _Listing:
             path = stored_path(self._root, encode_name(name))
             if name not in keys or decode_name(path) == self._spec.labels_file:
                 continue
-            if has_image_suffix(name) or sniff_file(path) is not None:
+            if _is_image(self._root, name):
                 self._listing.reject(name, "no-label", f"{self._name} has no row for it")
             else:
                 others += 1
         self._listing.hidden = hidden  # which the first walk counted
-        if others:
-            files = "1 other file is" if others == 1 else f"{others:,} other files are"
-            self._listing.note(f"{files} not in {self._name}, and left out")
+        _note_others(others, f"no images, and not in {self._name}", self._listing)
 
     def _interpret(self, row: LabelRow) -> RawLabel:
         """Return a row's label, class numbers from 0; BadCellError or SourceError."""
@@ -206,6 +209,16 @@ class _Listing:
 def _add(root: bytes, name: str, label: object, listing: ItemListing) -> None:
     status = stat_file(stored_path(root, encode_name(name)))
     listing.add(name, label, size_bytes=status.size_bytes, stamp=status.mtime_ns)
+
+
+def _is_image(root: bytes, name: str) -> bool:
+    """Return whether a file is meant to be an image: by its suffix, else by its first bytes."""
+    return has_image_suffix(name) or sniff_file(stored_path(root, encode_name(name))) is not None
+
+
+def _note_others(count: int, why: str, listing: ItemListing) -> None:
+    if count:
+        listing.note(f"left out {count:,} file{'s' * (count > 1)}: {why}")
 
 
 def _hash_names(names: Iterable[str]) -> NameKeys:

@@ -93,7 +93,7 @@ def test_rows_without_a_file_and_images_without_a_row_are_rejected(source: Path)
         "noname": ("no-label", "labels.csv has no row for it"),
     }
     assert listed.facts.hidden == 1
-    assert listed.facts.notes == ("2 other files are not in labels.csv, and left out",)
+    assert listed.facts.notes == ("left out 2 files: no images, and not in labels.csv",)
 
 
 def test_a_file_listed_twice_counts_once_unless_its_labels_differ(source: Path) -> None:
@@ -282,12 +282,15 @@ def test_files_that_hold_no_labels_of_the_folder_are_refused(
         list_with(source, text, name)
 
 
-def test_without_labels_every_file_is_listed(source: Path) -> None:
-    put(source, "notes.txt", ".hidden.jpg")
+def test_without_labels_every_image_is_listed(source: Path) -> None:
+    put(source, "noname", ".hidden.jpg")
+    put(source, "notes.txt", "broken.jpg", data=b"x")
     spec = spec_of(source, None, label_kind="none")
     listed = list_container(spec, source.with_name("work"))
-    assert listed.labels == dict.fromkeys(("a.jpg", "b.png", "deep/c.jpg", "notes.txt"))
+    names = [file for file, _ in ROWS]
+    assert listed.labels == dict.fromkeys((*names, "broken.jpg", "noname"))
     assert (listed.facts.hidden, listed.facts.form) == (1, "none")
+    assert listed.facts.notes == ("left out 1 file: not images by their names or content",)
     with pytest.raises(ConfigError, match="name their file with --labels, or give --label-kind no"):
         list_container(spec_of(source, None), source.with_name("work"))
     empty = source / "empty"

@@ -55,13 +55,14 @@ def find_files(location: str) -> tuple[str, ...]:
         raise ConfigError(f"source {printable(location)} is no path") from None
 
 
-def find_file(location: str, option: str) -> str:
+def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str:
     """Return the absolute path, as text, of the one regular file that ``option`` names."""
     try:
         path = Path.cwd() / location
         if not os.path.lexists(path):
             _check_is_local(location, option)
-        os.close(open_regular(path))
+        if not (may_be_folder and path.is_dir()):
+            os.close(open_regular(path))
         return path_to_text(path)
     except OSError as error:
         raise ConfigError(
