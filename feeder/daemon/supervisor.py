@@ -279,10 +279,10 @@ def summarise_datasets(folders: Mapping[str, Path]) -> str:
     parts: list[str] = []
     for name, folder in sorted(folders.items()):
         with Dataset.open(folder) as dataset:
-            layout, classes = dataset.layout, len(dataset.classes)
+            layout, labels = dataset.layout, dataset.labels.describe(len(dataset.classes))
             parts.append(
                 f"data={name}: {layout.samples:,} samples, {layout.shards:,} shards, "
-                f"{classes:,} classes, {dataset.fingerprint[:12]}"
+                f"{labels}, {dataset.fingerprint[:12]}"
             )
     return "; ".join(parts)
 

@@ -122,6 +122,18 @@ class LabelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return f"it has {classes} classes, its labels are of kind {self.kind}"
         return None
 
+    def describe(self, classes: int) -> str:
+        """Return what a sample of a dataset with ``classes`` classes has, e.g. "3 classes"."""
+        match self.kind:
+            case "index":
+                return f"{classes:,} classes"
+            case "multi":
+                return f"any of {classes:,} classes"
+            case "float":
+                return f"{self.width:,} floats a sample"
+            case "none":
+                return "no labels"
+
     def decode_rows(self, stored: NDArray[np.uint8], out: LabelRows) -> None:
         """Write the rows of n samples into ``out`` (n, *row_shape).
 

@@ -107,6 +107,14 @@ def test_no_row_of_a_sample_equals_padding(labels: LabelSpec) -> None:
     assert len(padding.shape) == (2 if labels.kind in ("multi", "float") else 1)
 
 
+def test_a_kind_is_described_with_its_size() -> None:
+    multi, floats = LabelSpec(kind="multi", width=1234), LabelSpec(kind="float", width=2)
+    assert LabelSpec().describe(1000) == "1,000 classes"
+    assert multi.describe(1234) == "any of 1,234 classes"
+    assert floats.describe(0) == "2 floats a sample"
+    assert LabelSpec(kind="none").describe(0) == "no labels"
+
+
 @given(specs)
 def test_a_kind_survives_json_and_messagepack(labels: LabelSpec) -> None:
     assert msgspec.json.decode(msgspec.json.encode(labels), type=LabelSpec) == labels
