@@ -72,8 +72,8 @@ def row(rooms: str = "", packages: str | None = None, *, pure: bool = False) -> 
 BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
-    f"{DECODING} security session client client.core convert pack pack_cache worker node daemon cli "
-    "trainer_client trainer_client.train trainer_client.reference"
+    f"{DECODING} security session client client.core convert survey pack pack_cache worker node "
+    "daemon cli trainer_client trainer_client.train trainer_client.reference"
 )
 
 # Rooms of ``feeder`` are named without that prefix; "feeder" itself holds the version.
@@ -104,8 +104,9 @@ TABLE: Mapping[str, Row] = {
         "google_crc32c numpy msgspec pyarrow scipy xxhash zstandard",
     ),
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
+    "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
     "pack": row(
-        "errors plan process host jpeg jpeg.crop_decode dataset source convert",
+        "errors plan process host jpeg jpeg.crop_decode dataset source convert survey",
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row("errors process dataset source pack", "msgspec xxhash"),
@@ -114,7 +115,7 @@ TABLE: Mapping[str, Row] = {
     ),
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
     "daemon": row(f"{DECODING} session worker node", "msgspec"),
-    "cli": row(f"{DECODING} security client pack pack_cache daemon", "numpy zmq PIL"),
+    "cli": row(f"{DECODING} security client survey pack pack_cache daemon", "numpy zmq PIL"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
         "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"
@@ -142,7 +143,7 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-part
 PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
 TEST_ONLY_FOLDERS = {
     *("support", "exact", "faults", "fuzz", "numa"),
-    *("frameworks", "frameworks/recording", "frameworks/scripts"),
+    *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),
 }
 
 

@@ -1,4 +1,4 @@
 """Packs sources into datasets, unpacks and verifies datasets.
 
-May import: errors, plan, process, host, jpeg, dataset, source, convert.
+May import: errors, plan, process, host, jpeg, dataset, source, convert, survey.
 """

@@ -1,0 +1,176 @@
+"""The survey's section on labels: images of each class, values, or that there are none."""
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.dataset.manifest import Manifest
+from feeder.survey.axes import round_values
+from feeder.survey.facts import ClassCounts, Column, Facts
+from feeder.survey.histogram import (
+    Bar,
+    Histogram,
+    even_histogram,
+    whole_histogram,
+)
+from feeder.survey.markup import (
+    escape,
+    escape_name,
+    escape_path,
+    join_lines,
+    make_section,
+    make_table,
+)
+from feeder.survey.numbers import format_amount, format_column_share, plural
+from feeder.survey.svg import draw_histogram, draw_share
+
+_TABLE_MAX: Final = 40  # classes; more are a chart and two shorter tables
+_ENDS: Final = 10  # rows of each of those
+_STRIP_BARS: Final = 300
+_EMPTY_NAMED_MAX: Final = 50
+_LOGARITHMIC_FROM: Final = 30  # times the median: smaller classes would be flat on an even axis
+
+
+def label_section(manifest: Manifest, facts: Facts) -> str:
+    """Return the section for any kind of labels."""
+    if facts.classes is not None:
+        return _class_section(manifest, facts.classes)
+    if manifest.labels.kind == "float":
+        return _value_section(manifest, facts.columns)
+    return make_section(
+        "labels",
+        "Labels",
+        "<p>The samples have no labels. Every label of a batch is −1.</p>",
+    )
+
+
+def _class_section(manifest: Manifest, counts: ClassCounts) -> str:
+    samples = counts.samples
+    order = np.argsort(-samples, kind="stable")
+    counted = "images" if counts.per_sample is None else "samples"
+    pieces = [_describe_classes(samples, counted)]
+    if len(samples) <= _TABLE_MAX:
+        pieces.append(
+            _class_table(manifest, samples, order, f"All classes by number of {counted}", counted)
+        )
+    else:
+        strip = _class_strip(manifest, samples[order], order, counted)
+        smallest = np.argsort(samples, kind="stable")
+        smallest = smallest[samples[smallest] > 0][:_ENDS]
+        pieces += [
+            draw_histogram(strip, "by-size", with_table=False),
+            '<div class="pair">',
+            _class_table(manifest, samples, order[:_ENDS], "The largest classes", counted),
+            _class_table(
+                manifest,
+                samples,
+                smallest,
+                "The smallest, without empty ones",
+                counted,
+                with_bars=False,
+            ),
+            "</div>",
+        ]
+    pieces.append(_name_empty(manifest, np.flatnonzero(samples == 0)))
+    if counts.per_sample is not None:
+        shown = whole_histogram("Classes of a sample", counts.per_sample, "classes")
+        pieces.append(f'<div class="charts">{draw_histogram(shown, "per-sample")}</div>')
+    return make_section("labels", "Classes", *pieces)
+
+
+def _describe_classes(samples: NDArray[np.int64], counted: str) -> str:
+    low, high = int(samples.min()), int(samples.max())
+    if low == high:
+        return f"<p>Each of {plural(len(samples), 'class', 'classes')} has {high:,} {counted}.</p>"
+    median = format_amount(float(np.median(samples)))
+    return (
+        f"<p>The largest class has {high:,} {counted}, the median {median}, the smallest "
+        f"{low:,}.</p>"
+    )
+
+
+def _class_strip(
+    manifest: Manifest, ordered: NDArray[np.int64], order: NDArray[np.int64], counted: str
+) -> Histogram:
+    """Return the classes by size as bars.
+
+    Where there are many, a bar is of several, and as high as the largest of them.
+    """
+    classes = len(ordered)
+    edges = np.linspace(0, classes, min(classes, _STRIP_BARS) + 1).round().astype(int).tolist()
+    bars = []
+    for first, end in pairwise(edges):
+        most, least = int(ordered[first]), int(ordered[end - 1])
+        if end - first == 1:
+            label = f"{first + 1:,}. {manifest.classes[int(order[first])]}"
+        else:
+            label = f"{first + 1:,}. to {end:,}. class, down to {least:,}"
+        bars.append(Bar(start=first / classes, end=end / classes, count=most, label=label))
+    positions = [1.0, *(value for value in round_values(0, classes) if value > 1)]
+    median = max(float(np.median(ordered[ordered > 0])), 1.0)
+    return Histogram(
+        title=f"{counted.capitalize()} of each class, by size",
+        summary=f"{plural(classes, 'class', 'classes')}, the largest first",
+        bars=tuple(bars),
+        ticks=tuple(((value - 0.5) / classes, format_amount(value)) for value in positions),
+        x_title="class, by size",
+        y_title=counted,
+        counted=counted,
+        is_logarithmic=int(ordered[0]) >= _LOGARITHMIC_FROM * median,
+    )
+
+
+def _class_table(
+    manifest: Manifest,
+    samples: NDArray[np.int64],
+    order: NDArray[np.int64],
+    caption: str,
+    counted: str,
+    *,
+    with_bars: bool = True,
+) -> str:
+    most = max(int(samples.max()), 1)
+    rows = (
+        (
+            f"{label:,}",
+            escape_path(manifest.classes[label]),
+            f"{int(samples[label]):,}",
+            format_column_share(int(samples[label]), manifest.samples),
+            *([draw_share(int(samples[label]) / most)] if with_bars else []),
+        )
+        for label in order.tolist()
+    )
+    heads = ["Label#", "Class", f"{counted.capitalize()}#", "Share#", *([""] if with_bars else [])]
+    return make_table(caption, heads, rows, kind="classes")
+
+
+def _name_empty(manifest: Manifest, empty: NDArray[np.int64]) -> str:
+    if not len(empty):
+        return ""
+    named = ", ".join(
+        f"<b>{escape_name(manifest.classes[label])}</b>"
+        for label in empty[:_EMPTY_NAMED_MAX].tolist()
+    )
+    more = f" and {len(empty) - _EMPTY_NAMED_MAX:,} more" if len(empty) > _EMPTY_NAMED_MAX else ""
+    have = "class has" if len(empty) == 1 else "classes have"
+    return f'<p class="names">{len(empty):,} {have} no images: {named}{more}.</p>'
+
+
+def _value_section(manifest: Manifest, columns: tuple[Column, ...]) -> str:
+    width = manifest.labels.width
+    charts = (
+        draw_histogram(
+            even_histogram(f"Value {number}", each.low, each.mean, each.high, each.counts),
+            f"value-{number}",
+        )
+        for number, each in enumerate(columns)
+    )
+    shown = "" if width == len(columns) else f" The first {len(columns)} are shown."
+    return make_section(
+        "labels",
+        "Labels",
+        f"<p>Each sample has {escape(plural(width, 'number'))}.{shown}</p>",
+        f'<div class="charts">{join_lines(charts)}</div>',
+    )

@@ -1,0 +1,143 @@
+"""What each odd kind and each reason for leaving a file out means, in a sentence or two."""
+
+from typing import Final, NamedTuple
+
+from feeder.dataset.format import Oddity
+
+
+class OddKind(NamedTuple):
+    """What the survey writes about an Oddity."""
+
+    title: str
+    effect: str
+    """On the pixels, in a word or two; empty where that depends on other kinds."""
+    meaning: str
+    """What the source was, and what packing did."""
+
+
+UNCHANGED: Final = "pixels unchanged"
+CONVERTED: Final = "converted"
+
+_CONVERTED_TEXT: Final = "Packing decoded it, converted it to RGB, and encoded it as a JPEG."
+
+ODD_KINDS: Final[dict[Oddity, OddKind]] = {
+    Oddity.PROGRESSIVE: OddKind(
+        "Progressive JPEG",
+        UNCHANGED,
+        "The file holds the image as a series of scans. Packing re-coded it as baseline JPEG "
+        "without loss.",
+    ),
+    Oddity.ARITHMETIC: OddKind(
+        "Arithmetic-coded JPEG",
+        UNCHANGED,
+        "Many programs cannot read this coding. Packing re-coded it with Huffman tables, without "
+        "loss.",
+    ),
+    Oddity.CMYK: OddKind(
+        "CMYK JPEG",
+        CONVERTED,
+        "The file has four channels, for print. Packing converted it to RGB as Pillow does, "
+        "without a colour profile, and encoded it again. Check that the colours look right.",
+    ),
+    Oddity.PNG: OddKind(
+        "PNG",
+        CONVERTED,
+        f"{_CONVERTED_TEXT} Transparency is dropped; 16-bit grey is scaled to 8 bits.",
+    ),
+    Oddity.WEBP: OddKind(
+        "WebP",
+        CONVERTED,
+        f"{_CONVERTED_TEXT} Transparency is dropped; of an animation, the first frame is kept.",
+    ),
+    Oddity.GIF: OddKind(
+        "GIF",
+        CONVERTED,
+        f"{_CONVERTED_TEXT} Transparency is dropped; of an animation, the first frame is kept.",
+    ),
+    Oddity.BMP: OddKind("BMP", CONVERTED, _CONVERTED_TEXT),
+    Oddity.TIFF: OddKind("TIFF", CONVERTED, f"{_CONVERTED_TEXT} Only the first page is kept."),
+    Oddity.RARE_JPEG: OddKind(
+        "Rare kind of JPEG",
+        CONVERTED,
+        "Its coding or chroma subsampling cannot be cut into tiles. Packing decoded it and encoded "
+        "it again.",
+    ),
+    Oddity.WRONG_SUFFIX: OddKind(
+        "Wrong suffix",
+        "",
+        "The name ends in the suffix of another format. Packing goes by the bytes; the name is "
+        "kept.",
+    ),
+    Oddity.WARNED: OddKind(
+        "Decoder warnings",
+        "",
+        "The decoder reported a defect that does not stop it, such as stray bytes. Check that the "
+        "pictures are complete.",
+    ),
+    Oddity.EXIF_IGNORED: OddKind(
+        "EXIF rotation ignored",
+        UNCHANGED,
+        "The file asks viewers to rotate or mirror the image. Packing left it as it is stored, as "
+        "torchvision does. If the pictures lie on their side, pack with --apply-exif.",
+    ),
+    Oddity.EXIF_APPLIED: OddKind(
+        "EXIF rotation applied",
+        "rotated",
+        "The file asks viewers to rotate or mirror the image. Packing turned it upright; without "
+        "loss, unless it is also listed as encoded again.",
+    ),
+    Oddity.EXIF_REENCODED: OddKind(
+        "EXIF rotation, encoded again",
+        CONVERTED,
+        "The image had to be rotated, and its size does not allow that without loss. Packing "
+        "decoded it and encoded it again.",
+    ),
+    Oddity.RESIZED: OddKind(
+        "Resized",
+        CONVERTED,
+        "The image was larger than --max-side. Packing shrank it and encoded it again.",
+    ),
+    Oddity.REENCODED: OddKind(
+        "JPEG encoded again",
+        CONVERTED,
+        "The file was a JPEG that could have stayed as it was. Packing decoded it and encoded it "
+        "again because of --max-side, --quality or --subsampling.",
+    ),
+}
+
+LEFT_OUT: Final[dict[str, str]] = {
+    "bad-label": "The label does not fit those of the other samples.",
+    "corrupt": "The bytes contradict themselves, so that the image cannot be decoded.",
+    "empty": "There are no bytes.",
+    "not-image": "The first bytes are those of no image format that Feeder reads.",
+    "too-large": "The image has more pixels than packing accepts.",
+    "truncated": "The bytes end before the image does.",
+    "unreadable": "The bytes could not be read from the source.",
+    "unsupported": "The image is of a kind that no decoder here reads.",
+}
+"""By kind; a kind that is not here has its reasons only."""
+
+SUBSAMPLINGS: Final[dict[str, str]] = {
+    "s444": "4:4:4",
+    "s422": "4:2:2",
+    "s420": "4:2:0",
+    "s440": "4:4:0",
+    "s411": "4:1:1",
+    "grey": "grey",
+}
+
+
+def describe_option(name: str, value: bool | int | str) -> tuple[str, str]:
+    """Return an option of the manifest as a title and what it was set to."""
+    match name:
+        case "apply_exif":
+            return "EXIF rotation", "applied" if value else "ignored"
+        case "quality":
+            return "JPEG quality", f"{value}, of images that are encoded again"
+        case "reencode":
+            return "JPEGs encoded again", "all" if value else "only where an option requires it"
+        case "max_side":
+            return "Longest side", f"{value} px" if value else "any"
+        case "subsampling":
+            return "Chroma subsampling", SUBSAMPLINGS.get(f"s{value}", "") or "as in the source"
+    return name.replace("_", " "), str(value)

@@ -1,0 +1,271 @@
+"""The survey: well-formed, complete, loading nothing, and with names that stay text."""
+
+import base64
+import hashlib
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from feeder.dataset.format import Oddity
+from feeder.dataset.manifest import Manifest, load_manifest
+from feeder.errors import DatasetError
+from feeder.jpeg.recode import Subsampling
+from feeder.plan.labels import LabelSpec
+from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
+from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
+from feeder.survey.style import STYLE
+from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
+from tests.support.sources import InlinePool, encoded, image, make_source, pack, run_feeder
+from tests.support.synthetic_sets import EVERY_KIND, class_names, classes_of, write_labelled
+from tests.survey.reading import ReadPage, read_page
+from tests.survey.small_sets import Sample, shard_paths, write_set
+
+_HOSTILE = '<script>alert("1")</script>&amp;\u202e\udc80\n'
+
+
+def _left_out(path: str, kind: str = "truncated", reason: str = "it ends early") -> Any:
+    return SimpleNamespace(path=path, kind=kind, reason=reason)
+
+
+def _read(folder: Path, manifest: Manifest, quarantine: Any = ()) -> ReadPage:
+    duplicates = find_duplicates(shard_paths(folder, manifest), manifest.labels)
+    page = read_page(render_survey(folder, manifest, quarantine, duplicates))
+    assert page.problems == []
+    assert len({*page.identities()}) == len(page.identities())
+    anchors = {each[1:] for each in page.references() if each.startswith("#")}
+    assert anchors <= {*page.identities()}
+    outside = [each for each in page.references() if not each.startswith(("#", "data:image/jpeg;"))]
+    assert outside == []
+    return page
+
+
+@pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda spec: f"{spec.kind}{spec.width}")
+def test_labels_of_every_kind_have_a_page(tmp_path: Path, labels: LabelSpec) -> None:
+    manifest = write_labelled(tmp_path, labels, samples=23)
+    page = _read(tmp_path, manifest)
+    assert "No source file was left out." in page.text
+    assert "Every source is a baseline JPEG without anything unusual." in page.text
+    titles = [name for name, _ in page.elements if name == "h2"]
+    assert len(titles) == 7
+    if labels.kind == "index":
+        rows = page.tables["All classes by number of images"][1:]
+        counts = {row[1]: row[2] for row in rows}
+        assert counts == {
+            name: str(len(range(n, 23, 3))) for n, name in enumerate(manifest.classes)
+        }
+    elif labels.kind == "multi":
+        rows = page.tables["All classes by number of samples"][1:]
+        held = [each for sample in range(23) for each in classes_of(sample, labels)]
+        expected = np.bincount(held, minlength=labels.width).tolist()
+        assert {row[1]: int(row[2]) for row in rows} == dict(
+            zip(class_names(labels), expected, strict=True)
+        )
+        assert "5 samples have no class" in page.text
+    elif labels.kind == "float":
+        for value in range(labels.width):
+            bars = page.tables[f"Value {value}: samples"][1:]
+            assert sum(int(row[1]) for row in bars) == 23
+    else:
+        assert "The samples have no labels." in page.text
+
+
+def test_only_the_first_of_many_values_are_drawn(tmp_path: Path) -> None:
+    labels = LabelSpec(kind="float", width=20)
+    samples = [Sample(name=f"s{n}", row=labels.encode_floats([n] * 20)) for n in range(4)]
+    page = _read(tmp_path, write_set(tmp_path, samples, labels=labels))
+    assert "The first 8 are shown." in page.text
+    assert {f"Value {n}: samples" in page.tables for n in range(8)} == {True}
+    assert "Value 8: samples" not in page.tables
+
+
+def test_names_from_outside_stay_text(tmp_path: Path) -> None:
+    samples = [Sample(name=f"{n}{_HOSTILE}", source=1, label=n, flags=Oddity.PNG) for n in (0, 1)]
+    manifest = write_set(tmp_path, samples, classes=(f"a{_HOSTILE}", f"b{_HOSTILE}", _HOSTILE))
+    left_out = [_left_out(f"c{_HOSTILE}", f"kind{_HOSTILE}", f"reason{_HOSTILE}")]
+    page = _read(tmp_path, manifest, left_out)
+    assert {name for name, _ in page.elements}.isdisjoint({"script", "link", "iframe", "object"})
+    shown = '<script>alert("1")</script>&amp;\\u202e\\udc80\\n'
+    for text in ("a", "b", "", "0", "1", "c", "kind", "reason"):
+        assert f"{text}{shown}" in "".join(page.texts), text
+
+
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    samples = [Sample(name="x" * 60_000, flags=Oddity.GIF)] * 2
+    page = _read(tmp_path, write_set(tmp_path, samples, classes=("y" * 100_000,)))
+    assert len(page.text) < 10_000
+    assert re.search("x{20,}…x{20,}", page.text)
+
+
+def test_the_policy_allows_the_style_sheet_and_pictures_only(tmp_path: Path) -> None:
+    manifest = write_labelled(tmp_path, LabelSpec())
+    html = render_survey(tmp_path, manifest, (), NO_DUPLICATES)
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = next(
+        attributes["content"]
+        for name, attributes in read_page(html).elements
+        if name == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    assert f"<style>{STYLE}</style>" in html
+    assert not re.search(r"url\(|@import|https?:|javascript:|\sstyle=|\son\w+=", html)
+
+
+def test_a_chart_has_a_title_and_a_description(tmp_path: Path) -> None:
+    samples = [Sample(name=f"s{n}", size=(40 + 8 * n, 30)) for n in range(5)]
+    page = _read(tmp_path, write_set(tmp_path, samples, classes=("a",)))
+    charts = [attributes for name, attributes in page.elements if attributes.get("role") == "img"]
+    assert len(charts) >= 3
+    for attributes in charts:
+        assert attributes["aria-labelledby"] in page.identities()
+        assert attributes["aria-describedby"] in page.identities()
+
+
+def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
+    samples = [
+        Sample(
+            name=f"s{n}.png",
+            label=n % 3,
+            flags=(Oddity.PNG if n % 2 else Oddity(0))
+            | (Oddity.WRONG_SUFFIX if n % 5 else Oddity(0)),
+            size=(40 + n, 30),
+        )
+        for n in range(17)
+    ]
+    manifest = write_set(tmp_path, samples, classes=("a", "b", "c", "none"), quarantined=23)
+    page = _read(tmp_path, manifest, [_left_out(f"x{n:02}") for n in range(23)])
+    assert "Samples 17 Classes 4" in page.text
+    for kind, count in manifest.odd.items():
+        title = ODD_KINDS[next(flag for flag in Oddity if flag.kinds() == [kind])].title
+        assert f"{title} {count} of 17 samples" in page.text
+    assert sum(int(row[1]) for row in page.tables["Chroma subsampling"][1:]) == 17
+    for name in ("Longer side", "Pixels", "Aspect ratio", "Bytes of an image, packed"):
+        assert sum(int(row[1]) for row in page.tables[f"{name}: images"][1:]) == 17, name
+    assert "1 class has no images: none ." in page.text
+    assert "23 source files of 40 (57.5 %) did not become samples." in page.text
+    listed = [row[0] for row in page.tables["Files: truncated"][1:]]
+    assert listed == [f"x{n:02}" for n in range(20)]
+    assert "and 3 more" in page.text
+
+
+def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> None:
+    labels = [0] * 90 + [number for number in range(1, 700) for _ in range(1 + (number < 5))]
+    samples = [Sample(name=f"s{n}", label=label) for n, label in enumerate(labels)]
+    classes = tuple(f"class{number}" for number in range(760))
+    page = _read(tmp_path, write_set(tmp_path, samples, classes=classes))
+    largest = page.tables["The largest classes"][1:]
+    assert [row[:3] for row in largest[:2]] == [["0", "class0", "90"], ["1", "class1", "2"]]
+    smallest = page.tables["The smallest, without empty ones"][1:]
+    assert smallest[0][:3] == ["5", "class5", "1"]
+    assert "60 classes have no images: class700 , class701" in page.text
+    assert "class749 and 10 more." in page.text
+    bars = [text for text in page.texts if text.endswith(" images") and ". to " in text]
+    assert bars[0].startswith("1. to ")
+    assert bars[0].endswith(": 90 images")  # as high as the largest of them
+
+
+def test_pictures_are_small_and_few(tmp_path: Path) -> None:
+    every = Oddity(sum(Oddity))
+    samples = [
+        Sample(name=f"s{n}", source=1 + n // 2, flags=every, size=(300, 200)) for n in range(60)
+    ]
+    manifest = write_set(tmp_path, samples, classes=("a",), with_manifest=False)
+    page = _read(tmp_path, manifest)
+    pictures = [each for each in page.references() if each.startswith("data:")]
+    assert len(pictures) == 6 * len(Oddity) + 12
+    for picture in {*pictures}:
+        data = base64.b64decode(picture.partition(",")[2])
+        assert len(data) <= 8_000
+        with Image.open(io.BytesIO(data)) as decoded:
+            assert decoded.format == "JPEG"
+            assert max(decoded.size) <= 128
+    write_survey(tmp_path, manifest, (), NO_DUPLICATES)
+    assert (tmp_path / SURVEY_NAME).stat().st_size < 1_200_000
+
+
+def test_every_oddity_and_subsampling_has_words() -> None:
+    assert {*ODD_KINDS} == {*Oddity}
+    assert {*SUBSAMPLINGS} == {each.name.lower() for each in Subsampling} - {"other"}
+
+
+def test_the_page_depends_on_the_dataset_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [
+        Sample(name=f"s{n}", source=n % 4, label=n % 3, flags=Oddity.BMP, size=(40 + n, 30))
+        for n in range(13)
+    ]
+    pages = []
+    for name in ("one", "two"):
+        manifest = write_set(tmp_path / name, samples, classes=("a", "b", "c"))
+        duplicates = find_duplicates(shard_paths(tmp_path / name, manifest))
+        write_survey(tmp_path / name, manifest, (), duplicates)
+        pages.append((tmp_path / name / SURVEY_NAME).read_bytes())
+        monkeypatch.setattr("feeder.survey.index_pieces._PIECE_ROWS", 2)
+    assert pages[0] == pages[1]
+
+
+def test_an_index_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
+    manifest = write_labelled(tmp_path, LabelSpec())
+    path = tmp_path / manifest.shards[1].name
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"shard-00001\.fds does not match the manifest"):
+        render_survey(tmp_path, manifest, (), NO_DUPLICATES)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset packed from real files: PNG, CMYK, progressive, truncated, empty, twice."""
+    root = tmp_path_factory.mktemp("packed")
+    source = make_source(root / "source", 9)
+    folder = source / "class0"
+    (folder / "drawn.png").write_bytes(encoded(image(50, 40), "PNG"))
+    (folder / "print.jpg").write_bytes(encoded(image(50, 40).convert("CMYK")))
+    (folder / "scans.jpg").write_bytes(encoded(image(50, 40), progressive=True))
+    (folder / "cut.jpg").write_bytes(encoded(image(50, 40))[:600])
+    (folder / "empty.jpg").write_bytes(b"")
+    (source / "class1" / "again.jpg").write_bytes((folder / "image000.jpg").read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.run.TaskPool", InlinePool)
+        patch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+        pack(source, root / "packed", shards=2)
+    return root / "packed"
+
+
+def test_the_command_writes_the_page_of_a_packed_dataset(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    result = run_feeder("survey", packed, "--out", out)
+    assert (result.returncode, result.stdout) == (0, f"{out}\n"), result.stderr
+    page = read_page(out.read_text("utf-8"))
+    assert page.problems == []
+    manifest = load_manifest(packed)
+    assert manifest.odd == {"png": 1, "cmyk": 1, "progressive": 1}
+    for title in ("PNG", "CMYK JPEG", "Progressive JPEG"):
+        assert f"{title} 1 of 13 samples" in page.text
+    assert page.tables["Files: truncated"][1][0] == "class0/cut.jpg"
+    assert page.tables["Files: empty"][1][0] == "class0/empty.jpg"
+    assert "1 image has different labels" in page.text
+    assert "class1/again.jpg" in page.text
+
+
+def test_no_dataset_and_a_page_that_cannot_be_written_are_one_line(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from feeder.cli.main import main
+
+    assert main(["survey", str(tmp_path / "missing")]) == 3
+    assert main(["survey", str(packed), "--out", str(tmp_path / "no" / "page.html")]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "no dataset at" in lines[0]
+    assert "No such file or directory" in lines[1]
