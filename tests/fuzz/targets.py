@@ -11,6 +11,7 @@ from tests.fuzz import (
     native_targets,
     source_targets,
     tar_targets,
+    tfrecord_targets,
     wire_targets,
 )
 from tests.fuzz.planted import PLANTED
@@ -21,6 +22,7 @@ TARGETS: tuple[Target, ...] = (
     *native_targets.TARGETS,
     *source_targets.TARGETS,
     *tar_targets.TARGETS,
+    *tfrecord_targets.TARGETS,
     *dataset_targets.TARGETS,
     *config_targets.TARGETS,
     *key_targets.TARGETS,

@@ -1,0 +1,217 @@
+"""Finds the columns of a Parquet file that hold images and labels, by its schema alone.
+
+    image    Hugging Face's struct {bytes: binary, path: string}, or a binary column
+    label    integers, texts, floats, or lists of these; the names of Hugging Face's ClassLabel
+
+A column is found where there is no choice: one of a well-known name, or the only one that can be
+it. Where there is a choice, the user has to make it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.process.path_text import printable
+from feeder.source.source import SourceSpec
+
+_IMAGE_NAMES: Final = (
+    *("image", "img", "image_bytes", "img_bytes", "image_data", "jpg", "jpeg", "png", "webp"),
+    *("bytes", "content", "picture", "photo", "encoded"),
+)
+_TEXT_PARTS: Final = ("image", "img", "url", "path", "file", "jpg", "photo", "picture")
+"""Of the names of columns that have something in place of images."""
+
+_LABEL_NAMES: Final = (
+    *("label", "labels", "fine_label", "coarse_label", "class", "classes", "class_id"),
+    *("class_label", "category", "target", "targets", "cls"),
+)
+_SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which columns to read."""
+
+    image: str
+    bytes_field: str
+    """The field of the struct that has the bytes; "" where the column itself has them."""
+    path_field: str
+    """The field of the struct that has the file's name; "" without one."""
+    label: str
+    """Empty where there are no labels."""
+    class_names: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The image's column and the label's."""
+        return [self.image, self.label] if self.label else [self.image]
+
+    @property
+    def leaves(self) -> list[str]:
+        """The columns to read, as pyarrow names them."""
+        fields = [field for field in (self.bytes_field, self.path_field) if field]
+        images = [f"{self.image}.{field}" for field in fields] or [self.image]
+        return [*images, self.label] if self.label else images
+
+
+def find_columns(schema: pa.Schema, spec: SourceSpec, path: str) -> Columns:
+    """Return the columns of a file's schema; ``path`` is for messages.
+
+    Raises ConfigError where options do not fit or are missing, DatasetError for a file without
+    images.
+    """
+    described = _described_features(schema)
+    image = _find_image(schema, spec, path)
+    field = _chosen(schema, image, "--image", path)
+    bytes_field = "bytes" if pa.types.is_struct(field.type) else ""
+    has_path = bool(bytes_field) and field.type.get_field_index("path") >= 0
+    label = "" if spec.label_kind == "none" else _find_label(schema, spec, image, described, path)
+    return Columns(
+        image=image,
+        bytes_field=bytes_field,
+        path_field="path" if has_path and _is_text(field.type.field("path").type) else "",
+        label=label,
+        class_names=_class_names(described.get(label)),
+    )
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether a type's values are bytes."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(test(kind) for test in tests)
+
+
+def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> str:
+    if spec.image:
+        field = _chosen(schema, spec.image, "--image", path)
+        if _is_text(field.type):
+            raise _texts_instead(field.name, path)
+        if not _has_image(field):
+            raise ConfigError(
+                f"{path}: the column {printable(spec.image)} is {field.type}, not the bytes of one "
+                f"image: choose another with --image ({_shown(schema)})"
+            )
+        return str(field.name)
+    no_images = (spec.label,) if spec.label else _LABEL_NAMES
+    fields = [each for each in schema if _has_image(each) and each.name not in no_images]
+    structs = [each.name for each in fields if pa.types.is_struct(each.type)]
+    found = structs or [each.name for each in fields]
+    known = [name for name in found if name.lower() in _IMAGE_NAMES]
+    if len(found) == 1 or len(known) == 1:
+        return str((known or found)[0])
+    if found:
+        names = ", ".join(map(printable, found))
+        raise ConfigError(f"{path} has several columns of bytes: choose one with --image ({names})")
+    for field in schema:
+        if _is_text(field.type) and any(part in field.name.lower() for part in _TEXT_PARTS):
+            raise _texts_instead(field.name, path)
+    raise DatasetError(
+        f"{path} has no column of image bytes, which Feeder reads from Parquet: {_shown(schema)}"
+    )
+
+
+def _texts_instead(name: str, path: str) -> DatasetError:
+    return DatasetError(
+        f"{path} has no images: its column {printable(name)} is text, URLs or paths instead of the "
+        "images' bytes; pack a folder of the images with --labels, or download them first "
+        "(img2dataset writes shards that Feeder packs)"
+    )
+
+
+def _find_label(
+    schema: pa.Schema, spec: SourceSpec, image: str, described: Mapping[str, Any], path: str
+) -> str:
+    if spec.label:
+        field = _chosen(schema, spec.label, "--label", path)
+    else:
+        names = [
+            name
+            for name in schema.names
+            if name != image and (name.lower() in _LABEL_NAMES or _class_names(described.get(name)))
+        ]
+        if not names:
+            raise ConfigError(
+                f"{path}: no column is called label: choose one with --label, or give --label-kind "
+                f"none ({_shown(schema)})"
+            )
+        if len(names) > 1:
+            raise ConfigError(
+                f"{path} has several columns of labels: choose one with --label "
+                f"({', '.join(map(printable, names))})"
+            )
+        field = _chosen(schema, names[0], "--label", path)
+    if not _is_label(field.type):
+        raise ConfigError(
+            f"{path}: the column {printable(field.name)} is {field.type}, which is no label: "
+            f"choose another with --label ({_shown(schema)})"
+        )
+    return str(field.name)
+
+
+def _chosen(schema: pa.Schema, name: str, option: str, path: str) -> pa.Field:
+    if (count := schema.names.count(name)) > 1:
+        raise DatasetError(f"{path} has {count} columns called {printable(name)}: rename them")
+    if not count:
+        raise ConfigError(f"{path} has no column {printable(name)} ({option}): {_shown(schema)}")
+    return schema.field(name)
+
+
+def _has_image(field: pa.Field) -> bool:
+    if not pa.types.is_struct(field.type):
+        return is_bytes(field.type)
+    at = field.type.get_field_index("bytes")
+    return at >= 0 and is_bytes(field.type.field(at).type)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(kind) for test in tests)
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if any(test(kind) for test in tests):
+        kind = kind.value_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return _is_text(kind) or is_bytes(kind) or any(test(kind) for test in numbers)
+
+
+def _shown(schema: pa.Schema) -> str:
+    """Return the columns and their types for a message."""
+    shown = [f"{printable(field.name)} ({field.type})" for field in schema][:_SHOWN_MAX]
+    more = f" and {len(schema) - _SHOWN_MAX} more" if len(schema) > _SHOWN_MAX else ""
+    return f"its columns are {', '.join(shown)}{more}"
+
+
+def _described_features(schema: pa.Schema) -> Mapping[str, Any]:
+    """Return what Hugging Face's datasets has written about each column; {} without that."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _class_names(described: object) -> tuple[str, ...]:
+    """Return the names of a ClassLabel, or of a list of these."""
+    for _ in range(3):
+        if isinstance(described, list) and len(described) == 1:
+            described = described[0]
+        if not isinstance(described, dict):
+            return ()
+        if described.get("_type") == "ClassLabel":
+            names = described.get("names")
+            is_list = isinstance(names, list) and all(isinstance(each, str) for each in names)
+            return tuple(names or ()) if is_list else ()
+        described = described.get("feature")
+    return ()

@@ -1,0 +1,397 @@
+"""Parquet files: which columns are found, which rows become items, and what is refused."""
+
+import base64
+import builtins
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+
+from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
+from feeder.process.path_text import path_to_text
+from feeder.source.parquet import ParquetFiles
+from feeder.source.source import SourceSpec
+from tests.support.listings import Listed, list_container
+
+GOLDEN = Path(__file__).parent / "golden"
+IMAGES = [b"\xff\xd8\xff image %d" % number + bytes(number) for number in range(5)]
+STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def spec_of(*paths: Path, **options: Any) -> SourceSpec:
+    containers = tuple(map(path_to_text, paths))
+    return SourceSpec(kind="parquet", location="x", containers=containers, **options)
+
+
+def list_file(path: Path, **options: Any) -> Listed:
+    return list_container(spec_of(path, **options), path.parent / "work")
+
+
+def read_all(path: Path, listed: Listed) -> list[bytes]:
+    source = ParquetFiles(spec_of(path), str(path.parent / "work"))
+    try:
+        return [source.read_item(item) for item in listed.items.values()]
+    finally:
+        source.close()
+
+
+def write(folder: Path, columns: dict[str, Any], **options: Any) -> Path:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """The files that Hugging Face's datasets wrote, in a folder with room for a work folder."""
+    for path in GOLDEN.glob("*.parquet"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("classes", {"00000000-0.jpg": 2, "00000001-1.jpg": 0, "00000002-2.jpg": 1}),
+        ("tags", {"00000000": [], "00000001": [0, 2], "00000002": [1], "00000003": [2, 1, 0]}),
+    ],
+)
+def test_datasets_of_hugging_face_have_their_images_labels_and_names(
+    golden: Path, name: str, labels: dict[str, Any]
+) -> None:
+    path = golden / f"{name}.parquet"
+    listed = list_file(path)
+    if name == "classes":
+        labels["00000003-3.jpg"] = 0  # of the second row group
+    assert listed.labels == labels
+    assert listed.facts.names == {0: "cat", 1: "dog", 2: "röd räv"}
+    assert not listed.rejected
+    expected = json.loads((GOLDEN / "parquet.json").read_text())
+    assert [hashlib.sha256(image).hexdigest() for image in read_all(path, listed)] == expected
+
+
+def test_a_dataset_with_paths_in_place_of_bytes_is_refused(golden: Path) -> None:
+    with pytest.raises(DatasetError) as caught:
+        list_file(golden / "paths.parquet")
+    assert "the column image has no image bytes, only paths such as train/0.jpg" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+@pytest.mark.parametrize("row_group_size", [2, 5])
+def test_images_in_a_plain_column_are_those_of_the_rows(
+    tmp_path: Path, kind: pa.DataType, row_group_size: int
+) -> None:
+    columns = {"x": pa.array(IMAGES, kind), "label": [4, 3, 2, 1, 0], "other": ["a"] * 5}
+    path = write(tmp_path, columns, row_group_size=row_group_size, use_dictionary=["x"])
+    listed = list_file(path)
+    assert listed.labels == {f"{number:08d}": 4 - number for number in range(5)}
+    assert read_all(path, listed) == IMAGES
+
+
+def test_a_group_of_many_rows_is_read_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.source.parquet_rows._BATCH_BYTES", 60)
+    images: list[bytes | None] = [*IMAGES * 10]
+    images[11] = images[12] = None
+    path = write(tmp_path, {"image": images, "label": [*range(50)]})
+    listed = list_file(path)
+    assert [*listed.rejected.values()] == [("no-image", "its image is null")] * 2
+    assert read_all(path, listed) == [image for image in images if image is not None]
+    assert list(listed.labels.values()) == [n for n in range(50) if n not in (11, 12)]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        (pa.array([3, 1, 2, 1, 5], pa.uint8()), {"label_base": 1}, [2, 0, 1, 0, 4]),
+        (pa.array(["b", "a", "b", "c", "a"]).dictionary_encode(), {}, ["b", "a", "b", "c", "a"]),
+        ([b"b", b"a", b"b", b"\xff", b"a"], {}, ["b", "a", "b", "�", "a"]),
+        ([0.5, 1, 2, 3, 4], {}, [[0.5], [1.0], [2.0], [3.0], [4.0]]),
+        ([1.0, 0.0, 2.0, 0.0, 3.0], {"label_kind": "index"}, [1, 0, 2, 0, 3]),
+        ([True, False, True, True, False], {}, [1, 0, 1, 1, 0]),
+        ([["a"], ["b", "a"], ["a"], ["a"], ["b"]], {}, [["a"], ["b", "a"], ["a"], ["a"], ["b"]]),
+        (
+            pa.array([[1, 2]] * 5, pa.list_(pa.float32(), 2)),
+            {"label_base": 1, "label_kind": "float"},
+            [[1.0, 2.0]] * 5,
+        ),
+        ([[1], [2, 3], [1], [3], [2]], {"label_base": 1}, [[0], [1, 2], [0], [2], [1]]),
+        ([{"a": 1}] * 5, {"label_kind": "none"}, [None] * 5),
+    ],
+)
+def test_labels_of_every_type_are_read(
+    tmp_path: Path, values: Any, options: dict[str, Any], expected: list[object]
+) -> None:
+    listed = list_file(write(tmp_path, {"image": IMAGES, "label": values}), **options)
+    assert list(listed.labels.values()) == expected
+    base = options.get("label_base", 0)
+    note = f"labels of label count from {base}: label {base} becomes class 0 (--label-base)"
+    assert listed.facts.notes == ((note,) if base and expected[0] != [1.0, 2.0] else ())
+
+
+def test_a_row_that_cannot_be_a_sample_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
+    images = [
+        None,
+        {"bytes": None, "path": "a/\x1b.jpg"},
+        {"bytes": b"", "path": None},
+        *(
+            {"bytes": IMAGES[0], "path": path}
+            for path in ("dir/a.jpg", "dir/a.jpg", "b/", "x" * 600)
+        ),
+    ]
+    labels = [0, 0, 0, None, -1, 2, 3]
+    path = write(tmp_path, {"image": pa.array(images, STRUCT), "label": labels})
+    listed = list_file(path)
+    assert listed.labels == {"00000005": 2, "00000006": 3}
+    below = "its label is -1, below the first class 0 (--label-base; --label-kind none where there "
+    assert listed.rejected == {
+        "00000000": ("no-image", "its image is null"),
+        "00000001-\x1b.jpg": ("no-image", r"its image is null, and has only the path a/\x1b.jpg"),
+        "00000002": ("empty", "its image has no bytes"),
+        "00000003-a.jpg": ("no-label", "its label is null"),
+        "00000004-a.jpg": ("bad-label", f"{below}are no labels)"),
+    }
+    assert read_all(path, listed) == [IMAGES[0]] * 2
+
+
+def test_texts_that_are_not_utf8_are_read(tmp_path: Path) -> None:
+    names = pa.array([b"\xff.jpg", b"b.jpg"]).view(pa.string())
+    struct = pa.StructArray.from_arrays([pa.array(IMAGES[:2]), names], ["bytes", "path"])
+    texts = pa.array([b"\xff", b"dog"]).view(pa.string())
+    path = write(tmp_path, {"image": struct, "label": texts})
+    listed = list_file(path)
+    assert listed.labels == {"00000000-\udcff.jpg": "�", "00000001-b.jpg": "dog"}
+    lists = pa.ListArray.from_arrays([0, 1, 2], texts)
+    listed = list_file(write(tmp_path, {"image": struct, "label": lists}))
+    assert [*listed.labels.values()] == [["�"], ["dog"]]
+
+
+_MANY = {"a": IMAGES, "b": IMAGES, "label": [0] * 5}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ({**_MANY, "jpg": IMAGES}, {}),
+        (_MANY, {"image": "b"}),
+        (
+            {"mask": pa.array([None] * 5, STRUCT), "Image": IMAGES, "label": [0] * 5},
+            {"image": "Image"},
+        ),
+        ({"x": IMAGES, "label": [b"text"] * 5}, {}),
+        ({"x": IMAGES, "name": [b"text"] * 5}, {"label": "name"}),
+        ({"img.x": IMAGES, "img": [1] * 5, "cls": [1] * 5}, {}),
+    ],
+)
+def test_the_column_of_images_is_found(
+    tmp_path: Path, columns: dict[str, Any], options: dict[str, Any]
+) -> None:
+    path = write(tmp_path, columns)
+    assert read_all(path, list_file(path, **options)) == IMAGES
+
+
+_TEXTS = ["https://example.org/1.jpg"] * 5
+_NO_IMAGES = "has no images: its column {} is text, URLs or paths instead of the images' bytes"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "error", "reason"),
+    [
+        (_MANY, {}, ConfigError, "several columns of bytes: choose one with --image (a, b)"),
+        (
+            _MANY,
+            {"image": "c"},
+            ConfigError,
+            "has no column c (--image): its columns are a (binary)",
+        ),
+        (_MANY, {"image": "label"}, ConfigError, "the column label is int64, not the bytes of one"),
+        (_MANY, {"image": "a", "label": "b\n"}, ConfigError, r"has no column b\n (--label)"),
+        (
+            {"image": IMAGES},
+            {},
+            ConfigError,
+            "no column is called label: choose one with --label, or",
+        ),
+        (
+            {"image": IMAGES, "fine_label": [0] * 5, "coarse_label": [0] * 5},
+            {},
+            ConfigError,
+            "several columns of labels: choose one with --label (fine_label, coarse_label)",
+        ),
+        (
+            {"image": IMAGES, "label": [{"x": 1}] * 5},
+            {},
+            ConfigError,
+            "the column label is struct<x: int64>, which is no label",
+        ),
+        ({"image": [[each] for each in IMAGES], "label": [0] * 5}, {}, DatasetError, "list<"),
+        ({"x": [0] * 5, "label": [0] * 5}, {}, DatasetError, "has no column of image bytes"),
+        ({"image": _TEXTS, "label": [0] * 5}, {}, DatasetError, _NO_IMAGES.format("image")),
+        ({"photo_url": _TEXTS, "label": [0] * 5}, {}, DatasetError, _NO_IMAGES.format("photo_url")),
+        ({"x": _TEXTS, "b": IMAGES}, {"image": "x"}, DatasetError, _NO_IMAGES.format("x")),
+        (
+            {"image": pa.nulls(5, pa.binary()), "label": [0] * 5},
+            {},
+            DatasetError,
+            "the column image has no image bytes, only nulls",
+        ),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_one_line_with_what_there_is(
+    tmp_path: Path,
+    columns: dict[str, Any],
+    options: dict[str, Any],
+    error: type[FeederError],
+    reason: str,
+) -> None:
+    path = write(tmp_path, columns)
+    with pytest.raises(error) as caught:
+        list_file(path, **options)
+    assert str(path) in str(caught.value)
+    assert reason in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_two_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.Table.from_arrays([pa.array(IMAGES)] * 2, ["image", "image"])
+    pq.write_table(table, path)
+    with pytest.raises(DatasetError, match="has 2 columns called image"):
+        list_file(path, image="image")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"no JSON",
+        b"[" * 100_000,
+        b"[]",
+        b'{"info": 3}',
+        b'{"info": {"features": {"label": {"names": 3}}}}',
+        b"\xff",
+    ],
+)
+def test_metadata_that_is_not_hugging_faces_is_ignored(tmp_path: Path, metadata: bytes) -> None:
+    table = pa.table({"image": IMAGES, "label": [0] * 5})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table.replace_schema_metadata({b"huggingface": metadata}), path)
+    assert list_file(path).facts.names == {}
+
+
+def _in_the_middle(data: bytes) -> bytes:
+    at = data.index(IMAGES[3])
+    return data[:at] + b"\xd8" + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: b"", "is empty"),
+        (lambda data: b"PAR", "is no Parquet file"),
+        (lambda data: b"\xff\xd8\xff\xe0 some other file", "is no Parquet file"),
+        (lambda data: b"PAR1PAR1", "is cut: its last bytes are no Parquet footer"),
+        (lambda data: data[:-100], "is cut: its last bytes are no Parquet footer"),
+        (lambda data: data[:-8] + bytes(4) + b"PAR1", "its footer cannot be read"),
+        (_in_the_middle, "row group 0 cannot be read (could not verify page integrity"),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, damage: Any, reason: str) -> None:
+    path = write(
+        tmp_path,
+        {"image": IMAGES, "label": [0] * 5},
+        write_page_checksum=True,
+        write_statistics=False,
+        use_dictionary=False,
+        compression="none",
+    )
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DatasetError) as caught:
+        list_file(path)
+    assert str(path) in str(caught.value)
+    assert reason in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert not (tmp_path / "work" / "list-00000.json").exists()
+
+
+class _Keys(pe.KmsClient):  # type: ignore[misc]
+    def wrap_key(self, key: bytes, name: str) -> str:
+        return base64.b64encode(key).decode()
+
+    def unwrap_key(self, wrapped: str, name: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+@pytest.mark.parametrize(
+    ("column", "plaintext_footer", "is_refused"),
+    [("image", False, True), ("image", True, True), ("secret", True, False)],
+)
+def test_an_encrypted_file_is_refused_where_what_it_takes_is_encrypted(
+    tmp_path: Path, column: str, plaintext_footer: bool, is_refused: bool
+) -> None:
+    table = pa.table({"secret": [1] * 5, "image": IMAGES, "label": [0] * 5})
+    configuration = pe.EncryptionConfiguration(
+        footer_key="a", column_keys={"b": [column]}, plaintext_footer=plaintext_footer
+    )
+    factory = pe.CryptoFactory(lambda _: _Keys())
+    properties = factory.file_encryption_properties(pe.KmsConnectionConfig(), configuration)
+    path = tmp_path / "a.parquet"
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    if is_refused:
+        with pytest.raises(DatasetError, match="is encrypted, and Feeder has no keys"):
+            list_file(path)
+    else:
+        assert read_all(path, list_file(path)) == IMAGES
+
+
+def test_a_file_without_rows_has_no_items(tmp_path: Path) -> None:
+    schema = pa.schema([("image", pa.binary()), ("label", pa.int64())])
+    path = tmp_path / "a.parquet"
+    pq.write_table(schema.empty_table(), path)
+    assert list_file(path).facts.items == 0
+
+
+def test_names_of_files_that_are_not_utf8_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path, {"image": IMAGES, "label": [0] * 5})
+    odd = path.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet"))
+    assert read_all(odd, list_file(odd)) == IMAGES
+
+
+def test_a_copy_that_the_disk_has_no_room_for_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, {"image": IMAGES, "label": [0] * 5, "other": [b"x" * 1000] * 5})
+    full = os.statvfs_result((4096, 4096, 1, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    with pytest.raises(ResourceError, match=r"has 0\.0 GB free"):
+        list_file(path, image="image")
+    assert not [*(tmp_path / "work").glob("*.spill")]
+
+
+def test_without_pyarrow_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, {"image": IMAGES, "label": [0] * 5})
+    imported = builtins.__import__
+
+    def fail(name: str, *arguments: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+        return imported(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", fail)
+    with pytest.raises(ResourceError) as caught:
+        list_file(path)
+    assert "install feeder[parquet]" in str(caught.value)
+    assert f"`{sys.executable} -m pip install pyarrow`" in str(caught.value)

@@ -1,0 +1,303 @@
+"""TFRecords: which items and labels are listed, what is read of a file, and what is refused."""
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import path_to_text
+from feeder.source.item_bytes import SourceError
+from feeder.source.source import Item, SourceSpec
+from feeder.source.tfrecord import TFRecords
+from tests.source.tf_writer import Values, encode_example, frame
+from tests.support.listings import Listed, list_container
+
+GOLDEN = Path(__file__).parent / "golden"
+IMAGE = b"\xff\xd8\xff image"
+IMAGENET = {"00000000-n01440764_0.JPEG": 0, "00000001-n15075141_1.JPEG": 999}
+IMAGENET |= {"00000002-n01443537_2.JPEG": 1, "00000003-n01440764_3.JPEG": 0}
+
+
+def spec_of(*paths: Path, **options: Any) -> SourceSpec:
+    containers = tuple(map(path_to_text, paths))
+    return SourceSpec(kind="tfrecord", location="x", containers=containers, **options)
+
+
+def list_file(path: Path, **options: Any) -> Listed:
+    return list_container(spec_of(path, **options), path.parent / "work")
+
+
+def example(label: object = 1, **others: Values) -> bytes:
+    values: Values = ("int64", label if isinstance(label, list) else [label])
+    features = {"image/encoded": ("bytes", [IMAGE]), "image/class/label": values} | others
+    return encode_example([(name.encode(), each) for name, each in features.items()])
+
+
+def write(folder: Path, *records: bytes) -> Path:
+    path = folder / "a.tfrecord"
+    path.write_bytes(b"".join(map(frame, records)))
+    return path
+
+
+def read_all(path: Path, listed: Listed, **options: Any) -> list[bytes]:
+    source = TFRecords(spec_of(path, **options), str(path.parent / "work"))
+    try:
+        return [source.read_item(item) for item in listed.items.values()]
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """The files that TensorFlow wrote, in a folder with room for a work folder."""
+    for path in GOLDEN.glob("*.tfrecord*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zlib"])
+def test_imagenet_records_of_tensorflow_have_their_images_labels_and_names(
+    golden: Path, suffix: str
+) -> None:
+    path = golden / f"imagenet.tfrecord{suffix}"
+    listed = list_file(path)
+    assert listed.labels == IMAGENET
+    assert listed.facts.names == {
+        0: "tench, Tinca tinca",
+        1: "goldfish",
+        999: "toilet tissue, toilet paper, bathroom tissue",
+    }
+    assert listed.facts.notes == (
+        "labels of image/class/label count from 1: label 1 becomes class 0 (--label-base)",
+    )
+    assert not listed.rejected
+    assert bool(suffix) == bool(listed.facts.spilled_bytes)
+    images = read_all(path, listed)
+    expected = json.loads((GOLDEN / "tfrecord.json").read_text())
+    assert [hashlib.sha256(image).hexdigest() for image in images] == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "labels"),
+    [
+        ("several", "multi", [[], [0], [0, 1], [0, 1, 2]]),
+        ("floats", None, [[0.0, 0.0], [0.25, -1.0], [0.5, -2.0], [0.75, -3.0]]),
+        ("negative", "float", [[0.0], [-1.0], [-2.0], [-3.0]]),
+        ("text", "multi", None),
+        ("none of them", "none", [None] * 4),
+    ],
+)
+def test_labels_of_every_kind_are_read(
+    golden: Path, label: str, kind: LabelKind | None, labels: list[object] | None
+) -> None:
+    listed = list_file(golden / "kinds.tfrecord", image="img", label=label, label_kind=kind)
+    if labels is None:
+        labels = [["é" * number] for number in range(1, 4)]
+        assert listed.rejected == {"00000000": ("bad-label", "its label is empty")}
+    assert list(listed.labels.values()) == labels
+    assert not listed.facts.notes
+
+
+def test_a_label_of_another_field_counts_from_0_and_a_text_is_a_class(golden: Path) -> None:
+    path = golden / "imagenet.tfrecord"
+    listed = list_file(path, label="image/class/synset")
+    assert listed.facts.texts == ("n01440764", "n15075141", "n01443537")
+    listed = list_file(path, label="image/object/bbox/label")
+    assert list(listed.labels.values()) == [[1, 1], [1000, 1000], [2, 2], [1, 1]]
+    assert not listed.facts.notes
+
+
+def test_label_0_that_counts_from_1_is_an_error_until_the_user_decides(tmp_path: Path) -> None:
+    path = write(tmp_path, example(5), example(0))
+    with pytest.raises(ConfigError, match=r"00000001: its image/class/label is 0.*--label-base 0"):
+        list_file(path)
+    assert list(list_file(path, label_base=0).labels.values()) == [5, 0]
+    listed = list_file(path, label_base=1)
+    assert list(listed.labels.values()) == [4]
+    kind, reason = listed.rejected["00000001"]
+    assert kind == "bad-label"
+    assert "is 0, below the first class 1 (--label-base" in reason
+
+
+def test_several_files_keep_their_names_apart(golden: Path) -> None:
+    (golden / "b").mkdir()
+    shutil.copy(golden / "imagenet.tfrecord", golden / "b")
+    spec = spec_of(golden / "imagenet.tfrecord", golden / "b" / "imagenet.tfrecord")
+    names = [name for each in (0, 1) for name in list_container(spec, golden / "w", each).items]
+    assert names[0] == "imagenet/00000000-n01440764_0.JPEG"
+    assert names[4] == "b/imagenet/00000000-n01440764_0.JPEG"
+    assert len(set(names)) == 8
+
+
+def test_listing_a_file_reads_little_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image: Values = ("bytes", [bytes(200_000)])
+    records = [example(number + 1, **{"image/encoded": image}) for number in range(50)]
+    path = write(tmp_path, *records)
+    read_bytes = 0
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, at: int) -> bytes:
+        nonlocal read_bytes
+        data = pread(descriptor, size, at)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    listed = list_file(path)
+    assert list(listed.labels.values()) == [*range(50)]
+    assert 0 < read_bytes < 50 * 20_000
+
+
+def test_a_record_without_what_is_needed_is_refused_with_the_features_it_has(
+    tmp_path: Path,
+) -> None:
+    features: list[tuple[bytes, Values]] = [
+        (b"image", ("bytes", [IMAGE])),
+        (b"\x1b", ("int64", [])),
+    ]
+    path = write(
+        tmp_path,
+        encode_example(features),
+        example(label=[]),
+        example(**{"image/encoded": ("bytes", [IMAGE, IMAGE])}),
+        example(**{"image/encoded": ("bytes", [])}),
+        example(**{"image/encoded": ("int64", [1])}),
+        encode_example([(b"image/encoded", ("bytes", [IMAGE]))]),
+        IMAGE,
+        b"",
+        example(3, **{"image/filename": ("bytes", [b"some/folder/ok.jpg"])}),
+    )
+    listed = list_file(path)
+    assert listed.labels == {"00000008-ok.jpg": 2}
+    assert listed.rejected == {
+        "00000000": (
+            "no-image",
+            r"it has no feature image/encoded: there are \x1b, image (--image)",
+        ),
+        "00000001": ("no-label", "its image/class/label has no value"),
+        "00000002": ("two-images", "its image/encoded has several values"),
+        "00000003": ("no-image", "its image/encoded has no values"),
+        "00000004": ("no-image", "its image/encoded is a list of int64"),
+        "00000005": (
+            "no-label",
+            "it has no feature image/class/label: there are image/encoded (--label)",
+        ),
+        "00000006": ("corrupt", "it is no tf.train.Example (at byte 0 of the record's data)"),
+        "00000007": ("no-image", "it has no feature image/encoded: there are none"),
+    }
+
+
+@pytest.mark.parametrize("packer", [None, gzip.compress, zlib.compress])
+def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
+    tmp_path: Path, packer: Any
+) -> None:
+    path = write(tmp_path, example(1), example(2), example(3))
+    data = bytearray(path.read_bytes())
+    size = len(data) // 3
+    data[size + data[size:].index(IMAGE) + 5] ^= 1
+    path.write_bytes(packer(data) if packer else data)
+    reason = f"the CRC of the data of its record at byte {size} is wrong"
+    listed = list_file(path)
+    if packer:
+        assert list(listed.labels.values()) == [0, 2]
+        assert listed.rejected == {"00000001": ("corrupt", reason)}
+        assert read_all(path, listed) == [IMAGE, IMAGE]
+        return
+    assert list(listed.labels.values()) == [0, 1, 2]  # the image was not read
+    source = TFRecords(spec_of(path), str(tmp_path / "work"))
+    items = [*listed.items.values()]
+    assert source.read_item(items[0]) == source.read_item(items[2]) == IMAGE
+    with pytest.raises(SourceError) as caught:
+        source.read_item(items[1])
+    assert (caught.value.kind, caught.value.reason) == ("corrupt", reason)
+    source.close()
+
+
+def test_a_damaged_label_or_name_is_not_taken_for_a_fault_of_the_whole_source(
+    tmp_path: Path,
+) -> None:
+    text: dict[str, Values] = {"image/class/text": ("bytes", [b"tench"])}
+    path = write(tmp_path, example(1, **text), example(1, **text), example(1, **text))
+    data = path.read_bytes()
+    size = len(data) // 3
+    label = data.index(b"\x1a\x03\x0a\x01\x01") + 4
+    assert data[label] == 1
+    damaged = bytearray(data)
+    damaged[size + label] = 0
+    damaged[2 * size + data.index(b"tench")] ^= 1
+    path.write_bytes(damaged)
+    listed = list_file(path)
+    assert list(listed.labels.values()) == [0]
+    assert {kind for kind, _ in listed.rejected.values()} == {"corrupt"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data, size: b"", "is empty"),
+        (lambda data, size: b"\xff\xd8\xff\xe0 some JPEG", "is no TFRecord file"),
+        (lambda data, size: b"\x78\x9c no zlib", "is damaged: its ZLIB stream has an"),
+        (lambda data, size: data[:5], "ends within the record that begins at byte 0"),
+        (lambda data, size: data[:-1], "ends within the record that begins at byte {size}"),
+        (lambda data, size: data[: size + 12], "ends within the record that begins at byte {size}"),
+        (lambda data, size: data[: size + 7], "ends within the record that begins at byte {size}"),
+        (
+            lambda data, size: data[:size] + b"\1" + data[size + 1 :],
+            "is damaged: the length of the record at byte {size} has a wrong CRC",
+        ),
+        (lambda data, size: gzip.compress(data[:-1]), "ends within the record that begins at byte"),
+        (lambda data, size: gzip.compress(data)[:-9], "its gzip stream ends too early"),
+        (lambda data, size: zlib.compress(data)[:-5], "ends within its compressed data"),
+        (lambda data, size: zlib.compress(data) + b"x", "more follows the end of its ZLIB stream"),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it_and_the_byte(
+    tmp_path: Path, damage: Any, reason: str
+) -> None:
+    path = write(tmp_path, example(1), example(2))
+    data = path.read_bytes()
+    size = len(data) // 2
+    path.write_bytes(damage(data, size))
+    with pytest.raises(DatasetError) as caught:
+        list_file(path)
+    assert str(path) in str(caught.value)
+    assert reason.format(size=size) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "work" / "list-00000.json").exists()
+
+
+def test_a_file_that_was_cut_after_it_was_listed_is_refused_item_by_item(tmp_path: Path) -> None:
+    path = write(tmp_path, example(1), example(2))
+    listed = list_file(path)
+    os.truncate(path, path.stat().st_size - 20)
+    source = TFRecords(spec_of(path), str(tmp_path / "work"))
+    first, second = listed.items.values()
+    assert source.read_item(first) == IMAGE
+    for item, kind in ((second, "truncated"), (Item(0, first.offset, 40, ""), "corrupt")):
+        with pytest.raises(SourceError) as caught:
+            source.read_item(item)
+        assert caught.value.kind == kind
+    source.close()
+
+
+def test_an_image_without_bytes_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, example(1, **{"image/encoded": ("bytes", [b""])}))
+    with pytest.raises(SourceError, match="empty: its image has no bytes"):
+        read_all(path, list_file(path))
+
+
+def test_a_crc_in_python_is_refused_as_too_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(google_crc32c, "implementation", "python")
+    with pytest.raises(ResourceError, match="google-crc32c has no C extension"):
+        TFRecords(spec_of(tmp_path), str(tmp_path))
