@@ -13,7 +13,7 @@ from typing import Final
 from feeder.plan.labels import LabelKind
 from feeder.source.label_files.row import BadCellError
 
-_WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})", re.ASCII)
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
 _ANY_SEPARATOR: Final = re.compile(r"[;|,\s]+")

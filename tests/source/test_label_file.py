@@ -1,0 +1,235 @@
+"""Files of labels: their formats, columns and cells, and the files that are none."""
+
+import codecs
+import csv
+import io
+import json
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.plan.labels import LabelKind
+from feeder.source.label_files import json_files, text_lines
+from feeder.source.label_files.label_file import open_label_file
+from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
+
+
+def read(
+    path: Path, *, image: str = "", label: str = "", label_kind: LabelKind | None = None
+) -> list[tuple[int, str, object]]:
+    """Return number, file and label of all rows."""
+    file = open_label_file(path, image=image, label=label, label_kind=label_kind)
+    for row in file.rows():
+        file.observe(row)
+    return [(row.number, row.file, row.fault or file.read_label(row)) for row in file.rows()]
+
+
+def write(folder: Path, data: bytes | str, name: str = "x.csv") -> Path:
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+_CELLS = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), max_size=8
+)
+_NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8).map(
+    lambda stem: f"{stem.strip()}x.jpg"
+)
+_LABELS = st.one_of(
+    st.integers(0, 1000).map(str), _CELLS, st.sampled_from(["two\nlines", 'q"uote', "a, b; c"])
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(_NAMES, _LABELS, _CELLS), min_size=1, max_size=8),
+    delimiter=st.sampled_from(",;\t"),
+    end=st.sampled_from(["\n", "\r\n"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    mark=st.booleans(),
+)
+def test_what_a_csv_writer_wrote_is_read(
+    tmp_path: Path,
+    rows: list[tuple[str, str, str]],
+    delimiter: str,
+    end: str,
+    quoting: int,
+    mark: bool,
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=quoting)
+    writer.writerow(["weight of it", "file_name", "class"])
+    writer.writerows((other, name, label) for name, label, other in rows)
+    path = write(tmp_path, codecs.BOM_UTF8 * mark + text.getvalue().encode())
+    found = read(path, label_kind="index")
+    assert [name for _, name, _ in found] == [name.strip() for name, _, _ in rows]
+    assert [str(label if label is not None else "") for _, _, label in found] == [
+        label for _, label, _ in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "label"),
+    [
+        ("file,label\nx,1\n", "x", 1),
+        ("Label;File Name\n1;x\n", "x", 1),
+        ("id\tbreed\nx\tpug\n", "x", "pug"),
+        (",path,target\n0,x,1\n", "x", 1),
+        ("id,file,label\n7,x,1\n", "x", 1),
+        ("id,name,label\n7,x.jpg,1\n", "x.jpg", 1),
+        ("label,class_name,image\n1,cat,x\n", "x", 1),
+        ("picture,what\nx.png,cat\n", "x.png", "cat"),
+        ("cat,x.jpg\n", "x.jpg", "cat"),
+        ("my own image.jpg 3\nx.jpg 4\n", "my own image.jpg", 3),
+        ("file  label\nx.jpg 4\n", "x.jpg", 4),
+        ('file,label\n"x\ny.jpg",1\n', "x\ny.jpg", 1),
+        ("file,label\n\n , \nx,1\n", "x", 1),
+        ("file,labels\nx,a;b\n", "x", "a;b"),
+        ("file,label,\nx,1,\n", "x", 1),
+    ],
+)
+def test_columns_are_found_by_their_names_and_values(
+    tmp_path: Path, text: str, image: str, label: object
+) -> None:
+    assert read(write(tmp_path, text))[0][1:] == (image, label)
+
+
+@pytest.mark.parametrize(
+    ("text", "image", "label", "problem"),
+    [
+        ("file,filename,label\n", "", "", "images may be in file, filename: choose one with --ima"),
+        ("file,label,class\n", "", "", "labels may be in label, class: choose one with --label"),
+        ("file,a,b\nx.jpg,1,2\n", "", "", "labels may be in a, b: choose one with --label"),
+        ("x.jpg,1,2\n", "", "", "labels may be in column 2, column 3: choose one"),
+        ("a,b\n1,2\n", "", "", "no column of a, b is known to hold the images' names"),
+        ("file\nx.jpg\n", "", "", "has no column of labels: give one, or --label-kind none"),
+        ("file,label\n", "pic", "", "--image pic is none of its columns: file, label"),
+        ("file,label\n", "", "kind", "--label kind is none of its columns: label"),
+        ("file,label\n", "", "label,z*", r"--label z\* is none of its columns: label"),
+        ("file,label,label\n", "", "label", "two columns label: rename one"),
+        ("file,label\n", "file", "file", "--label file is none of its columns: label"),
+    ],
+)
+def test_columns_that_are_not_clear_are_refused(
+    tmp_path: Path, text: str, image: str, label: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read(write(tmp_path, text), image=image, label=label)
+
+
+def test_columns_may_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "file,image,label,class\nx,y,1,cat\n")
+    assert read(path, image="image", label="class") == [(2, "y", "cat")]
+    path = write(tmp_path, "x.jpg,1,2\n")
+    assert read(path, label="column 3") == [(1, "x.jpg", 2)]
+    path = write(tmp_path, '{"file": "x", "a": 1, "b": 2}\n', "x.jsonl")
+    assert read(path, label="b") == [(1, "x", 2)]
+    path = write(tmp_path, '{"x": {"a": 1, "b": 2}, "y": 3}', "x.json")
+    assert read(path, label="b") == [(1, "x", 2), (2, "y", "it is no JSON object")]
+    with pytest.raises(ConfigError, match="has no fields that --image or --label could name"):
+        read(write(tmp_path, '{"x": 1}', "x.json"), label="b")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ("file,label\n".encode("utf-16"), "is UTF-16: convert it with `iconv -f utf-16"),
+        (b"\x1f\x8b\x08", "is compressed: decompress it with `gunzip`"),
+        (b"PK\x03\x04", "is a spreadsheet or a zip archive: save it as CSV"),
+        (b"PAR1", "is a Parquet file: write it as CSV or JSONL"),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.json"])
+def test_files_that_are_no_utf_8_text_are_refused(
+    tmp_path: Path, data: bytes, problem: str, name: str
+) -> None:
+    with pytest.raises(DatasetError, match=problem) as caught:
+        read(write(tmp_path, data, name))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("x.csv", b"file,label\nx,1\n     caf\xe9,2\n"),
+        ("x.jsonl", b'{"x":1, "y":2}\n\n{"x": "caf\xe9", "y":2}\n'),
+        ("x.json", b'{\n"x":1,\n"x": "caf\xe9"}\n'),
+    ],
+)
+def test_characters_of_another_encoding_are_refused_with_their_place(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    with pytest.raises(DatasetError, match=r"line 3 .* \(byte 0xe9 at \d+\): .*`iconv -f latin1"):
+        read(write(tmp_path, data, name))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    for name, text in (("x.csv", "file,label\nx,1\n"), ("x.json", '{"x": 1}')):
+        assert read(write(tmp_path, codecs.BOM_UTF8 + text.encode(), name))[0][1:] == ("x", 1)
+
+
+def test_json_a_line_may_be_called_json(tmp_path: Path) -> None:
+    text = '{"file": "x", "label": 1}\n\n{"file": "y", "label": 2}\n'
+    rows = [(1, "x", 1), (3, "y", 2)]
+    for name in ("x.json", "x.jsonl", "x.ndjson", "x.txt"):
+        assert read(write(tmp_path, text, name)) == rows
+
+
+def test_long_files_of_json_have_to_be_a_row_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "JSON_BYTES_MAX", 100)
+    monkeypatch.setattr(text_lines, "LINE_BYTES_MAX", 100)
+    lines = [json.dumps({"file": f"{number}.jpg", "label": number}) for number in range(20)]
+    assert len(read(write(tmp_path, "\n".join(lines), "x.json"))) == 20
+    with pytest.raises(DatasetError, match="write it as JSONL, an object a line"):
+        read(write(tmp_path, f"[{','.join(lines)}]", "x.json"))
+    with pytest.raises(DatasetError, match=r"line 2 of .* is longer than"):
+        read(write(tmp_path, f"file,label\n{'x' * 200},1\n"))
+
+
+def test_a_file_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"gone.csv cannot be read: No such file"):
+        open_label_file(tmp_path / "gone.csv")
+    with pytest.raises(DatasetError, match="cannot be read: Is a directory"):
+        open_label_file(tmp_path)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=40),
+)
+def test_repeated_rows_are_found_as_with_a_dict(rows: list[tuple[str, int]]) -> None:
+    table = RowTable()
+    seen: dict[str, list[tuple[int, int]]] = {}
+    for number, (file, label) in enumerate(rows, 1):
+        table.add(file, label, number)
+        seen.setdefault(file, []).append((number, label))
+    table.finish()
+    assert table.repeats == sum(len(each) > 1 for each in seen.values())
+    places: list[int] = []
+    for file in "abcdefghi":
+        of_file = seen.get(file, [])
+        assert (file in table.names) == bool(of_file)
+        repeat = table.find_repeat(file)
+        assert (repeat is not None) == (len(of_file) > 1)
+        if repeat is not None:
+            first, label = of_file[0]
+            others = [number for number, other in of_file if other != label]
+            assert (repeat.first, repeat.other) == (first, others[0] if others else 0)
+            places.append(repeat.place)
+    assert sorted(places) == list(range(table.repeats))
+
+
+@given(st.sets(st.text(st.characters(codec="utf-8"))), st.text(st.characters(codec="utf-8")))
+def test_names_are_found_by_their_hashes(names: set[str], other: str) -> None:
+    keys = NameKeys(array("Q", (hash_name(name) for name in [*names, *names])))
+    assert len(keys) == len(names)
+    assert sorted(keys.find(name) for name in names) == list(range(len(names)))
+    assert (other in keys) == (other in names)
+    assert np.all(np.diff(keys.keys.astype(object)) > 0)
