@@ -77,7 +77,9 @@ def plan_classes(
     if kind == "none":
         nothing = np.zeros(1, np.int64)
         return ClassPlan(labels=LabelSpec(kind="none"), classes=(), numbers=(nothing,) * len(lists))
-    given = _read_class_names(spec.class_names_file)
+    given = None
+    if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
+        given = _read_class_names(spec.class_names_file)
     if form in _TEXT_FORMS:
         classes = _text_classes(lists, spec, given, known)
         number_of = {name: number for number, name in enumerate(classes)}

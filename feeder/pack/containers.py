@@ -4,12 +4,14 @@ A list that an earlier run completed is used again if its container still has th
 modification time. Folders have no such mark and are listed anew by each run.
 """
 
+import json
 import os
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
@@ -48,7 +50,7 @@ def list_containers(
             _forget(work_folder, number)
             todo.append(number)
     if todo:
-        (work_folder / SPEC_NAME).write_bytes(msgspec.json.encode(spec))
+        (work_folder / SPEC_NAME).write_bytes(canonical_json(msgspec.to_builtins(spec)))
         progress.begin("listing", "items", None)
         try:
             _list_all(work_folder, spec, todo, stamps, jobs, progress)
@@ -72,9 +74,8 @@ def forget_containers(work_folder: Path) -> None:
 
 def read_spec(work_folder: Path) -> SourceSpec:
     """Return the source that the work folder's lists are of."""
-    return msgspec.json.decode(
-        read_regular(work_folder / SPEC_NAME, _SPEC_BYTES_MAX), type=SourceSpec
-    )
+    data = read_regular(work_folder / SPEC_NAME, _SPEC_BYTES_MAX)
+    return msgspec.convert(json.loads(data), SourceSpec)
 
 
 def _list_all(

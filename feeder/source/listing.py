@@ -363,6 +363,6 @@ def read_listed(folder: Path, number: int) -> ListedContainer | None:
     """Return the facts of a complete list; None where there is none, or a damaged one."""
     try:
         data = read_regular(list_path(folder, number, "json"), _JSON_BYTES_MAX)
-        return msgspec.json.decode(data, type=ListedContainer)
+        return msgspec.convert(json.loads(data), ListedContainer, str_keys=True)
     except (OSError, ValueError):
         return None

@@ -47,7 +47,7 @@ def large_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _SLOW_DISK = """
 import sys, time
 def wait(event, arguments):
-    if event == "open" and str(arguments[0]).endswith(".jpg"):
+    if event == "open" and str(arguments[0]).rstrip("'").endswith(".jpg"):
         time.sleep(0.5)
 if "feeder.pack.task_pool" in sys.orig_argv:
     sys.addaudithook(wait)
