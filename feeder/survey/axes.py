@@ -20,7 +20,7 @@ def height_ticks(most: float, *, is_logarithmic: bool) -> list[Tick]:
         return [
             (height_of(each, most, is_logarithmic=True), format_compact(each)) for each in powers
         ]
-    size = max(1.0, _nice_step(most / 4))
+    size = max(1.0, _nice_step(most / 5))
     count = math.floor(most / size + 1e-9)
     return [(number * size / most, format_compact(number * size)) for number in range(count + 1)]
 

@@ -56,10 +56,10 @@ def _of_sources(manifest: Manifest) -> list[tuple[str, str]]:
     found = []
     total = manifest.samples + manifest.quarantined
     if manifest.quarantined:
-        files = plural(manifest.quarantined, "source file")
+        images = plural(manifest.quarantined, "image")
         were = "was" if manifest.quarantined == 1 else "were"
         share = format_share(manifest.quarantined, total)
-        found.append(("left-out", f"{files} ({share}) {were} left out"))
+        found.append(("left-out", f"{images} ({share}) {were} left out"))
     warned = manifest.odd.get("warned", 0)
     if warned:
         found.append(("odd", f"The decoder complained about {plural(warned, 'image')}"))

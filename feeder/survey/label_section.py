@@ -55,7 +55,7 @@ def _class_section(manifest: Manifest, counts: ClassCounts) -> str:
         pieces.append(
             _class_table(manifest, samples, order, f"All classes by number of {counted}", counted)
         )
-    else:
+    elif samples.min() < samples.max():
         strip = _class_strip(manifest, samples[order], order, counted)
         smallest = np.argsort(samples, kind="stable")
         smallest = smallest[samples[smallest] > 0][:_ENDS]
@@ -83,7 +83,10 @@ def _class_section(manifest: Manifest, counts: ClassCounts) -> str:
 def _describe_classes(samples: NDArray[np.int64], counted: str) -> str:
     low, high = int(samples.min()), int(samples.max())
     if low == high:
-        return f"<p>Each of {plural(len(samples), 'class', 'classes')} has {high:,} {counted}.</p>"
+        if len(samples) == 1:
+            return "<p>There is one class.</p>"
+        one = plural(high, counted.removesuffix("s"))
+        return f"<p>Each of the {plural(len(samples), 'class', 'classes')} has {one}.</p>"
     median = format_amount(float(np.median(samples)))
     return (
         f"<p>The largest class has {high:,} {counted}, the median {median}, the smallest "

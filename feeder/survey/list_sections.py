@@ -1,4 +1,4 @@
-"""The survey's sections on files that were left out and on duplicates."""
+"""The survey's sections on what was left out and on duplicates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class LeftOut(Protocol):
 
 @dataclass(slots=True)
 class LeftOutKind:
-    """Files that were left out for the same kind of reason."""
+    """Images that were left out for the same kind of reason."""
 
     count: int = 0
     first: list[LeftOut] = field(default_factory=list)
@@ -66,11 +66,11 @@ def group_left_out(quarantine: Iterable[LeftOut]) -> dict[str, LeftOutKind]:
 def left_out_section(manifest: Manifest, kinds: dict[str, LeftOutKind]) -> str:
     """Return the section on the quarantine list, the most frequent kind first."""
     if not kinds:
-        return make_section("left-out", "Left out", "<p>No source file was left out.</p>")
+        return make_section("left-out", "Left out", "<p>No image of the source was left out.</p>")
     ordered = sorted(kinds.items(), key=lambda item: (-item[1].count, item[0]))
     total = manifest.samples + manifest.quarantined
     intro = (
-        f"<p>{plural(manifest.quarantined, 'source file')} of {total:,} "
+        f"<p>{manifest.quarantined:,} of {plural(total, 'image')} "
         f"({format_share(manifest.quarantined, total)}) did not become samples. "
         f"<code>{QUARANTINE_NAME}</code>, beside this page, lists them all.</p>"
     )
@@ -81,15 +81,16 @@ def left_out_section(manifest: Manifest, kinds: dict[str, LeftOutKind]) -> str:
 def _left_out_kind(name: str, kind: LeftOutKind) -> str:
     meaning = LEFT_OUT.get(name, "")
     more = kind.count - len(kind.first)
+    images = "image" if kind.count == 1 else "images"
     rows = ((escape_path(entry.path), escape_reason(entry.reason)) for entry in kind.first)
     return join_lines(
         (
             '<article class="kind"><div>',
             f"<h3>{escape_name(name)}</h3>",
-            f'<p class="count"><b>{kind.count:,}</b> {"file" if kind.count == 1 else "files"}</p>',
+            f'<p class="count"><b>{kind.count:,}</b> {images}</p>',
             f"<p>{escape(meaning)}</p>" if meaning else "",
             "</div><div>",
-            make_table(f"Files: {name}", ("File", "Reason"), rows, kind="plain files"),
+            make_table(f"Left out: {name}", ("Name", "Reason"), rows, kind="plain files"),
             f'<p class="more">and {more:,} more</p>' if more else "",
             "</div></article>",
         )

@@ -64,6 +64,7 @@ svg { display: block; overflow: visible; }
 .plot .end { text-anchor: end; }
 .plot rect, .share rect { fill: var(--bar); }
 .plot rect:hover { fill: var(--bar-hover); }
+.dense rect { shape-rendering: crispEdges; }
 .grid { stroke: var(--rule); }
 .axis { stroke: var(--quiet); }
 
@@ -111,7 +112,7 @@ details table { margin-top: 8px; }
 .pictures figcaption { font-size: 13px; line-height: 1.35; margin-top: 6px; }
 .pictures .line { display: block; }
 .pictures .name { color: var(--quiet); display: -webkit-box; -webkit-box-orient: vertical;
-  -webkit-line-clamp: 3; overflow: hidden; }
+  -webkit-line-clamp: 4; overflow: hidden; }
 .picture { display: grid; place-items: center; width: 100%; max-width: 130px; aspect-ratio: 1;
   background: var(--card); border: 1px solid var(--rule); border-radius: 6px; overflow: hidden;
   color: var(--quiet); font-size: 13px; }

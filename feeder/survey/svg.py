@@ -73,9 +73,10 @@ def _draw_plot(shown: Histogram, identity: str) -> str:
         f"{tallest.label}."
     )
     height = base + _BOTTOM_PX
+    style = "plot dense" if len(shown.bars) > _DENSE_BARS else "plot"
     return "\n".join(
         (
-            f'<svg class="plot" width="100%" height="{height}" role="img" '
+            f'<svg class="{style}" width="100%" height="{height}" role="img" '
             f'aria-labelledby="{identity}-t" aria-describedby="{identity}-d">',
             f'<title id="{identity}-t">{escape(shown.title)}</title>',
             f'<desc id="{identity}-d">{escape(described)}</desc>',

@@ -1,4 +1,4 @@
-"""What each odd kind and each reason for leaving a file out means, in a sentence or two."""
+"""What each odd kind and each reason for leaving an image out means, in a sentence or two."""
 
 from typing import Final, NamedTuple
 

@@ -49,7 +49,7 @@ def _read(folder: Path, manifest: Manifest, quarantine: Any = ()) -> ReadPage:
 def test_labels_of_every_kind_have_a_page(tmp_path: Path, labels: LabelSpec) -> None:
     manifest = write_labelled(tmp_path, labels, samples=23)
     page = _read(tmp_path, manifest)
-    assert "No source file was left out." in page.text
+    assert "No image of the source was left out." in page.text
     assert "Every source is a baseline JPEG without anything unusual." in page.text
     titles = [name for name, _ in page.elements if name == "h2"]
     assert len(titles) == 7
@@ -150,8 +150,8 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
     for name in ("Longer side", "Pixels", "Aspect ratio", "Bytes of an image, packed"):
         assert sum(int(row[1]) for row in page.tables[f"{name}: images"][1:]) == 17, name
     assert "1 class has no images: none ." in page.text
-    assert "23 source files of 40 (57.5 %) did not become samples." in page.text
-    listed = [row[0] for row in page.tables["Files: truncated"][1:]]
+    assert "23 of 40 images (57.5 %) did not become samples." in page.text
+    listed = [row[0] for row in page.tables["Left out: truncated"][1:]]
     assert listed == [f"x{n:02}" for n in range(20)]
     assert "and 3 more" in page.text
 
@@ -252,8 +252,8 @@ def test_the_command_writes_the_page_of_a_packed_dataset(packed: Path, tmp_path:
     assert manifest.odd == {"png": 1, "cmyk": 1, "progressive": 1}
     for title in ("PNG", "CMYK JPEG", "Progressive JPEG"):
         assert f"{title} 1 of 13 samples" in page.text
-    assert page.tables["Files: truncated"][1][0] == "class0/cut.jpg"
-    assert page.tables["Files: empty"][1][0] == "class0/empty.jpg"
+    assert page.tables["Left out: truncated"][1][0] == "class0/cut.jpg"
+    assert page.tables["Left out: empty"][1][0] == "class0/empty.jpg"
     assert "1 image has different labels" in page.text
     assert "class1/again.jpg" in page.text
 
