@@ -158,7 +158,7 @@ def test_files_that_are_no_utf_8_text_are_refused(
     ("name", "data"),
     [
         ("x.csv", b"file,label\nx,1\n     caf\xe9,2\n"),
-        ("x.jsonl", b'{"x":1, "y":2}\n\n{"x": "caf\xe9", "y":2}\n'),
+        ("x.jsonl", b'{"file": "x", "label": 2}\n\n{"file": "caf\xe9", "label": 2}\n'),
         ("x.json", b'{\n"x":1,\n"x": "caf\xe9"}\n'),
     ],
 )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from feeder.process.path_text import encode_name
 
@@ -24,8 +25,13 @@ class NameKeys:
 
     def __init__(self, keys: "array[int]") -> None:
         """Take what ``hash_name`` returned, in any order; ``keys`` (of type "Q") is not kept."""
-        self.keys = np.unique(np.frombuffer(keys, np.uint64))
-        self._sorted = array("Q", self.keys.tobytes())  # bisect is fast with it
+        self._sorted = array("Q")  # bisect is faster with it than with an array of numpy
+        self._sorted.frombytes(np.unique(np.frombuffer(keys, np.uint64)).tobytes())
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The hashes, sorted."""
+        return np.frombuffer(self._sorted, np.uint64)
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -72,9 +78,12 @@ class RowTable:
     def finish(self) -> None:
         """Find the files of several rows."""
         self.names = NameKeys(self._files)
+        if len(self.names) < len(self._files):
+            self._find_repeats()
+        self._files = self._labels = self._numbers = array("Q")
+
+    def _find_repeats(self) -> None:
         keys = np.frombuffer(self._files, np.uint64)
-        if len(self.names) == len(keys):
-            return
         order = np.argsort(keys, kind="stable")
         labels = np.frombuffer(self._labels, np.uint64)[order]
         numbers = np.frombuffer(self._numbers, np.uint32)[order]
