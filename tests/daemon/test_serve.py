@@ -20,7 +20,15 @@ import pytest
 from feeder.client.blocking import BatchFetcher
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.dataset.opened import Dataset
-from feeder.wire.messages import MAGIC, MAX_HEADER_BYTES, Pong, Refused, Request, Welcome
+from feeder.wire.messages import (
+    MAGIC,
+    MAX_HEADER_BYTES,
+    PROTOCOL_VERSION,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
+)
 from tests.support.daemon import (
     DEADLINE_S,
     SAMPLES,
@@ -142,7 +150,7 @@ def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None
     hello = {"type": "Hello", "dataset": "d", "recipe": fields, "seed": 0, "window": 2}
     hello["client"] = "c"
     with RawClient(daemon.endpoint) as client:
-        client.socket.send(MAGIC + bytes([1]) + msgspec.msgpack.encode(hello))
+        client.socket.send(MAGIC + bytes([PROTOCOL_VERSION]) + msgspec.msgpack.encode(hello))
         answer = client.receive()
         assert isinstance(answer, Refused)
         assert answer.code == "bad-recipe"
@@ -151,7 +159,7 @@ def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None
 
 def test_another_protocol_version_is_refused(daemon: Daemon) -> None:
     with RawClient(daemon.endpoint) as client:
-        client.socket.send(MAGIC + bytes([2]) + b"\x80")
+        client.socket.send(MAGIC + bytes([PROTOCOL_VERSION + 1]) + b"\x80")
         answer = client.receive()
         assert isinstance(answer, Refused)
         assert answer.code == "version"
