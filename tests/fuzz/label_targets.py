@@ -1,0 +1,197 @@
+"""Files of labels beside images, brace patterns, and the first bytes of what may be a source."""
+
+import json
+import os
+import random
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from feeder.errors import ConfigError, DatasetError
+from feeder.process.path_text import encode_name
+from feeder.source.label_files.columns import IMAGE_SUFFIXES
+from feeder.source.location.braces import EXPANDED_MAX, expand_braces
+from feeder.source.location.file_format import look_at_file
+from feeder.source.source import SourceSpec
+from tests.fuzz.mutate import mutate_bytes
+from tests.fuzz.target import Target
+from tests.source.listings import list_container
+
+_FILES = ("a.jpg", "b.png", "d/c.jpg", "é.jpg")
+_KINDS = frozenset(("unreadable", "no-label", "bad-label", "bad-row", "two-labels"))
+_TOKENS = (
+    *(
+        b",",
+        b";",
+        b"\t",
+        b"|",
+        b'"',
+        b'""',
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b"\\",
+        b"\xef\xbb\xbf",
+    ),
+    *(b"{", b"}", b"[", b"[" * 3000, b":", b"null", b"true", b"NaN", b"1e999", b"-1", b"007"),
+    *(b"9" * 5000, b'"\\ud800"', b"\xff", b"file", b"label", b"a.jpg", b"../a.jpg", b"/a.jpg"),
+    *(
+        b'{"file":"a.jpg","label":1}',
+        b"1.5",
+        b"2147483648",
+        b"\xef\xbb\xbf",
+        b"\xe2\x80\xa8",
+        b"\x1f\x8b",
+    ),
+)
+_PATTERNS = (
+    "s-{000..146}.tar",
+    "{a,b{1..3}c}-{x..z..2}.tar",
+    "{train,val}-{0..9}{,x}",
+    "{{0..3},{9..1..4}}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    name: str
+    data: bytes
+    image: str
+    label: str
+    kind: str | None
+    base: int | None
+
+
+@cache
+def _folder() -> Path:
+    """Return this process's folder of images, inside the runner's temporary one."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("FEEDER_FUZZ_FOLDER")))
+    for name in _FILES:
+        (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "images" / name).write_bytes(b"\xff\xd8\xff")
+    return folder
+
+
+@cache
+def _samples() -> tuple[tuple[str, bytes], ...]:
+    labels = dict(zip(_FILES, (3, 1, 0, 3), strict=True))
+    rows = [{"file": name, "label": label, "w": [0.5, 1]} for name, label in labels.items()]
+    made = [
+        ("x.json", json.dumps(labels)),
+        ("x.json", json.dumps(rows)),
+        ("x.json", json.dumps({"labels": list(labels.items())})),
+        ("x.json", json.dumps({name: {"label": label} for name, label in labels.items()})),
+        ("x.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)),
+        ("x.txt", "".join(f"{name} {label}\n" for name, label in labels.items())),
+    ]
+    for delimiter in ",;\t":
+        lines = [delimiter.join((name, f"{n}", f'"x|{n}"')) for name, n in labels.items()]
+        made.append(("x.csv", "\n".join(lines)))
+        made.append(("x.csv", "\n".join([delimiter.join(("file", "label", "z")), *lines])))
+    return tuple((name, text.encode()) for name, text in made)
+
+
+def _labels(rng: random.Random) -> _Case:
+    name, data = rng.choice(_samples())
+    if rng.random() < 0.9:
+        others = [other for _, other in _samples()]
+        data = mutate_bytes(rng, data, tokens=_TOKENS, others=others, edits_max=5)
+    return _Case(
+        name=rng.choice((*[name] * 9, "x.csv", "x.json", "x.jsonl")),
+        data=data,
+        image=rng.choice((*[""] * 8, "file", "column 1")),
+        label=rng.choice((*[""] * 4, *["label"] * 4, "label,z", "column *", "w")),
+        kind=rng.choice((*[None] * 4, "index", "multi", "float", "none")),
+        base=rng.choice((None, None, 0, 1)),
+    )
+
+
+def _check_labels(case: _Case) -> bool:
+    """Every image is listed or rejected once, or an error of one line says what is wrong."""
+    folder = _folder()
+    path = folder / case.name
+    path.write_bytes(case.data)
+    spec = SourceSpec(
+        kind="labelled-folder",
+        location="images",
+        containers=(str(folder / "images"),),
+        labels_file=str(path),
+        image=case.image,
+        label=case.label,
+        label_kind=case.kind,  # type: ignore[arg-type]
+        label_base=case.base,
+    )
+    try:
+        listed = list_container(spec, folder / "work")
+    except (ConfigError, DatasetError) as error:
+        return _refuse(error)
+    assert set(_FILES) <= listed.items.keys() | listed.rejected.keys()
+    assert not listed.items.keys() & listed.rejected.keys()
+    assert {kind for kind, _ in listed.rejected.values()} <= _KINDS
+    for name, (_, reason) in listed.rejected.items():
+        encode_name(name)
+        assert reason.isprintable(), repr(reason)
+        assert len(reason) < 500
+    for text in listed.facts.texts:
+        text.encode()
+    return len(listed.items) == len(_FILES)
+
+
+def _refuse(error: Exception) -> bool:
+    assert str(error).isprintable(), repr(str(error)[:500])
+    return False
+
+
+def _braces(rng: random.Random) -> str:
+    pattern = rng.choice(_PATTERNS).encode()
+    if rng.random() < 0.8:
+        tokens = (b"{", b"}", b",", b"..", b"0", b"99999", b"-", b"{0..99}", b"{" * 20, b"z")
+        pattern = mutate_bytes(rng, pattern, tokens=tokens, size_max=4096)
+    return pattern.decode("utf-8", "surrogateescape")
+
+
+def _check_braces(pattern: str) -> bool:
+    """Some texts, or ConfigError of one line."""
+    try:
+        expanded = expand_braces(pattern)
+    except ConfigError as error:
+        return _refuse(error)
+    assert 1 <= len(expanded) <= EXPANDED_MAX
+    return True
+
+
+def _file(rng: random.Random) -> bytes:
+    golden = Path(__file__).parents[1] / "source" / "golden"
+    names = ("kinds-gnu.tar", "webdataset-json.tar.gz", "imagenet.tfrecord", "classes.parquet")
+    data = (golden / rng.choice(names)).read_bytes()[:4096]
+    if rng.random() < 0.8:
+        data = mutate_bytes(rng, data[:600], edits_max=3) + data[600:]
+    return data
+
+
+def _check_file(data: bytes) -> bool:
+    """A format, whatever the bytes."""
+    path = _folder() / "file"
+    path.write_bytes(data)
+    found = look_at_file(path)
+    assert found.what.isprintable()
+    return found.name not in ("compressed", "other")
+
+
+assert {os.path.splitext(name)[1] for name in _FILES} <= IMAGE_SUFFIXES
+
+TARGETS = (
+    Target(name="labels", make=_labels, check=_check_labels, inputs=20_000, memory_bytes=128 << 20),
+    Target(
+        name="braces",
+        make=_braces,
+        check=_check_braces,
+        inputs=20_000,
+        slow_s=10.0,
+        memory_bytes=512 << 20,
+    ),
+    Target(name="first-bytes", make=_file, check=_check_file, inputs=20_000),
+)
