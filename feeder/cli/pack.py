@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
+    from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
 
@@ -181,13 +182,15 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
 
     from feeder.pack.progress import format_duration
     from feeder.process.path_text import printable
+    from feeder.survey.duplicates import DUPLICATES_NAME
+    from feeder.survey.page import SURVEY_NAME
 
     manifest = summary.manifest
     packed = sum(shard.bytes for shard in manifest.shards)
     rate = summary.packed_files / max(summary.seconds, 1e-9)
     lines = [
-        f"packed {manifest.samples:,} images of {len(manifest.classes):,} classes into "
-        f"{destination}: {len(manifest.shards)} shards, {manifest.lanes} lanes",
+        f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
+        f"{len(manifest.shards)} shards, {manifest.lanes} lanes",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",
@@ -197,6 +200,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     ]
     if manifest.odd:
         lines.append(f"  odd: {_counts(manifest.odd)}")
+    if manifest.duplicates:
+        path = destination / DUPLICATES_NAME
+        lines.append(f"  duplicates: {manifest.duplicates:,} with the bytes of another; see {path}")
     if summary.hidden:
         lines.append(f"  left out: {summary.hidden:,} hidden (names that begin with a dot)")
     if summary.empty_classes == 1:
@@ -216,7 +222,18 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         ]
         if len(summary.quarantine) > 10:
             lines.append(f"    and {len(summary.quarantine) - 10:,} more")
+    lines.append(f"  survey: {destination / SURVEY_NAME}")
     return lines
+
+
+def _describe_labels(manifest: "Manifest") -> str:
+    labels = manifest.labels
+    if labels.kind == "float":
+        return f" with {labels.width} numbers each" if labels.width > 1 else " with a number each"
+    if labels.kind == "none":
+        return " without labels"
+    what = "several of " if labels.kind == "multi" else ""
+    return f" of {what}{len(manifest.classes):,} classes"
 
 
 def _counts(counts: "dict[str, int]") -> str:

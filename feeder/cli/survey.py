@@ -22,12 +22,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page and print its path."""
+    """Write the page, and the list of duplicates beside it; print the page's path."""
     from feeder.dataset.first_read import check_readable
     from feeder.dataset.manifest import load_manifest
     from feeder.pack.disk_errors import explain_disk_errors
     from feeder.pack.publish import read_quarantine
-    from feeder.survey.duplicates import find_duplicates
+    from feeder.survey.duplicates import find_duplicates, write_duplicates
     from feeder.survey.page import SURVEY_NAME, write_survey
 
     dataset: Path = arguments.dataset
@@ -38,5 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     duplicates = find_duplicates(shards, manifest.labels)
     with explain_disk_errors("writing into", page.parent, "run the same command again"):
         write_survey(dataset, manifest, read_quarantine(dataset), duplicates, page=page)
+        if arguments.out is None:
+            write_duplicates(dataset, duplicates)
     print(page)
     return 0

@@ -1,7 +1,7 @@
 """The end of a packing: parts become shards, and the manifest makes shards a dataset.
 
-Balance, rename, write the quarantine list, then the manifest. Each step is idempotent and completes
-what a killed run began; before the last one there is no dataset.
+Balance, rename, write the lists and the survey, then the manifest. Each step is idempotent and
+completes what a killed run began; before the last one there is no dataset.
 """
 
 import json
@@ -36,6 +36,8 @@ from feeder.pack.work_folder import (
 )
 from feeder.process.path_text import printable
 from feeder.process.regular_file import read_regular
+from feeder.survey.duplicates import find_duplicates, write_duplicates
+from feeder.survey.page import write_survey
 
 
 def publish_parts(
@@ -77,6 +79,9 @@ def publish_parts(
     fsync_folder(destination)
     quarantine_list = encode_quarantine(quarantine)
     write_atomically(destination / QUARANTINE_NAME, quarantine_list)
+    paths = [destination / shard_name(part) for part in range(shards)]
+    duplicates = find_duplicates(paths, state.labels)
+    write_duplicates(destination, duplicates)
     manifest = Manifest(
         samples=sum(counts),
         lanes=min(state.lanes, shards),
@@ -94,6 +99,7 @@ def publish_parts(
         odd=_sum_counts(result.odd for result in results),
         subsampling=_sum_counts(result.subsampling for result in results),
         quarantined=len(quarantine),
+        duplicates=duplicates.samples,
         quarantine_xxh3=f"{checksum(quarantine_list):016x}",
         source_bytes=sum(result.source_bytes for result in results),
         shards=tuple(_read_entry(destination, part) for part in range(shards)),
@@ -104,6 +110,7 @@ def publish_parts(
             f"the shards in {destination} are inconsistent ({problem}): remove the folder and "
             "pack again"
         )
+    write_survey(destination, manifest, quarantine, duplicates)
     write_atomically(destination / MANIFEST_NAME, manifest.encode())
 
 

@@ -96,7 +96,7 @@ def test_a_source_is_packed_then_served_and_systemd_waits_for_it(
             extensions = [each for each in messages if each.startswith("EXTEND_TIMEOUT_USEC=1500")]
             assert {*messages[:-1]} <= {*extensions, "WATCHDOG=1"}
             assert len(extensions) >= 2
-            assert "STATUS=feeder: subsampling: " in extensions[-1], "the packing's last line"
+            assert "STATUS=feeder: survey: " in extensions[-1], "the packing's last line"
             recipe = small_recipe("val", batch_size=IMAGES)
             client.hello(recipe)
             client.want((0, 0))

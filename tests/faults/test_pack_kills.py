@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from feeder.dataset.manifest import MANIFEST_NAME
-from tests.support.killed_packing import pack_with_kills
+from tests.faults.killed_packing import pack_with_kills
 from tests.support.sources import file_tree, make_source, run_feeder
 
 

@@ -13,7 +13,7 @@ from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.source.listing import ListedItems
 from feeder.source.source import SourceSpec
-from tests.support.item_lists import make_list
+from tests.source.item_lists import make_list
 
 _SPEC = SourceSpec(kind="webdataset", location="x", containers=("/somewhere/0.tar",))
 

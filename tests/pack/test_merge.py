@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from feeder.pack.merge import SourceItems, check_names, merge_lists
-from tests.support.item_lists import make_list
+from tests.source.item_lists import make_list
 
 _NAMES = st.lists(
     st.text("aAbB/.", min_size=1, max_size=6).filter(lambda name: name.strip("/.")),

@@ -7,7 +7,7 @@ import pytest
 from feeder.errors import ConfigError
 from feeder.pack.merge import SourceItems, merge_lists
 from feeder.pack.split import SplitOptions, parse_share, select_items
-from tests.support.item_lists import make_list
+from tests.source.item_lists import make_list
 
 _NAMES = [f"class{n % 7}/{n:05d}.jpg" for n in range(2003)]
 

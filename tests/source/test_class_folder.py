@@ -11,7 +11,7 @@ from feeder.source.class_folder import ClassFolder
 from feeder.source.item_bytes import SourceError
 from feeder.source.names import unpacked_name
 from feeder.source.source import SourceSpec
-from tests.support.listings import Listed, list_container
+from tests.source.listings import Listed, list_container
 from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())

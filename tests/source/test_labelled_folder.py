@@ -13,7 +13,7 @@ from feeder.process.path_text import path_to_text
 from feeder.source.item_bytes import SourceError
 from feeder.source.labelled_folder import LabelledFolder
 from feeder.source.source import SourceSpec
-from tests.support.listings import Listed, list_container
+from tests.source.listings import Listed, list_container
 from tests.support.sources import encoded, image
 
 _JPEG = encoded(image())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
-from tests.support.item_lists import make_list
+from tests.source.item_lists import make_list
 
 _NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 

@@ -19,7 +19,7 @@ from feeder.source.listing import ItemListing
 from feeder.source.source import SourceSpec, open_source
 from feeder.source.webdataset import WebDataset
 from tests.source.tar_writer import member, tar_bytes
-from tests.support.listings import Listed, list_container
+from tests.source.listings import Listed, list_container
 
 GOLDEN = Path(__file__).with_name("golden")
 READ = json.loads((GOLDEN / "webdataset.json").read_text())
