@@ -1,7 +1,7 @@
 """Reads the images and labels of a Parquet file's rows, a batch at a time.
 
 Memory: pyarrow reads a column chunk through a buffer of 1 MiB, a page at a time; without that
-buffer it would hold whole row groups, of GBs. A batch takes about 8 MiB more.
+buffer it would hold whole row groups, of GBs. A batch takes about 2 MiB more.
 
 An encrypted column's metadata may not be touched: pyarrow aborts the process. So one row is read
 first, which raises an ordinary error.
@@ -27,7 +27,7 @@ from feeder.source.source import SourceSpec
 _MAGIC: Final = b"PAR1"
 _ENCRYPTED_MAGIC: Final = b"PARE"
 _TAIL_BYTES: Final = 8
-_BATCH_BYTES: Final = 8 << 20
+_BATCH_BYTES: Final = 2 << 20
 _BATCH_ROWS_MAX: Final = 1024
 _BUFFER_BYTES: Final = 1 << 20
 _MEND: Final = "copy or make the file again, or leave it out"

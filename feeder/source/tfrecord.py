@@ -82,7 +82,7 @@ class TFRecords:
         if not is_intact(data):
             raise _corrupt(item.offset - HEADER_BYTES)
         try:
-            reader = ExampleReader.of(data[:-CRC_BYTES])
+            reader = ExampleReader.of(data, len(data) - CRC_BYTES)
             feature = reader.find((self._image,), quick=True)[self._image]
             (image,) = reader.bytes_spans(feature)
         except (BadExample, LookupError, ValueError):  # the file has changed since it was listed
@@ -105,7 +105,7 @@ class TFRecords:
                 refused = _corrupt(record.at)
                 listing.reject(name, refused.kind, refused.reason)
                 return
-            reader = ExampleReader.of(record.data[:-CRC_BYTES])
+            reader = ExampleReader.of(record.data, record.size_bytes)
         else:
             start = record.at + HEADER_BYTES
             reader = ExampleReader(lambda at, size: read(start + at, size), record.size_bytes)
