@@ -16,6 +16,10 @@ _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 DEFAULT: Final = "5%"
 
 
+class TooManyBadImages(DatasetError):  # noqa: N818 -- names what happened
+    """Raised when more images are bad than may be left out; what was done is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLimit:
     """A share of all images, or a number of them where ``share`` is None."""
@@ -45,7 +49,7 @@ class BadLimit:
         return self.count if self.share is None else int(self.share * files + 1e-9)
 
     def check(self, bad: Sequence[QuarantineEntry], files: int, work_folder: Path) -> None:
-        """Raise DatasetError if more than allowed of ``files`` images are ``bad``.
+        """Raise TooManyBadImages if more than allowed of ``files`` images are ``bad``.
 
         Then the list of these is in ``work_folder``, and nothing is published.
         """
@@ -58,7 +62,7 @@ class BadLimit:
         kinds = Counter(entry.kind for entry in bad).most_common()
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
         share = 100 * len(bad) / files
-        raise DatasetError(
+        raise TooManyBadImages(
             f"{len(bad):,} of {files:,} images are bad ({counts}), more than "
             f"{self.option}: first {printable(first.path)}, {first.kind} ({first.reason}); all are "
             f"in {path}; repair or remove them, or leave them out with --max-bad "

@@ -102,6 +102,8 @@ def pack_dataset(
             packing = _Packing(destination, work, options, progress)
             try:
                 plan = plan_packing(work, spec, options, known, progress)
+            except TooManyBadImages:
+                raise
             except (ConfigError, DatasetError):
                 work.abandon()
                 if is_new and not any(destination.iterdir()):

@@ -7,7 +7,7 @@ import pytest
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError
 from feeder.pack.bad_share import BadLimit
-from tests.support.sources import error_line, file_tree, make_source, run_feeder
+from tests.support.sources import encoded, error_line, file_tree, image, make_source, run_feeder
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,19 @@ def test_too_many_bad_images_publish_nothing_and_a_larger_share_goes_on_at_once(
     assert other.returncode == 0, other.stderr
     assert file_tree(at_once) == file_tree(packed)
     assert (packed / MANIFEST_NAME).exists()
+
+
+def test_too_many_items_that_listing_rejects_publish_nothing_either(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    rows = ["file,label"]
+    for number in range(10):
+        (source / f"{number}.jpg").write_bytes(encoded(image(seed=number)))
+        rows += [f"{number}.jpg,cat"] * (number > 2)
+    (source / "labels.csv").write_text("\n".join(rows))
+    packed = tmp_path / "packed"
+    line = error_line(run_feeder("pack", source, packed))
+    assert "3 of 10 images are bad (3 no-label), more than --max-bad 5%" in line
+    assert len((packed / ".packing" / "quarantine.jsonl").read_text().splitlines()) == 3
+    assert run_feeder("pack", source, packed, "--max-bad", "31%").returncode == 0
+    assert load_manifest(packed).quarantined == 3
