@@ -31,6 +31,7 @@ from feeder.dataset.manifest import (
 )
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
+from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.part import PartSetup, PartTask
