@@ -113,8 +113,8 @@ def _parse(lines: Iterable[str], delimiter: str, shown: str) -> Iterator[_Row]:
             number = reader.line_num + 1
     except csv.Error as error:
         raise DatasetError(
-            f"line {number} of {shown} is no CSV ({printable(str(error))}): mend its quotes, or write the file "
-            "anew with a CSV library"
+            f"line {number} of {shown} is no CSV ({printable(str(error))}): mend its quotes, or "
+            "write the file anew with a CSV library"
         ) from None
 
 
