@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         max_side=arguments.max_side,
         quality=arguments.quality,
         subsampling=arguments.subsampling,
-        source=SourceChoices(
+        reading=SourceChoices(
             kind=arguments.kind,
             image=arguments.image,
             label=arguments.label,

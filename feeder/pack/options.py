@@ -51,7 +51,7 @@ class PackOptions:
     max_side: int | None = None
     quality: int | None = None  # None: only what must be re-encoded is, at 95 and 4:4:4
     subsampling: SubsamplingName | None = None
-    source: SourceChoices = SourceChoices()
+    reading: SourceChoices = SourceChoices()
 
     def __post_init__(self) -> None:
         ranges: tuple[tuple[str, int | None, int, int], ...] = (

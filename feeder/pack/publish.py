@@ -70,7 +70,12 @@ def publish_parts(
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {len(counts):,} shards")
-    balance_parts(work, changes, lambda part: (destination / shard_name(part)).exists())
+    balance_parts(
+        work,
+        changes,
+        lambda part: (destination / shard_name(part)).exists(),
+        label_bytes=state.labels.stored_bytes,
+    )
     shards = min(sum(counts), len(counts))
     for part in range(shards):
         for finished in (work.balanced_path(part), work.part_path(part)):

@@ -38,6 +38,7 @@ from feeder.pack.part import PartSetup, PartTask
 from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
+from feeder.pack.spool import refuse_spool
 from feeder.pack.task_pool import TaskPool
 from feeder.pack.work_folder import (
     STATE_NAME,
@@ -86,8 +87,8 @@ def pack_dataset(
     began_s = time.monotonic()
     location = source if isinstance(source, str) else path_to_text(source)
     with explain_disk_errors("packing into", destination, _REMEDY):
-        _check_destination(destination)
-    known = _load_known(options.classes_of)
+        check_destination(destination)
+    known = load_known(options.classes_of)
     if spec is None:
         spec = _recognise(location, options)
     if known is not None:
@@ -100,13 +101,15 @@ def pack_dataset(
         destination.mkdir(parents=True, exist_ok=True)
         with WorkFolder(destination) as work:
             work.lock()
+            refuse_spool(work, spec)
             packing = _Packing(destination, work, options, progress)
             try:
                 plan = plan_packing(work, spec, options, known, progress)
             except TooManyBadImages:
                 raise
             except (ConfigError, DatasetError):
-                work.abandon()
+                if spec.kind != "samples":  # which other options may still pack
+                    work.abandon()
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 raise
@@ -139,7 +142,7 @@ def pack_dataset(
 
 
 def _recognise(location: str, options: PackOptions) -> SourceSpec:
-    choices = options.source
+    choices = options.reading
     return recognise(
         location,
         kind=choices.kind,
@@ -152,7 +155,7 @@ def _recognise(location: str, options: PackOptions) -> SourceSpec:
     )
 
 
-def _load_known(dataset: Path | None) -> Manifest | None:
+def load_known(dataset: Path | None) -> Manifest | None:
     """Return the manifest of the dataset whose classes to take, None without one."""
     try:
         return None if dataset is None else load_manifest(dataset)
@@ -168,7 +171,8 @@ def _check_outside(destination: Path, spec: SourceSpec) -> None:
             )
 
 
-def _check_destination(destination: Path) -> None:
+def check_destination(destination: Path) -> None:
+    """Raise ConfigError if this folder cannot become a dataset, nor holds one's beginning."""
     if not destination.exists():
         return
     if not destination.is_dir():
