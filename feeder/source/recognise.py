@@ -250,8 +250,13 @@ def _describe(contents: FolderContents) -> str:
 
 
 def _check_options(spec: SourceSpec) -> None:
-    """Raise ConfigError for options that have no meaning for a source of loose files."""
+    """Raise ConfigError for options that have no meaning for the kind of source."""
     if spec.kind not in _FOLDER_KINDS:
+        if spec.labels_file and spec.kind in ("tfrecord", "parquet"):
+            raise ConfigError(
+                f"--labels has no meaning for {spec.kind}, which has its labels in its files: name "
+                "their feature or column with --label"
+            )
         return
     if len(spec.containers) > 1:
         raise ConfigError(

@@ -341,3 +341,11 @@ def test_what_a_folder_holds_does_not_depend_on_its_order(
 def test_a_file_that_cannot_be_read_is_one_line(here: Path) -> None:
     with pytest.raises(DatasetError, match="gone cannot be read: No such file"):
         look_at_file(here / "gone")
+
+
+def test_a_file_of_labels_is_refused_where_the_container_has_them(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("a,b\n")
+    for name in ("imagenet.tfrecord", "classes.parquet"):
+        with pytest.raises(ConfigError, match="--labels has no meaning for"):
+            recognise(str(Path(__file__).parent / "golden" / name), labels_file=str(labels))
