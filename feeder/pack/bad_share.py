@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from feeder.dataset.writer import write_atomically
+from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.work_folder import QuarantineEntry, encode_quarantine
 from feeder.process.path_text import printable
@@ -48,23 +48,28 @@ class BadLimit:
         """Return how many of ``files`` images may be bad."""
         return self.count if self.share is None else int(self.share * files + 1e-9)
 
-    def check(self, bad: Sequence[QuarantineEntry], files: int, work_folder: Path) -> None:
-        """Raise TooManyBadImages if more than allowed of ``files`` images are ``bad``.
+    def check(
+        self, count: int, bad: Iterable[QuarantineEntry], files: int, work_folder: Path
+    ) -> None:
+        """Raise TooManyBadImages if ``count`` is more than may be bad of ``files`` images.
 
-        Then the list of these is in ``work_folder``, and nothing is published.
+        ``bad`` are these images, which are read only then, one by one: their list goes to
+        ``work_folder``.
         """
-        if len(bad) <= self.allowed(files):
+        if count <= self.allowed(files):
             return
-        path = work_folder / "quarantine.jsonl"
-        ordered = sorted(bad, key=lambda entry: entry.path)
-        write_atomically(path, encode_quarantine(ordered))
-        first = ordered[0]
-        kinds = Counter(entry.kind for entry in bad).most_common()
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
-        share = 100 * len(bad) / files
+        path = work_folder / QUARANTINE_NAME
+        kinds: Counter[str] = Counter()
+        first: QuarantineEntry | None = None
+        with path.open("wb", buffering=1 << 20) as file:
+            for entry in bad:
+                kinds[entry.kind] += 1
+                first = entry if first is None else min(first, entry, key=lambda each: each.path)
+                file.write(encode_quarantine([entry]))
+        assert first is not None, "more than none are bad"
+        counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
         raise TooManyBadImages(
-            f"{len(bad):,} of {files:,} images are bad ({counts}), more than "
-            f"{self.option}: first {printable(first.path)}, {first.kind} ({first.reason}); all are "
-            f"in {path}; repair or remove them, or leave them out with --max-bad "
-            f"{min(100, int(share) + 1)}%"
+            f"{count:,} of {files:,} images are bad ({counts}), more than {self.option}: first "
+            f"{printable(first.path)}, {first.kind} ({first.reason}); all are in {path}; repair or "
+            f"remove them, or leave them out with --max-bad {min(100, 100 * count // files + 1)}%"
         )

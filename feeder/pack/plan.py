@@ -6,13 +6,14 @@ Nothing here reads an image, apart from containers that are copied while they ar
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from feeder.dataset.manifest import Manifest, samples_in_shard
 from feeder.errors import DatasetError
 from feeder.pack.classes import ClassPlan, plan_classes
-from feeder.pack.containers import forget_containers, list_containers, read_spec
+from feeder.pack.containers import forget_containers, list_containers, read_lists, read_spec
 from feeder.pack.item_list import WrittenList, write_items
 from feeder.pack.merge import SourceItems, check_names, merge_lists
 from feeder.pack.options import PackOptions, choose_layout
@@ -50,20 +51,22 @@ def plan_packing(
     ``known`` is the dataset whose classes to take. Raises ConfigError and DatasetError for a source
     that cannot be packed like this.
     """
-    _forget_other_source(work, spec)
-    lists = list_containers(work.path, spec, jobs=options.jobs, progress=progress)
+    if spec.kind == "samples":  # whose spool is its list
+        lists = read_lists(work.path, spec)
+    else:
+        _forget_other_source(work, spec)
+        lists = list_containers(work.path, spec, jobs=options.jobs, progress=progress)
     for line in dict.fromkeys(note for each in lists for note in each.listed.notes):
         progress.note(line)
-    classes = plan_classes(lists, spec, known)
     items = merge_lists(work.path, lists)
     for line in check_names(items, lambda item: _is_image(work, spec, item)):
         progress.note(line)
     selection = select_items(items, options.split)
-    rejected = _read_rejected(items, selection)
-    files = len(selection.rows)
-    options.bad_limit.check(rejected, files + len(rejected), work.path)
+    files, bad = len(selection.rows), sum(1 for _ in _read_rejected(items, selection))
+    options.bad_limit.check(bad, _read_rejected(items, selection), files + bad, work.path)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
+    classes = plan_classes(lists, spec, known)
     order = items.order(selection.rows, options.seed)
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards, lanes = choose_layout(files, total_bytes, options)
@@ -89,7 +92,13 @@ def plan_packing(
         split="" if options.split is None else options.split.describe(),
         labels=classes.labels,
     )
-    return PackPlan(items=items, classes=classes, order=written, rejected=rejected, state=state)
+    return PackPlan(
+        items=items,
+        classes=classes,
+        order=written,
+        rejected=tuple(_read_rejected(items, selection)),
+        state=state,
+    )
 
 
 def _forget_other_source(work: WorkFolder, spec: SourceSpec) -> None:
@@ -115,10 +124,8 @@ def _is_image(work: WorkFolder, spec: SourceSpec, item: Item) -> bool:
         source.close()
 
 
-def _read_rejected(items: SourceItems, selection: Selection) -> tuple[QuarantineEntry, ...]:
-    return tuple(
-        QuarantineEntry(path=entry["path"], kind=entry["kind"], reason=entry["reason"])
-        for each in items.lists
-        for entry in each.rejected()
-        if selection.includes(entry["path"])
-    )
+def _read_rejected(items: SourceItems, selection: Selection) -> Iterator[QuarantineEntry]:
+    for each in items.lists:
+        for entry in each.rejected():
+            if selection.includes(entry["path"]):
+                yield QuarantineEntry(**entry)

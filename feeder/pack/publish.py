@@ -59,7 +59,7 @@ def publish_parts(
     packed_badly = (entry for result in results for entry in result.quarantine)
     quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
-    limit.check(quarantine, state.files + len(rejected), work.path)
+    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path)
     if not sum(counts):
         first = quarantine[0]
         others = f", and {len(quarantine) - 1:,} more are bad" if len(quarantine) > 1 else ""

@@ -260,7 +260,8 @@ class _Packing:
             results = [work.read_result(part) for part in range(state.shards)]
             entries = [entry for result in results if result for entry in result.quarantine]
             found = [*plan.rejected, *entries]
-            self._options.bad_limit.check(found, state.files + len(plan.rejected), work.path)
+            files = state.files + len(plan.rejected)
+            self._options.bad_limit.check(len(found), found, files, work.path)
 
     def _tasks(self, todo: list[int], plan: PackPlan, bad: "_BadCount") -> Iterator[dict[str, Any]]:
         """Yield the parts to pack, none once too many images are bad."""
