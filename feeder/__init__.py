@@ -1,9 +1,35 @@
 """Feeder: packs image datasets and serves ready batches to training jobs.
 
+    feeder.pack_samples(samples, dst)      packs what a Python iterable gives
+
 docs/architecture.md draws its packages. The modules here, ``errors``, ``metrics`` and ``remedies``,
-serve all of them; ``__main__`` is the process of the ``feeder`` command.
+serve all of them; ``__main__`` is the process of the ``feeder`` command. Public names are imported
+at their first use, because clients lack the libraries that packing needs; ``__init__.pyi`` has
+their types.
 
 May import: nothing.
 """
 
+__all__ = ["PackedSamples", "__version__", "pack_samples"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        value = globals()[name] = getattr(import_module("feeder.pack.samples"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == __name__:
+            raise
+        raise ImportError(
+            f"feeder.{name} needs {error.name}, which is not installed here: "
+            "pip install 'feeder[daemon]'"
+        ) from None
+    except ImportError as error:  # a part in C that was not built, or whose libraries are missing
+        explained = import_module("feeder.process.shortage").explain_shortage(error)
+        raise ImportError(f"feeder.{name} cannot be imported: {explained or error}") from error
+    return value

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from feeder.dataset.manifest import canonical_json
+from feeder.dataset.writer import write_atomically
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, TaskPool
@@ -50,12 +51,17 @@ def list_containers(
             _forget(work_folder, number)
             todo.append(number)
     if todo:
-        (work_folder / SPEC_NAME).write_bytes(canonical_json(msgspec.to_builtins(spec)))
+        write_spec(work_folder, spec)
         progress.begin("listing", "items", None)
         try:
             _list_all(work_folder, spec, todo, stamps, jobs, progress)
         finally:
             progress.clear()
+    return read_lists(work_folder, spec)
+
+
+def read_lists(work_folder: Path, spec: SourceSpec) -> list[ListedItems]:
+    """Return the complete lists of all containers, by number; DatasetError if one is missing."""
     lists = []
     for number in range(len(spec.containers)):
         listed = read_listed(work_folder, number)
@@ -70,6 +76,11 @@ def forget_containers(work_folder: Path) -> None:
     """Remove all lists, with the spilled copies of containers."""
     for path in (*work_folder.glob("list-*"), work_folder / SPEC_NAME):
         path.unlink(missing_ok=True)
+
+
+def write_spec(work_folder: Path, spec: SourceSpec) -> None:
+    """Record the source that the work folder's lists are of."""
+    write_atomically(work_folder / SPEC_NAME, canonical_json(msgspec.to_builtins(spec)))
 
 
 def read_spec(work_folder: Path) -> SourceSpec:

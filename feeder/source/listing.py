@@ -30,6 +30,7 @@ from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.raw_labels import (
     BadLabel,
+    CommonForm,
     LabelForm,
     NormalLabel,
     normalise_label,
@@ -112,8 +113,7 @@ class ItemListing:
         self._texts: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._notes: list[str] = []
-        self._form: LabelForm | None = None
-        self._values = 0
+        self._common = CommonForm()
         self.items = self.bytes = self.rejected = self.hidden = self.spilled_bytes = 0
         self._finished = False
 
@@ -129,7 +129,7 @@ class ItemListing:
             if not 0 < len(stored) <= NAME_BYTES_MAX:
                 raise BadLabel(f"its name has {len(stored)} bytes, not 1 .. {NAME_BYTES_MAX}")
             form, value = normalise_label(label, self._label_kind)
-            self._check_form(form, value)
+            self._common.check(form, value)
         except BadLabel as error:
             self.reject(name, "bad-label", str(error))
             return
@@ -217,8 +217,8 @@ class ItemListing:
             spilled_bytes=self.spilled_bytes,
             rejected=self.rejected,
             hidden=self.hidden,
-            form=self._form,
-            values=self._values,
+            form=self._common.form,
+            values=self._common.values,
             texts=tuple(self._texts),
             names=self._names,
             notes=tuple(self._notes),
@@ -233,18 +233,6 @@ class ItemListing:
             self._progress(self._new_items, self._new_bytes)
         return listed
 
-    def _check_form(self, form: LabelForm, value: NormalLabel) -> None:
-        """Raise BadLabel for a label that is not like the first one."""
-        values = len(value) if form == "floats" and isinstance(value, list) else 0
-        if form == "numbers" and value == []:
-            return  # no class, whether classes are numbers or texts
-        if self._form is None:
-            self._form, self._values = form, values
-        if form != self._form:
-            raise BadLabel(f"its label is of another form than the first ({form}, {self._form})")
-        if values != self._values:
-            raise BadLabel(f"its label has {values} values, the first has {self._values}")
-
     def _store_label(self, value: NormalLabel) -> int:
         if isinstance(value, int):
             return value
@@ -252,7 +240,7 @@ class ItemListing:
             return self._text_number(value)
         if value is None:
             return 0
-        if self._form == "floats":
+        if self._common.form == "floats":
             stored = np.asarray(value, "<f4").tobytes()
         else:
             numbers = [self._text_number(each) if isinstance(each, str) else each for each in value]

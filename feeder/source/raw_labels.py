@@ -6,6 +6,7 @@ the user asked for or, where none was, the one that the first label suggests.
 
 import numbers
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -35,6 +36,27 @@ _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 
 class BadLabel(ValueError):  # noqa: N818 -- names what happened
     """Raised for a label that has no meaning as its dataset's kind; the message is the reason."""
+
+
+@dataclass(slots=True)
+class CommonForm:
+    """The form that all labels of a list have: that of its first one."""
+
+    form: LabelForm | None = None
+    values: int = 0
+    """Floats in each label; 0 where labels are something else."""
+
+    def check(self, form: LabelForm, value: NormalLabel) -> None:
+        """Raise BadLabel for a label that is not like the first one, which this may be."""
+        values = len(value) if form == "floats" and isinstance(value, list) else 0
+        if form == "numbers" and value == []:
+            return  # no class, whether classes are numbers or texts
+        if self.form is None:
+            self.form, self.values = form, values
+        if form != self.form:
+            raise BadLabel(f"its label is of another form than the first ({form}, {self.form})")
+        if values != self.values:
+            raise BadLabel(f"its label has {values} values, the first has {self.values}")
 
 
 def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:

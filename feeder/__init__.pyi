@@ -1,0 +1,6 @@
+from feeder.pack.samples import PackedSamples as PackedSamples
+from feeder.pack.samples import pack_samples as pack_samples
+
+__all__ = ["PackedSamples", "__version__", "pack_samples"]
+
+__version__: str

@@ -1,0 +1,214 @@
+"""``feeder.pack_samples``: packs what a Python iterable gives, for data that is in no kind of file.
+
+samples ─► spool in DST/.packing (spool) ─► pack_dataset, as from any source (run)
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+from feeder.convert.lossy import SubsamplingName
+from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
+from feeder.dataset.writer import write_atomically
+from feeder.errors import ConfigError, FeederError
+from feeder.pack.containers import SPEC_NAME
+from feeder.pack.disk_errors import explain_disk_errors
+from feeder.pack.options import PackOptions
+from feeder.pack.progress import ProgressLine
+from feeder.pack.run import check_destination, load_known, pack_dataset
+from feeder.pack.spool import find_spool, spool_samples
+from feeder.pack.task_pool import choose_jobs
+from feeder.pack.work_folder import WorkFolder
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import path_to_text, printable
+from feeder.source.raw_labels import RawLabel
+from feeder.source.samples import LOCATION
+from feeder.source.source import SourceSpec
+
+ImageBytes = bytes | bytearray | memoryview
+_CLASS_NAMES: Final = "class-names"
+_REMEDY: Final = "call pack_samples again"
+_ARGUMENTS: Final = {
+    "--label-kind": "labels",
+    **{
+        option: option.removeprefix("--").replace("-", "_")
+        for option in (
+            *("--class-names", "--classes-of", "--max-bad", "--max-side", "--quality"),
+            *("--subsampling", "--shards", "--lanes", "--tile-width", "--seed", "--jobs"),
+        )
+    },
+}
+_OPTION: Final = re.compile(rf"(?<![^\s(])({'|'.join(_ARGUMENTS)})\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedSamples:
+    """The dataset that ``pack_samples`` made."""
+
+    path: Path
+    samples: int
+    """In the dataset, so without those left out."""
+    classes: tuple[str, ...]
+    """By number; empty where labels are no classes."""
+    labels: LabelKind
+    fingerprint: str
+    """Of the whole dataset: equal samples and options give equal fingerprints."""
+    quarantined: int
+    """Samples left out; ``quarantine.jsonl`` in the dataset lists their keys and reasons."""
+    duplicates: int
+    """Samples with the bytes of another one; ``duplicates.jsonl`` lists them."""
+
+
+def pack_samples(
+    samples: Iterable[tuple[str, ImageBytes, RawLabel]],
+    dst: str | os.PathLike[str],
+    *,
+    labels: LabelKind | None = None,
+    class_names: Sequence[str] | None = None,
+    classes_of: str | os.PathLike[str] | None = None,
+    max_bad: str | int = "5%",
+    max_side: int | None = None,
+    quality: int | None = None,
+    subsampling: SubsamplingName | None = None,
+    apply_exif: bool = False,
+    shards: int | None = None,
+    lanes: int | None = None,
+    tile_width: int = 32,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> PackedSamples:
+    """Pack (key, bytes of an image file, label) tuples into the dataset ``dst``.
+
+    ``samples`` is consumed once, one sample at a time, and copied into ``dst``/.packing, which
+    takes as much room as the samples until the dataset is complete. Called again with the same
+    samples after an interruption, in any order, it resumes: samples that are there are compared
+    with what comes (by a 64-bit hash of key, label and bytes) and not copied again.
+
+    A key becomes the sample's name: unique text with '/' between folders. ``labels`` is the kind of
+    all labels, by default that of the first one:
+
+    - "index": a class, as a number from 0 or as text; texts are numbered in their sorted order
+    - "multi": a list of classes, numbers or texts
+    - "float": a number, or a list of as many numbers for each sample
+    - "none": labels are ignored, and may be None
+
+    ``class_names`` gives the name of each class in the order of their numbers, ``classes_of`` the
+    packed dataset whose classes these samples take. ``max_bad`` is the share ("5%") or number of
+    samples that may be left out because their image or label is bad; with more, nothing is
+    published. ``progress`` shows a line on stderr, by default if that is a terminal. The other
+    options are those of ``feeder pack``. Worker processes are fresh interpreters, so a script needs
+    no ``if __name__ == "__main__"``.
+
+    What ``samples`` raises propagates unchanged, and what was copied is kept. Raises ConfigError
+    for arguments and samples that cannot be packed or are not those of the call to resume,
+    DatasetError where nothing or too little is left to pack, and ResourceError for a full disk.
+    """
+    folder = Path(dst)
+    shown = sys.stderr.isatty() if progress is None else progress
+    line = ProgressLine(sys.stderr) if shown else _Unseen()
+    with _worded_for_python():
+        options = PackOptions(
+            shards=shards,
+            lanes=lanes,
+            tile_width_px=tile_width,
+            seed=seed,
+            jobs=choose_jobs(jobs),
+            max_bad=str(max_bad),
+            apply_exif=apply_exif,
+            classes_of=None if classes_of is None else Path(classes_of),
+            max_side=max_side,
+            quality=quality,
+            subsampling=subsampling,
+        )
+        load_known(options.classes_of)
+        names = b"" if class_names is None else _encode_names(class_names)
+        if labels not in (None, *get_args(LabelKind)):
+            raise ConfigError(f"labels {labels!r} is not one of {get_args(LabelKind)}")
+        with explain_disk_errors("packing into", folder, _REMEDY):
+            check_destination(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+    with WorkFolder(folder) as work:
+        with explain_disk_errors("packing into", folder, _REMEDY):
+            work.lock()
+            if (folder / MANIFEST_NAME).exists():
+                return _finish_removal(work)
+            names_path = work.path.absolute() / _CLASS_NAMES
+            if names:
+                write_atomically(names_path, names)
+        spec = SourceSpec(
+            kind="samples",
+            location=LOCATION,
+            containers=(),
+            label_kind=labels,
+            class_names_file=path_to_text(names_path) if names else "",
+        )
+        spec = spool_samples(samples, work, spec, line)
+    with _worded_for_python():
+        return _result(folder, pack_dataset(LOCATION, folder, options, line, spec=spec).manifest)
+
+
+def _encode_names(names: Sequence[str]) -> bytes:
+    """Return the names as lines, as --class-names takes them; ConfigError if they cannot be."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("class_names is no list of texts: give one for each class, in order")
+    for number, name in enumerate(names):
+        if name.splitlines() != [name] or name.strip() != name:
+            raise ConfigError(
+                f"class_names[{number}] is {printable(name)!r}: give a line of text that neither "
+                "begins nor ends with space"
+            )
+    return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+
+
+def _finish_removal(work: WorkFolder) -> PackedSamples:
+    """Finish a packing that was killed while it removed its work folder, its last step."""
+    folder = work.path.parent
+    if (work.path / SPEC_NAME).exists() and find_spool(work) is None:
+        raise ConfigError(f"{folder} is a complete dataset already: give another folder")
+    manifest = load_manifest(folder)
+    work.remove()
+    return _result(folder, manifest)
+
+
+def _result(folder: Path, manifest: Manifest) -> PackedSamples:
+    return PackedSamples(
+        path=folder,
+        samples=manifest.samples,
+        classes=manifest.classes,
+        labels=manifest.labels.kind,
+        fingerprint=manifest.fingerprint,
+        quarantined=manifest.quarantined,
+        duplicates=manifest.duplicates,
+    )
+
+
+class _Unseen(ProgressLine):
+    """Progress that is not shown; what warns becomes a Python warning."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+
+    def note(self, text: str) -> None:
+        """Warn if the text is a warning."""
+        _, warning, what = text.partition("warning: ")
+        if warning:
+            warnings.warn(f"feeder: {what}", stacklevel=2)
+
+
+@contextlib.contextmanager
+def _worded_for_python() -> Iterator[None]:
+    """Put arguments in the place of command-line options in the errors of the body."""
+    try:
+        yield
+    except FeederError as error:
+        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], str(error))
+        error.args = (text.replace("run the same command again", _REMEDY),)
+        raise

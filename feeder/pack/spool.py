@@ -1,0 +1,304 @@
+"""Copies samples of a Python iterable into the work folder, before packing shuffles them.
+
+Each sample is written as it comes, one is held at a time. Containers are bounded (see
+feeder.source.samples) and complete ones are kept whatever ends the call: a later call skips their
+samples, in whatever order they come, and continues. An exception of the iterable completes the open
+container, too; a kill loses it.
+
+Invariant: once packing has begun the samples never change. A call that gives others is refused.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.pack.containers import forget_containers, read_spec, write_spec
+from feeder.pack.disk_errors import explain_disk_errors
+from feeder.pack.progress import ProgressLine
+from feeder.pack.work_folder import WorkFolder
+from feeder.plan.labels import LabelKind
+from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.source.listing import (
+    NAME_BYTES_MAX,
+    ItemListing,
+    ListedItems,
+    list_path,
+    read_listed,
+)
+from feeder.source.raw_labels import KIND_OF_FORM, BadLabel, CommonForm, normalise_label
+from feeder.source.samples import LOCATION, SampleKeys, sample_digest, stem_hash
+from feeder.source.source import SourceSpec
+
+CONTAINER_BYTES: Final = 1 << 30
+CONTAINER_SAMPLES: Final = 1 << 16
+"""Where a container ends: a kill loses what was spooled since."""
+
+_REJECTS: Final = 0  # its list is written anew by each call, so a label that was mended counts
+_STAMP: Final = (0, 0)  # no container is a file of its own
+_REMEDY: Final = "call pack_samples again to resume"
+
+
+def spool_samples(
+    samples: Iterable[object], work: WorkFolder, spec: SourceSpec, progress: ProgressLine
+) -> SourceSpec:
+    """Write all samples that the work folder does not hold yet; return ``spec`` with its lists.
+
+    Raises ConfigError for a sample that is none, for keys that clash, and where the samples are not
+    those of an earlier call; DatasetError if there are none; ResourceError if the disk is full.
+    What ``samples`` raises propagates.
+    """
+    progress.begin("spooling", "samples", None)
+    try:
+        with Spool(work, spec, progress) as spool:
+            for sample in samples:
+                spool.add(sample)
+                del sample  # else it would be held while the next one is made
+            return spool.complete()
+    finally:
+        progress.clear()
+
+
+def find_spool(work: WorkFolder) -> SourceSpec | None:
+    """Return the source of a work folder that holds samples of ``pack_samples``, else None."""
+    try:
+        spec = read_spec(work.path)
+    except (OSError, ValueError):
+        return None
+    return spec if spec.kind == "samples" else None
+
+
+def refuse_spool(work: WorkFolder, spec: SourceSpec) -> None:
+    """Raise ConfigError if packing ``spec`` would remove samples that only an iterable has."""
+    if spec.kind != "samples" and find_spool(work) is not None:
+        folder = work.path.parent
+        raise ConfigError(
+            f"{folder} holds samples of an unfinished pack_samples: call that again to resume it, "
+            f"or remove {folder}"
+        )
+
+
+class Spool:
+    """The samples in a work folder; a context manager that keeps what is complete."""
+
+    def __init__(self, work: WorkFolder, spec: SourceSpec, progress: ProgressLine) -> None:
+        self._work = work
+        self._folder = work.path
+        self._destination = work.path.parent
+        self._spec = spec
+        self._kind: LabelKind | None = spec.label_kind
+        self._form = CommonForm()
+        self._progress = progress
+        self._keys = SampleKeys()
+        self._containers: set[int] = set()  # the complete ones
+        self._open: ItemListing | None = None
+        self._recent: dict[int, tuple[int, str]] = {}  # digest and key by stem, of the open one
+        self._is_writing = False  # still true after an error: the open container is incomplete
+        self._is_begun = work.is_begun
+        self._count = 0
+        with self._disk_errors():
+            self._resume()
+            self._rejects = ItemListing(self._folder, _REJECTS)
+
+    def add(self, sample: object) -> None:
+        """Write a sample, unless it is here; one with a bad label is listed as left out."""
+        self._count += 1
+        key, data, label = self._unpack(sample)
+        stored = self._encode_key(key)
+        self._progress.add(1, len(data))
+        try:
+            form, value = normalise_label(label, self._kind)
+            self._form.check(form, value)
+        except BadLabel as error:
+            if self._kind is None:
+                raise ConfigError(
+                    f"the first sample decides what labels are, and {printable(key)} cannot: "
+                    f"{error}; give labels= one of 'index', 'multi', 'float' and 'none'"
+                ) from None
+            with self._disk_errors():
+                self._rejects.reject(key, "bad-label", str(error))
+            return
+        self._kind = self._kind or KIND_OF_FORM[form]
+        stem, digest = stem_hash(stored), sample_digest(stored, (form, value), data)
+        if self._is_here(key, stem, digest):
+            return
+        if self._is_begun:
+            raise self._other_samples(f"{printable(key)} is new")
+        self._is_writing = True
+        with self._disk_errors():
+            listing = self._open = self._open or self._begin_container()
+            offset = listing.spill(data)
+            listing.add(key, value, offset=offset, size_bytes=len(data), stamp=digest)
+        self._recent[stem] = digest, key
+        self._is_writing = False
+        if listing.items >= CONTAINER_SAMPLES or listing.spilled_bytes >= CONTAINER_BYTES:
+            self._complete_container()
+
+    def complete(self) -> SourceSpec:
+        """Complete the spool, all samples having been given; return its source."""
+        missing, stem = self._keys.not_given()
+        if missing:
+            more = f" and {missing - 1:,} more" if missing > 1 else ""
+            raise self._other_samples(f"{printable(self._find_key(stem))}{more} did not come")
+        if not self._count:
+            raise DatasetError("the iterable gave no samples: there is nothing to pack")
+        if self._open is not None:
+            self._complete_container()
+        with self._disk_errors():
+            for number in range(1, max(self._containers, default=0)):
+                if number not in self._containers:  # a crash of the machine took this one
+                    with ItemListing(self._folder, number) as nothing:
+                        nothing.finish(LOCATION, _STAMP)
+            self._rejects.finish(LOCATION, _STAMP)
+            count = max(self._containers, default=0) + 1
+            spec = msgspec.structs.replace(
+                self._spec, label_kind=self._kind, containers=(LOCATION,) * count
+            )
+            write_spec(self._folder, spec)
+        return spec
+
+    def _resume(self) -> None:
+        """Find the complete containers of earlier calls, and remove all else."""
+        if find_spool(self._work) is None:
+            if self._is_begun:
+                raise ConfigError(
+                    f"{self._destination} holds the beginning of another packing: give another "
+                    f"folder, or {self._start_over()}"
+                )
+            forget_containers(self._folder)
+        # from here on `feeder pack` into this folder is refused
+        write_spec(self._folder, msgspec.structs.replace(self._spec, containers=()))
+        for path in sorted(self._folder.glob("list-*")):
+            number = int(path.name.removeprefix("list-").partition(".")[0])
+            listed = read_listed(self._folder, number)
+            if number == _REJECTS or listed is None:
+                path.unlink(missing_ok=True)
+            elif number not in self._containers:
+                self._containers.add(number)
+                self._keys.add_listed(ListedItems(self._folder, number, listed))
+                if listed.form is not None:
+                    self._form = CommonForm(form=listed.form, values=listed.values)
+        if self._form.form is not None:
+            kind = KIND_OF_FORM[self._form.form]
+            if self._kind not in (None, kind):
+                raise self._other_samples(f"their labels are of kind {kind}, not {self._kind}")
+            self._kind = kind
+
+    def _begin_container(self) -> ItemListing:
+        number = next(n for n in range(1, len(self._containers) + 2) if n not in self._containers)
+        return ItemListing(self._folder, number, label_kind=self._kind)
+
+    def _complete_container(self) -> None:
+        assert self._open is not None
+        self._is_writing = True
+        with self._disk_errors():
+            self._open.finish(LOCATION, _STAMP)
+        self._containers.add(self._open.number)
+        self._open = None
+        self._keys.add({stem: digest for stem, (digest, _) in self._recent.items()}, given=True)
+        self._recent.clear()
+        self._is_writing = False
+
+    def _is_here(self, key: str, stem: int, digest: int) -> bool:
+        """Return whether an earlier call spooled this sample; ConfigError if its key is taken."""
+        recent = self._recent.get(stem)
+        at = -1 if recent is not None else self._keys.find(stem)
+        if recent is None and at < 0:
+            return False
+        if recent is None and self._keys.take(at, digest):
+            return True
+        other = recent[1] if recent is not None else self._find_key(stem)
+        if encode_name(other) != encode_name(key):
+            raise ConfigError(
+                f"the keys {printable(other)} and {printable(key)} would unpack to the same name: "
+                "give keys that differ before their last dot"
+            )
+        if recent is not None or self._keys.was_given(at):
+            raise ConfigError(f"two samples have the key {printable(key)}: keys must differ")
+        raise self._other_samples(f"the bytes or the label of {printable(key)} have changed")
+
+    def _find_key(self, stem: int) -> str:
+        """Return the key of a sample in a complete container."""
+        for number in self._containers:
+            listed = read_listed(self._folder, number)
+            if listed is None:
+                continue
+            items = ListedItems(self._folder, number, listed)
+            for at, size in items.rows[["name_at", "name_bytes"]].tolist():
+                stored = items.stored_name(at, size)
+                if stem_hash(stored) == stem:
+                    return decode_name(stored)
+        raise DatasetError(f"{list_path(self._folder, 1, 'json')} is damaged: {self._start_over()}")
+
+    def _unpack(self, sample: object) -> tuple[str, bytes | memoryview, object]:
+        """Return key, bytes and label of a sample; ConfigError if it is none."""
+        if not isinstance(sample, (tuple, list)) or len(sample) != 3:
+            length = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
+            raise ConfigError(
+                f"sample {self._count} is a {type(sample).__name__}{length}: give a tuple "
+                "(key, bytes, label)"
+            )
+        key, data, label = sample
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"the key of sample {self._count} is of the type {type(key).__name__}: give a str"
+            )
+        if isinstance(data, (bytearray, memoryview)):
+            view = memoryview(data)
+            data = view.cast("B") if view.c_contiguous else view.tobytes()
+        if not isinstance(data, (bytes, memoryview)):
+            raise ConfigError(
+                f"the image of sample {self._count}, {printable(key)}, is of the type "
+                f"{type(data).__name__}: give the bytes of an image file"
+            )
+        return key, data, label
+
+    def _encode_key(self, key: str) -> bytes:
+        """Return a key as shards store it; ConfigError if it is no name."""
+        try:
+            stored = encode_name(key)
+        except UnicodeEncodeError:
+            stored = b""
+        parts = stored.split(b"/")
+        if b"\0" in stored or len(stored) > NAME_BYTES_MAX or {*parts} & {b"", b".", b".."}:
+            raise ConfigError(
+                f"the key {printable(key[:100])!r} of sample {self._count} is no name: give text "
+                f"of 1 to {NAME_BYTES_MAX} bytes in UTF-8 without empty parts, . and .. between "
+                "its slashes"
+            )
+        return stored
+
+    def _other_samples(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"{self._destination} holds samples of an earlier call, and {what}: give the same "
+            f"samples and options to resume it, or {self._start_over()}"
+        )
+
+    def _start_over(self) -> str:
+        return f"remove {self._destination} to start over"
+
+    def _disk_errors(self) -> contextlib.AbstractContextManager[None]:
+        return explain_disk_errors("spooling samples into", self._destination, _REMEDY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._open is not None and not self._is_writing:
+                self._complete_container()
+        except ResourceError:
+            if error is None:
+                raise  # else the iterable's own error matters more
+        finally:
+            for listing in (self._open, self._rejects):
+                if listing is not None:
+                    listing.__exit__(kind, error, traceback)

@@ -1,0 +1,480 @@
+"""``feeder.pack_samples``: samples of an iterable, resumed by key after every interruption."""
+
+import ast
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feeder
+from feeder.dataset.manifest import QUARANTINE_NAME
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.pack.publish import read_quarantine
+from feeder.plan.labels import LabelKind
+from feeder.source.listing import ItemListing
+from tests.support.sources import (
+    REPOSITORY,
+    InlinePool,
+    encoded,
+    error_line,
+    file_tree,
+    image,
+    pack,
+    run_feeder,
+)
+
+Sample = tuple[str, Any, Any]
+COUNT = 23
+NAMES = ["ant", "bee", "cat"]
+
+
+def make(count: int = COUNT) -> list[Sample]:
+    """Return different small images, whose class is their number modulo three."""
+    return [
+        (f"{n % 2}/{n:03}.jpg", encoded(image(40 + n, 30, seed=n)), n % 3) for n in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    return make()
+
+
+@pytest.fixture(autouse=True)
+def small_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack in this process, and spool into containers of four samples."""
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.spool.CONTAINER_SAMPLES", 4)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def labels_by_key(dataset: Path) -> dict[str, Any]:
+    with Dataset.open(dataset) as opened:
+        ids = np.arange(opened.layout.samples)
+        rows = np.zeros((len(ids), *opened.labels.row_shape), opened.labels.dtype)
+        opened.read_labels(ids, opened.read_records(ids), rows)
+        return {opened.name_of(number) or "": rows[number].tolist() for number in ids.tolist()}
+
+
+def spooled(destination: Path) -> int:
+    return len([*(destination / ".packing").glob("list-*.spill")])
+
+
+def failing_after(samples: Iterable[Sample], error: BaseException) -> Iterator[Sample]:
+    yield from samples
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "expected"),
+    [
+        (None, lambda n: n % 3, lambda n: n % 3),
+        (None, lambda n: np.int64(n % 3), lambda n: n % 3),
+        ("index", lambda n: NAMES[n % 3], lambda n: n % 3),
+        (None, lambda n: [*range(n % 3)], lambda n: [place < n % 3 for place in range(3)]),
+        ("multi", lambda n: NAMES[: n % 4], lambda n: [place < n % 4 for place in range(3)]),
+        (None, lambda n: n / 4 if n != 5 else 2, lambda n: [n / 4 if n != 5 else 2.0]),
+        ("float", lambda n: (n, 0.5), lambda n: [float(n), 0.5]),
+        ("none", lambda _: None, lambda _: -1),
+    ],
+)
+def test_labels_of_every_kind_come_back(
+    samples: list[Sample],
+    tmp_path: Path,
+    kind: LabelKind | None,
+    label: Callable[[int], object],
+    expected: Callable[[int], object],
+) -> None:
+    given = [(key, data, label(number)) for number, (key, data, _) in enumerate(samples)]
+    names = NAMES if kind != "none" and "0.5" not in str(label(1)) and label(1) != 0.25 else None
+    packed = feeder.pack_samples(given, tmp_path / "packed", labels=kind, class_names=names)
+    assert (packed.samples, packed.quarantined) == (COUNT, 0)
+    assert packed.classes == tuple(names or ())
+    wanted = {key: expected(number) for number, (key, *_) in enumerate(samples)}
+    assert labels_by_key(tmp_path / "packed") == wanted
+    assert not (tmp_path / "packed" / ".packing").exists()
+
+
+def test_the_dataset_is_that_of_a_class_folder_with_the_same_names(
+    samples: list[Sample], tmp_path: Path
+) -> None:
+    given = [(f"{NAMES[label]}/{key[2:]}", data, NAMES[label]) for key, data, label in samples]
+    for key, data, _ in given:
+        path = tmp_path / "source" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    expected = pack(tmp_path / "source", tmp_path / "folder")
+    views = ((key, memoryview(bytearray(data)), label) for key, data, label in reversed(given))
+    packed = feeder.pack_samples(views, tmp_path / "packed")
+    assert packed.fingerprint == expected.manifest.fingerprint
+    assert file_tree(tmp_path / "packed") == file_tree(tmp_path / "folder")
+
+
+def test_one_sample_is_held_at_a_time(tmp_path: Path) -> None:
+    alive = most = 0
+
+    class Counted(bytes):
+        def __new__(cls, data: bytes) -> "Counted":
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+            return super().__new__(cls, data)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    stored = {n: encoded(image(40 + n, 30, seed=n)) for n in range(9)}
+    given = ((str(n), Counted(stored[n]), 0) for n in stored)
+    assert feeder.pack_samples(given, tmp_path / "packed").samples == 9
+    assert (alive, most) == (0, 1)
+
+
+SCRIPT = """
+import os, signal, sys
+import feeder.pack.part, feeder.pack.run, feeder.pack.spool
+from tests.pack.test_pack_samples import make
+from tests.support.sources import InlinePool
+import feeder
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def samples():
+    for number, sample in enumerate(make()):
+        if sys.argv[2] == "spooling" and number == 14:
+            die()
+        yield sample
+
+feeder.pack.spool.CONTAINER_SAMPLES = 4
+feeder.pack.run.TaskPool = InlinePool
+if sys.argv[2] == "packing":
+    write_result = feeder.pack.part.WorkFolder.write_result
+    feeder.pack.part.WorkFolder.write_result = lambda work, number, result: (
+        die() if number == 2 else write_result(work, number, result)
+    )
+if sys.argv[2] == "removing":
+    feeder.pack.run.WorkFolder.remove = lambda work: (
+        [path.unlink() for path in work.path.glob("list-*")], die()
+    )
+feeder.pack_samples(samples(), sys.argv[1], shards=4)
+"""
+
+
+@pytest.mark.parametrize("phase", ["spooling", "packing", "removing"])
+def test_a_killed_call_resumes_in_any_order(
+    samples: list[Sample], tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = tmp_path / "packed"
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, destination, phase],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    written: list[int] = []
+    spill = ItemListing.spill
+    monkeypatch.setattr(
+        ItemListing, "spill", lambda self, data: (written.append(1), spill(self, data))[1]
+    )
+    resumed = feeder.pack_samples(reversed(samples), destination, shards=4)
+    assert len(written) == (COUNT - 12 if phase == "spooling" else 0)
+    undisturbed = feeder.pack_samples(samples, tmp_path / "undisturbed", shards=4)
+    assert resumed.fingerprint == undisturbed.fingerprint
+    assert file_tree(destination) == file_tree(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("error", [KeyError("gone"), OSError(28, "mine"), KeyboardInterrupt()])
+def test_an_error_of_the_iterable_propagates_and_keeps_what_was_spooled(
+    samples: list[Sample], tmp_path: Path, error: BaseException
+) -> None:
+    with pytest.raises(type(error)) as raised:
+        feeder.pack_samples(failing_after(samples[:6], error), tmp_path / "packed")
+    assert raised.value is error
+    assert spooled(tmp_path / "packed") == 2
+    with pytest.raises(type(error)):
+        feeder.pack_samples(failing_after(samples[:11], error), tmp_path / "packed")
+    assert spooled(tmp_path / "packed") == 4  # 4, 2, 4 and 1 samples
+    packed = feeder.pack_samples(iter(samples), tmp_path / "packed")
+    expected = feeder.pack_samples(samples, tmp_path / "expected")
+    assert packed.fingerprint == expected.fingerprint
+
+
+def test_an_interrupt_while_a_sample_is_written_loses_its_container_only(
+    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = ItemListing.add
+
+    def interrupted(self: ItemListing, name: str, *more: Any, **fields: Any) -> None:
+        add(self, name, *more, **fields)
+        if name == samples[5][0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ItemListing, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feeder.pack_samples(samples, tmp_path / "packed")
+    assert spooled(tmp_path / "packed") == 1
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
+
+
+@contextlib.contextmanager
+def stopped_before_publishing() -> Iterator[None]:
+    """Stop the packing in the body when all parts are packed, or at a KeyError before that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", lambda *_, **__: {}["stopped"])
+        with pytest.raises(KeyError):
+            yield
+
+
+def begin(samples: Iterable[Sample], destination: Path, *, packing: bool = False) -> None:
+    """Leave an unfinished packing of ``samples``."""
+    given = samples if packing else failing_after(samples, KeyError())
+    with stopped_before_publishing():
+        feeder.pack_samples(given, destination)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda given: [(given[0][0], given[1][1], 0), *given[1:]],
+            "label of 0/000.jpg have",
+        ),
+        (
+            lambda given: [(given[0][0], given[0][1], 2), *given[1:]],
+            "label of 0/000.jpg have",
+        ),
+        (lambda given: given[2:], "and 1 more did not come: give the same samples and options to"),
+        (lambda given: [(key, data, str(label)) for key, data, label in given], "did not come"),
+    ],
+)
+def test_other_samples_under_the_same_keys_are_refused(
+    samples: list[Sample],
+    tmp_path: Path,
+    packing: bool,
+    change: Callable[[list[Sample]], list[Sample]],
+    message: str,
+) -> None:
+    begin(samples, tmp_path / "packed", packing=packing)
+    before = file_tree(tmp_path / "packed")
+    with pytest.raises((ConfigError, DatasetError)) as raised:
+        feeder.pack_samples(change(samples), tmp_path / "packed")
+    assert message in str(raised.value)
+    assert {name for name in before if ".spill" in name} <= {*file_tree(tmp_path / "packed")}
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
+
+
+def test_a_new_sample_is_taken_until_packing_has_begun(
+    samples: list[Sample], tmp_path: Path
+) -> None:
+    begin(samples[:9], tmp_path / "packed")
+    begin(samples[:11], tmp_path / "packed", packing=True)
+    with pytest.raises(ConfigError, match=r"of an earlier call, and 1/011\.jpg is new: give the"):
+        feeder.pack_samples(samples, tmp_path / "packed")
+    assert feeder.pack_samples(samples[:11], tmp_path / "packed").samples == 11
+    with pytest.raises(ConfigError, match="is a complete dataset already"):
+        feeder.pack_samples(samples[:11], tmp_path / "packed")
+
+
+JPEG = encoded(image())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([("a", JPEG, 0), ("b", JPEG, 0), ("a", JPEG, 0)], "two samples have the key a: keys"),
+        ([(str(n), JPEG, 0) for n in (0, 1, 2, 3, 4, 0)], "two samples have the key 0: keys"),
+        ([("v.1", JPEG, 0), ("v.2", JPEG, 0)], "the keys v.1 and v.2 would unpack to the same"),
+        (["a"], r"sample 1 is a str: give a tuple \(key, bytes, label\)"),
+        ([("a", JPEG, 0), ("b", JPEG)], "sample 2 is a tuple of 2: give a tuple"),
+        ([(7, JPEG, 0)], "the key of sample 1 is of the type int: give a str"),
+        ([("a", "a.jpg", 0)], "the image of sample 1, a, is of the type str: give the bytes of an"),
+        ([("a", image(), 0)], "the image of sample 1, a, is of the type Image: give the bytes"),
+        ([("", JPEG, 0)], "the key '' of sample 1 is no name"),
+        ([("/etc/a", JPEG, 0)], "the key '/etc/a' of sample 1 is no name"),
+        ([("x/../a", JPEG, 0)], "the key 'x/../a' of sample 1 is no name"),
+        ([("x" * 65_536, JPEG, 0)], "of sample 1 is no name: give text of 1 to 65535 bytes"),
+        ([("\ud800", JPEG, 0)], "of sample 1 is no name"),
+        ([("a", JPEG, None)], "the first sample decides what labels are, and a cannot: it has no"),
+        ([], "the iterable gave no samples: there is nothing to pack"),
+    ],
+)
+def test_what_is_no_sample_is_one_line(tmp_path: Path, given: list[Any], message: str) -> None:
+    with pytest.raises((ConfigError, DatasetError), match=message) as raised:
+        feeder.pack_samples(given, tmp_path / "packed")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shards": 0}, "^shards 0 is not within"),
+        ({"max_bad": "many"}, "^max_bad many: give a share"),
+        ({"classes_of": "/nowhere/--shards"}, "^classes_of: no dataset at /nowhere/--shards"),
+        ({"class_names": "abc"}, "^class_names is no list of texts"),
+        ({"class_names": ["a", " b"]}, r"^class_names\[1\] is ' b'"),
+        ({"labels": "names"}, "^labels 'names' is not one of"),
+    ],
+)
+def test_arguments_are_checked_before_a_sample_is_taken(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    given = failing_after([], AssertionError("consumed"))
+    with pytest.raises((ConfigError, DatasetError), match=message):
+        feeder.pack_samples(given, tmp_path / "packed", **options)
+    assert not (tmp_path / "packed").exists()
+
+
+def test_bad_images_and_labels_are_left_out_up_to_a_share(
+    samples: list[Sample], tmp_path: Path
+) -> None:
+    given = [*samples, ("text", b"not an image", 1), ("empty", b"", 1), ("nan", JPEG, None)]
+    with pytest.raises(DatasetError, match="leave them out with max_bad 12%"):
+        feeder.pack_samples(given, tmp_path / "packed")
+    packed = feeder.pack_samples(given, tmp_path / "packed", max_bad=3)
+    assert (packed.samples, packed.quarantined) == (COUNT, 3)
+    assert {entry.path: entry.kind for entry in read_quarantine(tmp_path / "packed")} == {
+        "text": "not-image",
+        "empty": "empty",
+        "nan": "bad-label",
+    }
+    assert (tmp_path / "packed" / QUARANTINE_NAME).exists()
+
+
+def test_a_label_that_was_mended_counts_when_called_again(
+    samples: list[Sample], tmp_path: Path
+) -> None:
+    bad = [(key, data, label if label else -1) for key, data, label in samples[::-1]]
+    with pytest.raises(DatasetError, match="8 of 23 images are bad"):
+        feeder.pack_samples(bad, tmp_path / "packed")
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
+
+
+def test_names_that_do_not_fit_can_be_given_again(samples: list[Sample], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"class 2 has no name: class_names names 2 classes"):
+        feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES[:2])
+    packed = feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES)
+    assert packed.classes == tuple(NAMES)
+
+
+def test_classes_can_be_those_of_a_packed_dataset(samples: list[Sample], tmp_path: Path) -> None:
+    named = [(key, data, NAMES[label]) for key, data, label in samples]
+    feeder.pack_samples(named, tmp_path / "train")
+    few = [each for each in named if each[2] == "cat"]
+    packed = feeder.pack_samples(few, tmp_path / "val", classes_of=tmp_path / "train")
+    assert packed.classes == tuple(NAMES)
+    assert {*labels_by_key(tmp_path / "val").values()} == {2}
+
+
+def test_a_full_disk_is_one_line_and_complete_containers_stay(
+    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spill = ItemListing.spill
+
+    def full(self: ItemListing, data: bytes) -> int:
+        if self.number == 3:
+            raise OSError(28, "No space left on device")
+        return spill(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ItemListing, "spill", full)
+        with pytest.raises(ResourceError) as raised:
+            feeder.pack_samples(samples, tmp_path / "packed")
+    assert str(raised.value) == (
+        f"spooling samples into {tmp_path / 'packed'} failed: no space left on its disk; make "
+        "room, then call pack_samples again to resume"
+    )
+    assert spooled(tmp_path / "packed") == 2
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
+
+
+def test_feeder_pack_does_not_remove_the_samples(samples: list[Sample], tmp_path: Path) -> None:
+    begin(samples, tmp_path / "packed")
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "a.jpg").write_bytes(JPEG)
+    before = file_tree(tmp_path / "packed")
+    refused = run_feeder("pack", tmp_path / "source", tmp_path / "packed")
+    assert "holds samples of an unfinished pack_samples: call that again" in error_line(refused)
+    assert file_tree(tmp_path / "packed") == before
+
+
+def test_what_feeder_pack_began_is_refused(samples: list[Sample], tmp_path: Path) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    (tmp_path / "source" / "a" / "a.jpg").write_bytes(JPEG)
+    with stopped_before_publishing():
+        pack(tmp_path / "source", tmp_path / "packed")
+    with pytest.raises(ConfigError, match="holds the beginning of another packing: give another"):
+        feeder.pack_samples(samples, tmp_path / "packed")
+    assert pack(tmp_path / "source", tmp_path / "packed").manifest.samples == 1
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import feeder\n"
+        f"data = {JPEG!r}\n"
+        "print(feeder.pack_samples(((str(n), data, 0) for n in range(5)), 'packed', jobs=2))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("PackedSamples(path=PosixPath('packed'), samples=5, ")
+    assert done.stdout.count("PackedSamples") == 1
+    assert "duplicates=4" in done.stdout
+
+
+def test_progress_is_shown_where_asked_for(
+    samples: list[Sample], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feeder.pack_samples(samples, tmp_path / "quiet")
+    assert capsys.readouterr() == ("", "")
+    feeder.pack_samples(samples, tmp_path / "shown", progress=True)
+    assert "packing 23/23 images (100 %)" in capsys.readouterr().err
+
+
+def test_what_warns_is_a_python_warning_where_no_line_is_shown(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="feeder: 1 name differs from another only in case"):
+        feeder.pack_samples([("a", JPEG, 0), ("A", JPEG, 0)], tmp_path / "packed")
+
+
+def test_importing_feeder_imports_nothing_and_its_stub_has_every_name() -> None:
+    code = "import sys; before = {*sys.modules}; import feeder; print({*sys.modules} - before)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert found.stdout == "{'feeder'}\n"
+    stub = ast.parse((REPOSITORY / "feeder" / "__init__.pyi").read_text("utf-8"))
+    names = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or "" for alias in node.names}
+    assert names == {*feeder.__all__}
+    assert all(getattr(feeder, name) is not None for name in feeder.__all__)
+
+
+def test_where_libraries_are_missing_one_line_names_the_extra() -> None:
+    code = "import sys; sys.modules['xxhash'] = None; import feeder; feeder.pack_samples"
+    failed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert failed.stderr.splitlines()[-1] == (
+        "ImportError: feeder.pack_samples needs xxhash, which is not installed here: "
+        "pip install 'feeder[daemon]'"
+    )
