@@ -18,6 +18,7 @@ from typing import Final
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError, FeederError
+from feeder.pack.bad_share import TooManyBadImages
 from feeder.pack.disk_errors import explain_disk_errors, is_inside
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
@@ -117,7 +118,15 @@ class SourceCache:
         entry.remove_others(dataset, *([entry.folder / record.folder] if record else []))
         if not _is_complete(dataset):
             self._note(f"packing {printable(spec.location)} into {dataset}")
-            summary = pack_dataset(entry.source, dataset, self._options, self._progress, spec=spec)
+            try:
+                summary = pack_dataset(
+                    entry.source, dataset, self._options, self._progress, spec=spec
+                )
+            except TooManyBadImages as error:
+                raise DatasetError(
+                    f"{error}; that is an option of feeder pack: pack the source with it, and "
+                    "serve the dataset"
+                ) from None
             self._report(dataset, summary)
         entry.write_record(dataset, stamp)
         entry.remove_others(dataset)

@@ -324,3 +324,9 @@ def test_the_cache_folder_is_as_given_or_systemds_or_the_users(
     given: str, environ: dict[str, str], folder: str | None
 ) -> None:
     assert find_cache_folder(given, environ) == (None if folder is None else Path(folder))
+
+
+def test_too_many_bad_images_are_a_case_for_feeder_pack(source: Path, cache: Cache) -> None:
+    (source / "class0" / "broken.jpg").write_bytes(b"no image")
+    with pytest.raises(DatasetError, match=r"more than --max-bad 5%.* an option of feeder pack"):
+        cache.find(source)
