@@ -19,7 +19,7 @@ from feeder.source.tar_members import TarMember, TarWalk
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target
 from tests.source.tar_writer import member
-from tests.support.listings import list_container
+from tests.source.listings import list_container
 
 _BLOCK = tarfile.BLOCKSIZE
 _GOLDEN = Path(__file__).parents[1] / "source" / "golden"

@@ -15,7 +15,7 @@ from feeder.source.tf_example import VALUES_MAX, BadExample, ExampleReader
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target
 from tests.source.tf_writer import Values, encode_example, frame
-from tests.support.listings import Listed, list_container
+from tests.source.listings import Listed, list_container
 
 _GOLDEN = Path(__file__).parents[1] / "source" / "golden"
 _TOKENS = (

@@ -19,7 +19,7 @@ from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.process.path_text import path_to_text
 from feeder.source.parquet import ParquetFiles
 from feeder.source.source import SourceSpec
-from tests.support.listings import Listed, list_container
+from tests.source.listings import Listed, list_container
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = [b"\xff\xd8\xff image %d" % number + bytes(number) for number in range(5)]
