@@ -13,6 +13,7 @@ from bench.chaos import run as chaos
 from bench.compare import Comparison
 from bench.data import synthetic
 from bench.micro import decode, likeness, loss, normalise, resize
+from bench.pack import run as pack
 from bench.plots import draw as plots
 from bench.report import JudgedReport, Report
 from bench.rivals import run as rivals
@@ -118,6 +119,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--rounds", 7, "rounds to take the median of")
     _add_core(add)
     add.set_defaults(run=loss.run)
+    add = benches.add_parser("pack", help="packing from each kind of source; others' writers")
+    _add_dataset(add, images=2000, name="SRC", what="folder of class folders")
+    _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_number(add, "--deadline", 600.0, "seconds that another format's writer has")
+    _add_core(add)
+    pack.add_arguments(add)
+    add.set_defaults(run=pack.run)
     add = benches.add_parser("synthetic", help="write synthetic ImageNet, as folders of JPEGs")
     synthetic.add_arguments(add)
     add.set_defaults(run=synthetic.run)

@@ -31,11 +31,11 @@ from bench.micro.contenders import PreparedSamples
 from bench.micro.decode import CHUNK_IMAGES
 from bench.report import RATE, Report, Result, align, format_number, header_lines, summarise
 from bench.rounds import Contender, run_rounds, warm_up
+from feeder.convert.lossy import SubsamplingName, shrink
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
 from feeder.jpeg.libraries import check_libraries, tune_allocator
-from feeder.convert.lossy import SubsamplingName, shrink
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset

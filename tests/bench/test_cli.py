@@ -48,6 +48,7 @@ def test_an_invalid_argument_is_refused_in_one_line(
         "peers",
         "normalise",
         "loss",
+        "pack",
     ],
 )
 def test_every_default_is_a_valid_argument(bench: str) -> None:

@@ -1,0 +1,103 @@
+"""The report of ``feeder-bench pack``: every bench's JSON with the contenders added, and a table.
+
+Rows of Feeder are ``pack/KIND``, those of other formats ``writer/NAME``:
+
+    pack/KIND                     images/s of the command; ratio: to the folder's in the same round
+    pack/KIND/cpu                 the same per second of CPU time
+    pack/KIND/list, pack, publish seconds of the command
+    pack/KIND/source, size        MB of the source; of the dataset
+
+    "contenders": [{"name", "work", "versions": {…}, "missing"}, …]
+
+``missing`` is null, or why a contender has no rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.pack.turn import PHASES, Turn
+from bench.report import RATE, Report, Result, align, format_number, header_lines, single, summarise
+from bench.rivals.report import CPU_RATE
+
+OURS: Final = "pack/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackContender:
+    """All about a contender except its measured rows."""
+
+    name: str
+    work: str
+    """On each image, in a few words."""
+    versions: Mapping[str, str]
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport(Report):
+    """A report with the contenders' notes."""
+
+    contenders: Sequence[PackContender]
+
+    def to_text(self) -> str:
+        """Return header and tables as text, with a newline at its end."""
+        rows = {result.name: result for result in self.results}
+        rates = ("", RATE, "min", "max", "ratio", "per CPU s", "ratio")
+        ours: list[tuple[str, ...]] = [
+            (*rates, *(f"{phase} s" for phase in PHASES), "source MB", "MB", "")
+        ]
+        theirs: list[tuple[str, ...]] = [(*rates, "MB", "")]
+        for each in self.contenders:
+            mine = each.name.startswith(OURS)
+            table, sizes = (ours, ("source", "size")) if mine else (theirs, ("size",))
+            if each.missing is None:
+                cells = [each.name, *_rate_cells(each.name, rows)]
+                if mine:
+                    cells += [f"{rows[f'{each.name}/{phase}'].value:.2f}" for phase in PHASES]
+                cells += [format_number(rows[f"{each.name}/{size}"].value) for size in sizes]
+                versions = [f"{name} {version}" for name, version in each.versions.items()]
+                table.append((*cells, ": ".join([*versions, each.work] if each.work else versions)))
+            else:
+                blank = [""] * (len(table[0]) - 3)
+                table.append((each.name, "—", *blank, each.missing))
+        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine), ""]
+        lines += align(ours, left={0, len(ours[0]) - 1})
+        if len(theirs) > 1:
+            lines += ["", *align(theirs, left={0, len(theirs[0]) - 1})]
+        return "\n".join(lines) + "\n"
+
+
+def _rate_cells(name: str, rows: Mapping[str, Result]) -> list[str]:
+    rate, cpu = rows[name], rows[f"{name}/cpu"]
+    cells = [format_number(round(value)) for value in (rate.value, rate.min, rate.max)]
+    cells += ["" if rate.ratio is None else f"{rate.ratio:.2f}", format_number(round(cpu.value))]
+    return [*cells, "" if cpu.ratio is None else f"{cpu.ratio:.2f}"]
+
+
+def build_results(
+    turns: Mapping[str, Sequence[Turn]], *, images: int, source_bytes: Mapping[str, int]
+) -> list[Result]:
+    """Return the rows, given each contender's turns, one a round; the first is the baseline."""
+    results: list[Result] = []
+    baseline = next(iter(turns))
+    for name, taken in turns.items():
+        for suffix, unit in (("", RATE), ("/cpu", CPU_RATE)):
+            values = _rates(taken, images, unit)
+            row = summarise(f"{name}{suffix}", unit, values)
+            if name != baseline:
+                base = next(each for each in results if each.name == f"{baseline}{suffix}")
+                base_values = _rates(turns[baseline], images, unit)
+                row = summarise(row.name, unit, values, baseline=base, baseline_values=base_values)
+            results.append(row)
+        for phase in taken[0].phases:
+            seconds = [turn.phases[phase] for turn in taken]
+            results.append(summarise(f"{name}/{phase}", "s", seconds))
+        if name in source_bytes:
+            results.append(single(f"{name}/source", "MB", source_bytes[name] / 1e6))
+        results.append(summarise(f"{name}/size", "MB", [turn.size_bytes / 1e6 for turn in taken]))
+    return results
+
+
+def _rates(turns: Sequence[Turn], images: int, unit: str) -> list[float]:
+    return [images / (turn.seconds if unit == RATE else turn.cpu_seconds) for turn in turns]

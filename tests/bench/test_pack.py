@@ -1,0 +1,210 @@
+"""``feeder-bench pack``: its sources, its turns, and its rows of kinds and writers."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.cli import main
+from bench.machine import choose_core
+from bench.pack import kinds
+from bench.pack import run as bench_pack
+from bench.pack.kinds import KINDS, write_source
+from bench.pack.material import prepare_material
+from bench.pack.turn import PHASES, pack_source, run_writer
+from bench.pack.writers import WRITERS, Writer
+from bench.rivals.catalogue import ENVIRONMENTS, SCRIPTS
+from bench.rivals.process import RivalFailure
+from feeder.dataset.opened import Dataset
+from feeder.errors import DatasetError, ResourceError
+from tests.support.sources import InlinePool, make_source, pack
+
+_IMAGES = 17
+_FAKE_WRITER = f"""
+import sys, threading
+from pathlib import Path
+
+sys.path.insert(0, {str(SCRIPTS)!r})
+from writing import serve_writing
+
+def write(work):
+    if work.variant == "crash":
+        raise SystemExit("fake: there is no such library")
+    if work.variant == "hang":
+        threading.Event().wait()
+    print("a line outside the protocol")
+    work.out.write_bytes(b"".join(Path(path).read_bytes() for path in work.paths))
+
+if sys.argv[3] != "silent":
+    serve_writing(write, versions={{"fake": "1.2"}})
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pack") / "source"
+    make_source(folder, 7)
+    (folder / "class1" / "words.txt").write_text("no image")
+    return folder
+
+
+def _writer(folder: Path, variant: str, environment: str = "fake") -> Writer:
+    """Return a writer that really copies, or has the fault ``variant``."""
+    script = folder / "fake_writer.py"
+    script.write_text(_FAKE_WRITER)
+    return Writer(
+        name=variant, script=script, environment=environment, work="copies", variant=variant
+    )
+
+
+def _samples(dataset: Path) -> list[tuple[str, int]]:
+    """Return class and source checksum of all samples, sorted."""
+    with Dataset.open(dataset) as opened:
+        records = opened.read_records(np.arange(opened.layout.samples))
+        return sorted(
+            (opened.classes[int(record["label"])], int(record["source_checksum"]))
+            for record in records
+        )
+
+
+def test_every_kind_of_source_holds_the_same_images_and_classes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+    monkeypatch.setattr("feeder.pack.containers.TaskPool", InlinePool)
+    monkeypatch.setattr(kinds, "IMAGES_IN_FILE", 10)
+    with prepare_material(source, images=_IMAGES, distinct=1) as material:
+        assert (len(material.images), material.distinct) == (_IMAGES, 7)
+        assert material.size_bytes == sum(
+            file.stat().st_size for file in material.source.glob("*/*")
+        )
+        found = {}
+        for kind in KINDS:
+            written = write_source(kind, material)
+            pack(written, tmp_path / kind)
+            found[kind] = _samples(tmp_path / kind)
+    assert len(found["folder"]) == _IMAGES
+    tars = {"tar", "tar.gz", "tar.zst"}  # their classes are numbers
+    numbers = {name: str(label) for label, name in enumerate(material.classes)}
+    as_numbers = sorted((numbers[name], checksum) for name, checksum in found["folder"])
+    for kind in KINDS:
+        assert found[kind] == (as_numbers if kind in tars else found["folder"]), kind
+    assert not material.folder.exists()
+
+
+def test_kinds_and_writers_have_rows_or_reasons(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    environment = tmp_path / "environments" / "fake"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "installed.txt").touch()
+    launcher = environment / "bin" / "python"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    launcher.chmod(0o755)
+    writers = (
+        _writer(tmp_path, "fine"),
+        _writer(tmp_path, "crash"),
+        _writer(tmp_path, "absent", "nowhere"),
+    )
+    monkeypatch.setattr(bench_pack, "WRITERS", writers)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    out = tmp_path / "pack.json"
+    arguments = ["--images", str(_IMAGES), "--rounds", "1", "--json", str(out)]
+    arguments += ["--kinds", "tar,tar.zst,fine,crash,absent"]
+    before = os.sched_getaffinity(0)
+    assert main(["pack", str(source), *arguments, "--environments", str(environment.parent)]) == 0
+    assert os.sched_getaffinity(0) == before
+
+    report = json.loads(out.read_text())
+    assert report["bench"] == "pack"
+    assert report["machine"]["images"]["packed"] == _IMAGES
+    rows = {row["name"]: row for row in report["results"]}
+    for kind in ("pack/folder", "pack/tar"):
+        assert rows[kind]["unit"] == "images/s"
+        assert rows[f"{kind}/cpu"]["unit"] == "images/s of CPU time"
+        total_s = sum(rows[f"{kind}/{phase}"]["value"] for phase in PHASES)
+        assert total_s == pytest.approx(_IMAGES / rows[kind]["value"])
+        assert all(rows[f"{kind}/{phase}"]["value"] > 0 for phase in PHASES)
+    ratio = rows["pack/tar"]["value"] / rows["pack/folder"]["value"]
+    assert rows["pack/tar"]["ratio"] == pytest.approx(ratio)
+    assert rows["writer/fine"]["baseline"] == "pack/folder"
+    assert rows["writer/fine"]["value"] > rows["pack/folder"]["value"]
+    assert rows["writer/fine/size"]["value"] == rows["pack/folder/source"]["value"] > 0
+
+    notes = {each["name"]: each for each in report["contenders"]}
+    assert notes["writer/fine"]["versions"] == {"fake": "1.2"}
+    missing = {name: each["missing"] for name, each in notes.items() if each["missing"]}
+    assert missing == {
+        "pack/tar.zst": "needs the package zstandard, which is not installed",
+        "writer/crash": "ended with status 1: fake: there is no such library",
+        "writer/absent": "not installed: run `make peers`",
+    }
+    text = capsys.readouterr().out
+    for name in notes:
+        assert name in text
+    for reason in (*missing.values(), "fake 1.2: copies"):
+        assert reason in text
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [("hang", r"did not end within 0\.5 s"), ("silent", "sent no valid reply")],
+)
+def test_a_writer_without_a_result_is_a_reason(tmp_path: Path, variant: str, reason: str) -> None:
+    listing = tmp_path / "images.tsv"
+    listing.touch()
+    with pytest.raises(RivalFailure, match=reason):
+        run_writer(
+            _writer(tmp_path, variant),
+            Path(sys.executable),
+            listing,
+            tmp_path / "out",
+            core=choose_core(None),
+            deadline_s=0.5,
+        )
+
+
+def test_a_python_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(RivalFailure, match="cannot start /none/python"):
+        run_writer(
+            _writer(tmp_path, "fine"),
+            Path("/none/python"),
+            tmp_path / "images.tsv",
+            tmp_path / "out",
+            core=choose_core(None),
+            deadline_s=60,
+        )
+
+
+def test_a_failed_packing_ends_the_bench_with_its_last_line(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"ended with status 3: feeder: error: .* not exist"):
+        pack_source(tmp_path / "none", tmp_path / "dataset", images=1, core=choose_core(None))
+
+
+def test_a_source_without_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "words.txt").write_text("no image")
+    with (
+        pytest.raises(DatasetError, match="holds no images in class folders"),
+        prepare_material(tmp_path, images=1, distinct=1),
+    ):
+        pass
+
+
+def test_an_unknown_kind_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "--kinds", "tar,zip"]) == 2
+    assert "--kinds zip is no kind and no writer: name some of folder, tar, " in (
+        capsys.readouterr().err
+    )
+
+
+def test_all_writers_have_a_script_and_an_environment() -> None:
+    for writer in WRITERS:
+        assert writer.script.is_file()
+        assert writer.environment in ENVIRONMENTS
