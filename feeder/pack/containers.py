@@ -97,7 +97,8 @@ def _list_all(
     jobs: int,
     progress: ProgressLine,
 ) -> None:
-    if len(todo) == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
+    workers = min(jobs, len(todo))  # one would list no faster than this process
+    if workers == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
         source = open_source(spec, path_to_text(work_folder))
         try:
             for number in todo:
@@ -107,7 +108,7 @@ def _list_all(
         return
     setup = {"work_folder": path_to_text(os.path.abspath(work_folder))}
     tasks = ({"container": number} for number in todo)
-    with TaskPool("feeder.pack.containers", setup, jobs=min(jobs, len(todo))) as pool:
+    with TaskPool("feeder.pack.containers", setup, jobs=workers) as pool:
         for _, kind, counts in pool.run(tasks):
             if kind == "report":
                 progress.add(counts["items"])
