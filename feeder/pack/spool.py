@@ -36,6 +36,7 @@ from feeder.source.source import SourceSpec
 CONTAINER_BYTES: Final = 1 << 30
 CONTAINER_SAMPLES: Final = 1 << 16
 """Where a container ends: a kill loses what was spooled since."""
+_SHARE: Final = 32  # or a 32nd of all before: each container takes two open files while packing
 
 _REJECTS: Final = 0  # its list is written anew by each call, so a label that was mended counts
 _STAMP: Final = (0, 0)  # no container is a file of its own
@@ -98,6 +99,7 @@ class Spool:
         self._recent: dict[int, tuple[int, str]] = {}  # digest and key by stem, of the open one
         self._is_writing = False  # still true after an error: the open container is incomplete
         self._is_begun = work.is_begun
+        self._spooled_bytes = 0  # in complete containers
         self._count = 0
         with self._disk_errors():
             self._resume()
@@ -134,7 +136,8 @@ class Spool:
             listing.add(key, value, offset=offset, size_bytes=len(data), stamp=digest)
         self._recent[stem] = digest, key
         self._is_writing = False
-        if listing.items >= CONTAINER_SAMPLES or listing.spilled_bytes >= CONTAINER_BYTES:
+        bytes_max = max(CONTAINER_BYTES, self._spooled_bytes // _SHARE)
+        if listing.items >= CONTAINER_SAMPLES or listing.spilled_bytes >= bytes_max:
             self._complete_container()
 
     def complete(self) -> SourceSpec:
@@ -178,6 +181,7 @@ class Spool:
                 path.unlink(missing_ok=True)
             elif number not in self._containers:
                 self._containers.add(number)
+                self._spooled_bytes += listed.spilled_bytes
                 self._keys.add_listed(ListedItems(self._folder, number, listed))
                 if listed.form is not None:
                     self._form = CommonForm(form=listed.form, values=listed.values)
@@ -197,6 +201,7 @@ class Spool:
         with self._disk_errors():
             self._open.finish(LOCATION, _STAMP)
         self._containers.add(self._open.number)
+        self._spooled_bytes += self._open.spilled_bytes
         self._open = None
         self._keys.add({stem: digest for stem, (digest, _) in self._recent.items()}, given=True)
         self._recent.clear()

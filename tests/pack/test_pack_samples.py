@@ -4,6 +4,7 @@ import ast
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -191,6 +192,17 @@ def test_a_killed_call_resumes_in_any_order(
     undisturbed = feeder.pack_samples(samples, tmp_path / "undisturbed", shards=4)
     assert resumed.fingerprint == undisturbed.fingerprint
     assert file_tree(destination) == file_tree(tmp_path / "undisturbed")
+
+
+def test_containers_grow_so_that_there_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.pack.spool.CONTAINER_SAMPLES", 1 << 16)
+    monkeypatch.setattr("feeder.pack.spool.CONTAINER_BYTES", 1)
+    given = failing_after(((str(n), b"image", 0) for n in range(150)), KeyError())
+    with pytest.raises(KeyError):
+        feeder.pack_samples(given, tmp_path / "packed")
+    assert 32 < spooled(tmp_path / "packed") < 100
 
 
 @pytest.mark.parametrize("error", [KeyError("gone"), OSError(28, "mine"), KeyboardInterrupt()])
@@ -438,6 +450,30 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     assert done.stdout.startswith("PackedSamples(path=PosixPath('packed'), samples=5, ")
     assert done.stdout.count("PackedSamples") == 1
     assert "duplicates=4" in done.stdout
+
+
+def test_the_example_packs_a_database(samples: list[Sample], tmp_path: Path) -> None:
+    tags = {key: NAMES[: number % 4] for number, (key, *_) in enumerate(samples)}
+    with contextlib.closing(sqlite3.connect(tmp_path / "photos.db")) as connection, connection:
+        connection.execute("CREATE TABLE photo (id INTEGER PRIMARY KEY, path TEXT, image BLOB)")
+        connection.execute("CREATE TABLE tag (photo INTEGER, name TEXT)")
+        for number, (key, data, _) in enumerate(samples):
+            connection.execute("INSERT INTO photo VALUES (?, ?, ?)", (number, key, data))
+            connection.executemany(
+                "INSERT INTO tag VALUES (?, ?)", [(number, tag) for tag in reversed(tags[key])]
+            )
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "docs/examples/pack_database.py", "photos.db", "photos"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("23 samples with 3 tags in photos\n", "")
+    assert labels_by_key(tmp_path / "photos") == {
+        key: [name in tags[key] for name in NAMES] for key, *_ in samples
+    }
 
 
 def test_progress_is_shown_where_asked_for(
