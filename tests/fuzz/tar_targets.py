@@ -18,8 +18,8 @@ from feeder.source.source import SourceSpec
 from feeder.source.tar_members import TarMember, TarWalk
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target
-from tests.source.tar_writer import member
 from tests.source.listings import list_container
+from tests.source.tar_writer import member
 
 _BLOCK = tarfile.BLOCKSIZE
 _GOLDEN = Path(__file__).parents[1] / "source" / "golden"

@@ -14,8 +14,8 @@ from feeder.source.source import SourceSpec, open_source
 from feeder.source.tf_example import VALUES_MAX, BadExample, ExampleReader
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target
-from tests.source.tf_writer import Values, encode_example, frame
 from tests.source.listings import Listed, list_container
+from tests.source.tf_writer import Values, encode_example, frame
 
 _GOLDEN = Path(__file__).parents[1] / "source" / "golden"
 _TOKENS = (

@@ -16,8 +16,8 @@ from feeder.process.path_text import path_to_text
 from feeder.source.imagenet import ImageNetTraining, ImageNetValidation
 from feeder.source.imagenet_labels import GROUND_TRUTH
 from feeder.source.source import SourceKind, SourceSpec, open_source
-from tests.source.tar_writer import member, tar_bytes
 from tests.source.listings import Listed, list_container
+from tests.source.tar_writer import member, tar_bytes
 
 # The first ILSVRC2012 ids; their order is not the synsets'.
 SYNSETS = ("n02119789", "n02100735", "n02110185", "n02096294")

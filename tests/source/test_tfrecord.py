@@ -18,8 +18,8 @@ from feeder.process.path_text import path_to_text
 from feeder.source.item_bytes import SourceError
 from feeder.source.source import Item, SourceSpec
 from feeder.source.tfrecord import TFRecords
-from tests.source.tf_writer import Values, encode_example, frame
 from tests.source.listings import Listed, list_container
+from tests.source.tf_writer import Values, encode_example, frame
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = b"\xff\xd8\xff image"

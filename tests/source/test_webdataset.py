@@ -18,8 +18,8 @@ from feeder.source.item_bytes import SourceError
 from feeder.source.listing import ItemListing
 from feeder.source.source import SourceSpec, open_source
 from feeder.source.webdataset import WebDataset
-from tests.source.tar_writer import member, tar_bytes
 from tests.source.listings import Listed, list_container
+from tests.source.tar_writer import member, tar_bytes
 
 GOLDEN = Path(__file__).with_name("golden")
 READ = json.loads((GOLDEN / "webdataset.json").read_text())
