@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
+from feeder.pack.merge import SourceItems
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.listing import CLASSES_MAX, ListedItems
+from feeder.source.listing import CLASSES_MAX, ListedItems, ListText
 from feeder.source.raw_labels import KIND_OF_FORM, LabelForm
 from feeder.source.source import SourceSpec
 
@@ -46,24 +47,26 @@ class ClassPlan:
         """Return the classes (n,) of items of kind "index" from the labels (n,) in their list."""
         return self.numbers[container][labels]
 
-    def stored_row(self, items: ListedItems, container: int, label: int) -> bytes:
-        """Return what the shard stores beside an item's record; empty for kind "index"."""
+    def stored_row(self, text: ListText, container: int, label: int) -> bytes:
+        """Return what the shard stores beside an item's record; empty for kind "index".
+
+        ``label`` is where in ``text`` the item's label is.
+        """
         if self.labels.kind == "float":
-            return self.labels.encode_floats(items.label_values(label).tolist())
+            return self.labels.encode_floats(text.label_values(label, "floats").tolist())
         if self.labels.kind == "multi":
-            values = self.numbers[container][items.label_values(label).astype(np.int64)]
+            values = self.numbers[container][text.label_values(label, None).astype(np.int64)]
             return self.labels.encode_multi(values.tolist())
         return b""
 
 
-def plan_classes(
-    lists: Sequence[ListedItems], spec: SourceSpec, known: Manifest | None
-) -> ClassPlan:
+def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -> ClassPlan:
     """Return the classes of a source.
 
     ``known`` is the dataset whose classes it must have. Raises ConfigError for labels that fit
     neither it nor the list of names, and DatasetError for containers that contradict each other.
     """
+    lists = items.lists
     form = _common_form(lists)
     kind: LabelKind = KIND_OF_FORM[form]
     if known is not None and known.labels.kind != kind:
@@ -87,7 +90,7 @@ def plan_classes(
             np.array([number_of[text] for text in items.listed.texts], np.int64) for items in lists
         ]
     else:
-        classes, number_map = _number_classes(lists, given, known)
+        classes, number_map = _number_classes(items, form, given, known)
         numbers = [number_map] * len(lists)
     if len(classes) > CLASSES_MAX:
         raise ConfigError(
@@ -153,17 +156,17 @@ def _describe_unknown(unknown: list[str], classes: int, spec: SourceSpec, is_kno
 
 
 def _number_classes(
-    lists: Sequence[ListedItems], given: tuple[str, ...] | None, known: Manifest | None
+    items: SourceItems, form: LabelForm, given: tuple[str, ...] | None, known: Manifest | None
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     names: dict[int, str] = {}
-    for items in lists:
-        for number, name in items.listed.names.items():
+    for each in items.lists:
+        for number, name in each.listed.names.items():
             if names.setdefault(number, name) != name and given is None:
                 raise DatasetError(
                     f"class {number} is called {printable(names[number])} and {printable(name)} in "
-                    f"{printable(items.listed.container)}: mend it, or give --class-names"
+                    f"{printable(each.listed.container)}: mend it, or give --class-names"
                 )
-    largest = max((_largest_number(items) for items in lists), default=-1)
+    largest = _largest_number(items, form)
     if given is not None:
         names = dict(enumerate(given))
     count = max(largest, max(names, default=-1)) + 1
@@ -210,16 +213,12 @@ def _match_known(count: int, names: dict[int, str], known: Manifest) -> NDArray[
     return numbers
 
 
-def _largest_number(items: ListedItems) -> int:
-    if not items.listed.items:
-        return -1
-    if items.listed.form == "number":
-        return int(items.rows["label"].max())
-    offsets = items.rows["label"]
-    return max(
-        (int(items.label_values(int(at)).max(initial=0)) for at in offsets),
-        default=-1,
-    )
+def _largest_number(items: SourceItems, form: LabelForm) -> int:
+    labels = items.rows["label"]
+    if form == "number":
+        return int(labels.max(initial=-1))
+    values = (items.text.label_values(int(at), form) for at in labels)
+    return max((int(each.max(initial=0)) for each in values), default=-1)
 
 
 def _read_class_names(path: str) -> tuple[str, ...] | None:

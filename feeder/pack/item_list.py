@@ -93,10 +93,9 @@ def _encode_rows(
     for (container, offset, size, stamp, name_at, name_bytes), label, stored in zip(
         fields, labels.tolist(), raw.tolist(), strict=True
     ):
-        listed = items.lists[container]
         parts.append(_HEAD.pack(container, offset, size, stamp, label, name_bytes))
-        parts.append(plan.stored_row(listed, container, stored))
-        parts.append(listed.stored_name(name_at, name_bytes))
+        parts.append(plan.stored_row(items.text, container, stored))
+        parts.append(items.text.name(name_at, name_bytes))
     return b"".join(parts), labels
 
 

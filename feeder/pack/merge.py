@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os.path import splitext
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 from feeder.errors import ConfigError
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import printable
-from feeder.source.listing import ITEM, ListedItems
+from feeder.source.listing import ListedItems, ListText, map_rows
+from feeder.source.raw_labels import FORMS_IN_TEXT
 from feeder.source.source import Item
 
-MERGED_NAME: Final = "merged"
 _COPY_ITEMS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceItems:
-    """The items of all containers; ``rows`` (n,) are ITEM records."""
+    """The items of all containers; ``rows`` (n,) are ITEM records whose offsets are in ``text``."""
 
     lists: Sequence[ListedItems]
     rows: NDArray[np.void]
+    text: ListText
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,9 +40,7 @@ class SourceItems:
 
     def stored_name(self, record: np.void) -> bytes:
         """Return the name in an ITEM record, as shards store it."""
-        return self.lists[int(record["container"])].stored_name(
-            int(record["name_at"]), int(record["name_bytes"])
-        )
+        return self.text.name(int(record["name_at"]), int(record["name_bytes"]))
 
     def item(self, row: int) -> Item:
         """Return the item in ``row``."""
@@ -65,16 +64,25 @@ class SourceItems:
 def merge_lists(work_folder: Path, lists: Sequence[ListedItems]) -> SourceItems:
     """Return the items of all lists, in the order of the containers."""
     if len(lists) == 1:
-        return SourceItems(lists=lists, rows=lists[0].rows)
-    total = sum(len(items.rows) for items in lists)
-    if not total:
-        return SourceItems(lists=lists, rows=np.empty(0, ITEM))
-    path = work_folder / MERGED_NAME
-    with path.open("wb", buffering=1 << 20) as file:
+        return SourceItems(lists=lists, rows=lists[0].rows, text=lists[0].text)
+    rows_path, text_path = work_folder / "merged.items", work_folder / "merged.text"
+    with rows_path.open("wb", buffering=1 << 20) as rows_file, text_path.open("wb") as text_file:
         for items in lists:
-            for first in range(0, len(items.rows), _COPY_ITEMS):
-                file.write(items.rows[first : first + _COPY_ITEMS].tobytes())
-    return SourceItems(lists=lists, rows=np.memmap(path, ITEM, "r"))
+            _append(items, rows_file, text_file)
+            items.release()
+    return SourceItems(lists=lists, rows=map_rows(rows_path), text=ListText(text_path))
+
+
+def _append(items: ListedItems, rows_file: BinaryIO, text_file: BinaryIO) -> None:
+    """Copy a list, with the offsets that its text has in ``text_file``."""
+    at = text_file.tell()
+    for first in range(0, len(items.rows), _COPY_ITEMS):
+        rows = np.array(items.rows[first : first + _COPY_ITEMS])
+        rows["name_at"] += at
+        if items.listed.form in FORMS_IN_TEXT:
+            rows["label"] += at
+        rows_file.write(rows.tobytes())
+    items.copy_text(text_file)
 
 
 def check_names(items: SourceItems, is_image: Callable[[Item], bool]) -> list[str]:

@@ -66,7 +66,7 @@ def plan_packing(
     options.bad_limit.check(bad, _read_rejected(items, selection), files + bad, work.path)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
-    classes = plan_classes(lists, spec, known)
+    classes = plan_classes(items, spec, known)
     order = items.order(selection.rows, options.seed)
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards, lanes = choose_layout(files, total_bytes, options)

@@ -13,6 +13,7 @@ missing is written again; one that is complete is used again unless the containe
 import json
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -301,37 +302,48 @@ class ItemListing:
 
 
 class ListedItems:
-    """The complete list of one container, mapped."""
+    """The complete list of one container: mapped when it is first read, until ``release``.
+
+    A map keeps a descriptor, so the lists of thousands of containers are not mapped together.
+    """
 
     def __init__(self, folder: Path, number: int, listed: ListedContainer) -> None:
         self.listed = listed
         self._folder = folder
         self._number = number
-        path = list_path(folder, number, "items")
-        self.rows: NDArray[np.void] = (
-            np.memmap(path, ITEM, "r") if listed.items else np.empty(0, ITEM)
-        )
-        self._text: mmap.mmap | bytes = b""
-        if listed.items:
-            with list_path(folder, number, "text").open("rb") as file:
-                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if len(self.rows) != listed.items:
-            raise DatasetError(f"{path} is damaged: remove {folder.parent} and pack again")
+        self._rows: NDArray[np.void] | None = None
+        self._text: ListText | None = None
 
-    def stored_name(self, at: int, size_bytes: int) -> bytes:
-        """Return the name at an offset of the text."""
-        return self._text[at : at + size_bytes]
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """The items, (n,) of dtype ITEM; DatasetError if their file is damaged."""
+        if self._rows is None:
+            path = list_path(self._folder, self._number, "items")
+            self._rows = map_rows(path)
+            if len(self._rows) != self.listed.items:
+                raise DatasetError(f"{path} is damaged: remove {self._folder.parent}, pack again")
+        return self._rows
+
+    @property
+    def text(self) -> "ListText":
+        """The names and labels of several values."""
+        if self._text is None:
+            self._text = ListText(list_path(self._folder, self._number, "text"))
+        return self._text
+
+    def release(self) -> None:
+        """Unmap the list."""
+        self._rows = self._text = None
+
+    def copy_text(self, out: BinaryIO) -> None:
+        """Append the text to a file."""
+        with list_path(self._folder, self._number, "text").open("rb") as file:
+            shutil.copyfileobj(file, out, 1 << 20)
 
     def name(self, row: int) -> str:
         """Return the name of the item in ``row``."""
         record = self.rows[row]
-        return decode_name(self.stored_name(int(record["name_at"]), int(record["name_bytes"])))
-
-    def label_values(self, at: int) -> NDArray[np.float32] | NDArray[np.uint32]:
-        """Return the label of several values at an offset of the text: float32 or uint32 (n,)."""
-        count = int.from_bytes(self._text[at : at + 4], "little")
-        dtype = np.dtype("<f4" if self.listed.form == "floats" else "<u4")
-        return np.frombuffer(self._text, dtype, count=count, offset=at + 4)
+        return decode_name(self.text.name(int(record["name_at"]), int(record["name_bytes"])))
 
     def rejected(self) -> Iterable[Mapping[str, str]]:
         """Yield "kind", "path" and "reason" of each rejected item."""
@@ -340,6 +352,33 @@ class ListedItems:
         with list_path(self._folder, self._number, "rejected").open("rb") as file:
             for line in file:
                 yield json.loads(line)
+
+
+class ListText:
+    """Names, and labels of several values, in a mapped file."""
+
+    def __init__(self, path: Path) -> None:
+        self._data: mmap.mmap | bytes = b""
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def name(self, at: int, size_bytes: int) -> bytes:
+        """Return the name at an offset, as shards store it."""
+        return self._data[at : at + size_bytes]
+
+    def label_values(
+        self, at: int, form: LabelForm | None
+    ) -> NDArray[np.float32] | NDArray[np.uint32]:
+        """Return the label of several values at an offset: float32 or uint32 (n,)."""
+        count = int.from_bytes(self._data[at : at + 4], "little")
+        dtype = np.dtype("<f4" if form == "floats" else "<u4")
+        return np.frombuffer(self._data, dtype, count=count, offset=at + 4)
+
+
+def map_rows(path: Path) -> NDArray[np.void]:
+    """Return the ITEM records in a file, mapped; (n,)."""
+    return np.memmap(path, ITEM, "r") if path.stat().st_size else np.empty(0, ITEM)
 
 
 def list_path(folder: Path, number: int, suffix: str) -> Path:

@@ -27,6 +27,9 @@ KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
     "floats": "float",
     "none": "none",
 }
+FORMS_IN_TEXT: Final[tuple[LabelForm, ...]] = ("numbers", "texts", "floats")
+"""Forms of several values, which lists keep with their names."""
+
 NormalLabel = int | str | list[int] | list[str] | list[float] | None
 
 _NUMBER_MAX: Final = 2**31

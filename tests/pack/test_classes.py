@@ -10,6 +10,7 @@ import pytest
 from feeder.dataset.manifest import Manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.classes import ClassPlan, plan_classes
+from feeder.pack.merge import merge_lists
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.source.listing import ListedItems
 from feeder.source.source import SourceSpec
@@ -57,6 +58,12 @@ def _named(path: Path, *names: str) -> SourceSpec:
     )
 
 
+def _plan(
+    folder: Path, lists: list[ListedItems], spec: SourceSpec, known: Manifest | None
+) -> ClassPlan:
+    return plan_classes(merge_lists(folder, lists), spec, known)
+
+
 def _labels(plan: ClassPlan, lists: list[ListedItems]) -> list[list[int]]:
     return [
         plan.labels_of(number, each.rows["label"].astype(np.int64)).tolist()
@@ -66,7 +73,7 @@ def _labels(plan: ClassPlan, lists: list[ListedItems]) -> list[list[int]]:
 
 def test_texts_are_classes_in_sorted_order_over_all_containers(tmp_path: Path) -> None:
     lists = _lists(tmp_path, ["cat", "ant"], ["bee", "cat"], [])
-    plan = plan_classes(lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("ant", "bee", "cat")
     assert plan.labels == LabelSpec()
     assert _labels(plan, lists) == [[2, 0], [1, 2], []]
@@ -74,23 +81,23 @@ def test_texts_are_classes_in_sorted_order_over_all_containers(tmp_path: Path) -
 
 def test_numbers_without_names_are_their_own_names(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [3, 0], [1])
-    plan = plan_classes(lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("0", "1", "2", "3")
     assert _labels(plan, lists) == [[3, 0], [1]]
 
 
 def test_names_come_from_the_source_or_from_a_file(tmp_path: Path) -> None:
     named = make_list(tmp_path, [("x", 0)], names={0: "tench", 2: "shark"})
-    assert plan_classes([named], _SPEC, None).classes == ("tench", "1", "shark")
+    assert _plan(tmp_path, [named], _SPEC, None).classes == ("tench", "1", "shark")
     lists = _lists(tmp_path / "lists", [1, 0])
     spec = _named(tmp_path / "names.txt", "one", "two", "three")
-    assert plan_classes(lists, spec, None).classes == ("one", "two", "three")
+    assert _plan(tmp_path, lists, spec, None).classes == ("one", "two", "three")
     with pytest.raises(ConfigError, match="class 3 has no name: --class-names names 3 classes"):
-        plan_classes(_lists(tmp_path / "more", [3]), spec, None)
+        _plan(tmp_path, _lists(tmp_path / "more", [3]), spec, None)
     texts = _lists(tmp_path / "texts", ["two", "one"])
-    assert _labels(plan_classes(texts, spec, None), texts) == [[1, 0]]
+    assert _labels(_plan(tmp_path, texts, spec, None), texts) == [[1, 0]]
     with pytest.raises(ConfigError, match="class four is not among the 3 names of --class-names"):
-        plan_classes(_lists(tmp_path / "other", ["four"]), spec, None)
+        _plan(tmp_path, _lists(tmp_path / "other", ["four"]), spec, None)
 
 
 @pytest.mark.parametrize(
@@ -106,81 +113,84 @@ def test_bad_lists_of_names_are_refused(tmp_path: Path, content: bytes, message:
     spec = _named(tmp_path / "names.txt")
     (tmp_path / "names.txt").write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        plan_classes(_lists(tmp_path / "lists", [0]), spec, None)
+        _plan(tmp_path, _lists(tmp_path / "lists", [0]), spec, None)
 
 
 def test_containers_must_agree_on_names(tmp_path: Path) -> None:
     one = make_list(tmp_path, [("x", 0)], container=0, names={0: "a"})
     two = make_list(tmp_path, [("y", 0)], container=1, names={0: "b"})
     with pytest.raises(DatasetError, match=r"class 0 is called a and b in /somewhere/1.tar"):
-        plan_classes([one, two], _SPEC, None)
+        _plan(tmp_path, [one, two], _SPEC, None)
     twice = make_list(tmp_path / "twice", [("x", 0)], names={0: "a", 1: "a"})
     with pytest.raises(DatasetError, match="two classes are called a"):
-        plan_classes([twice], _SPEC, None)
+        _plan(tmp_path, [twice], _SPEC, None)
 
 
 def test_classes_of_another_dataset_are_found_by_name(tmp_path: Path) -> None:
     known = _known("ant", "bee", "cat")
     texts = _lists(tmp_path / "texts", ["cat", "ant"])
-    assert _labels(plan_classes(texts, _SPEC, known), texts) == [[2, 0]]
+    assert _labels(_plan(tmp_path, texts, _SPEC, known), texts) == [[2, 0]]
     named = make_list(tmp_path / "named", [("x", 0), ("y", 1)], names={0: "cat", 1: "bee"})
-    assert _labels(plan_classes([named], _SPEC, known), [named]) == [[2, 1]]
+    assert _labels(_plan(tmp_path, [named], _SPEC, known), [named]) == [[2, 1]]
     numbers = _lists(tmp_path / "numbers", [2, 1])
-    plan = plan_classes(numbers, _SPEC, known)
+    plan = _plan(tmp_path, numbers, _SPEC, known)
     assert (plan.classes, _labels(plan, numbers)) == (known.classes, [[2, 1]])
 
 
 def test_classes_that_the_other_dataset_lacks_are_refused(tmp_path: Path) -> None:
     known = _known("ant", "bee")
     with pytest.raises(ConfigError, match=r"class dog is not among the 2 classes .*, nor are 2"):
-        plan_classes(_lists(tmp_path / "a", ["ant", "dog", "eel", "fox"]), _SPEC, known)
+        plan_classes(
+            _merged(tmp_path, _lists(tmp_path / "a", ["ant", "dog", "eel", "fox"])), _SPEC, known
+        )
     with pytest.raises(ConfigError, match="class 2 is not among the 2 classes"):
-        plan_classes(_lists(tmp_path / "b", [2]), _SPEC, known)
+        _plan(tmp_path, _lists(tmp_path / "b", [2]), _SPEC, known)
     named = make_list(tmp_path / "c", [("x", 0)], names={0: "cow"})
     with pytest.raises(ConfigError, match="class 0, cow, is not among the 2 classes"):
-        plan_classes([named], _SPEC, known)
+        _plan(tmp_path, [named], _SPEC, known)
     with pytest.raises(ConfigError, match=r"labels are of kind index, these are of kind float"):
-        plan_classes(_lists(tmp_path / "d", [0.5]), _SPEC, known)
+        _plan(tmp_path, _lists(tmp_path / "d", [0.5]), _SPEC, known)
 
 
 def test_several_labels_are_bits_of_all_classes(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [["cat", "ant"], ["bee"]], [["dog", "ant"]])
-    plan = plan_classes(lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.classes == ("ant", "bee", "cat", "dog")
     assert plan.labels == LabelSpec(kind="multi", width=4)
+    items = merge_lists(tmp_path, lists)
     rows = [
-        plan.stored_row(each, number, int(label))
-        for number, each in enumerate(lists)
-        for label in each.rows["label"]
+        plan.stored_row(items.text, int(row["container"]), int(row["label"])) for row in items.rows
     ]
     assert rows == [bytes([0b0101]), bytes([0b0010]), bytes([0b1001])]
 
 
 def test_several_numbers_reach_to_the_largest(tmp_path: Path) -> None:
     lists = _lists(tmp_path, [[1, 9], []], kind="multi")
-    plan = plan_classes(lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None)
     assert plan.labels == LabelSpec(kind="multi", width=10)
-    assert plan.stored_row(lists[0], 0, int(lists[0].rows["label"][1])) == bytes(2)
+    assert plan.stored_row(lists[0].text, 0, int(lists[0].rows["label"][1])) == bytes(2)
 
 
 def test_floats_and_nothing_have_no_classes(tmp_path: Path) -> None:
     lists = _lists(tmp_path / "floats", [[0.5, 1.5]], [(2.0, 3)])
-    plan = plan_classes(lists, _SPEC, None)
+    plan = _plan(tmp_path, lists, _SPEC, None)
     assert (plan.labels, plan.classes) == (LabelSpec(kind="float", width=2), ())
-    row = plan.stored_row(lists[1], 1, int(lists[1].rows["label"][0]))
+    row = plan.stored_row(lists[1].text, 1, int(lists[1].rows["label"][0]))
     assert np.frombuffer(row, "<f4").tolist() == [2.0, 3.0]
     none = _lists(tmp_path / "none", [None, 7], kind="none")
-    plan = plan_classes(none, _SPEC, None)
+    plan = _plan(tmp_path, none, _SPEC, None)
     assert (plan.labels, _labels(plan, none)) == (LabelSpec(kind="none"), [[0, 0]])
 
 
 def test_containers_must_agree_on_the_form_of_labels(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"different forms: text in .*0.tar, number in .*1.tar"):
-        plan_classes(_lists(tmp_path / "a", ["cat"], [1]), _SPEC, None)
+        _plan(tmp_path, _lists(tmp_path / "a", ["cat"], [1]), _SPEC, None)
     with pytest.raises(DatasetError, match=r"2 values in .*0.tar and 3 in .*1.tar"):
-        plan_classes(_lists(tmp_path / "b", [[1.0, 2.0]], [[1.0, 2.0, 3.0]]), _SPEC, None)
+        plan_classes(
+            _merged(tmp_path, _lists(tmp_path / "b", [[1.0, 2.0]], [[1.0, 2.0, 3.0]])), _SPEC, None
+        )
 
 
 def test_class_numbers_beyond_what_clients_accept_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="class number 1,048,576 is too large"):
-        plan_classes(_lists(tmp_path, [2**20]), _SPEC, None)
+        _plan(tmp_path, _lists(tmp_path, [2**20]), _SPEC, None)

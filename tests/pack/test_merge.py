@@ -1,5 +1,6 @@
 """The items of all containers: their order, and names that cannot stand beside each other."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_names_with_equal_hashes_are_ordered_by_name(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["b", "a", "c"])
     rows = np.array(items.rows)
     rows["name_key"] = 7
-    items = SourceItems(lists=items.lists, rows=rows)
+    items = SourceItems(lists=items.lists, rows=rows, text=items.text)
     assert _ordered(items) == ["a", "b", "c"]
 
 
@@ -102,3 +103,10 @@ def test_names_that_differ_only_in_case_are_a_warning(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["a/x.jpg", "a/X.jpg", "A/x.jpg", "b/y.jpg"])
     (warning,) = check_names(items, lambda item: True)
     assert "2 names differ from another only in case, as A/x.jpg and a/" in warning
+
+
+def test_lists_of_many_containers_keep_no_file_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    items = _merge(tmp_path, *([f"{number}.jpg"] for number in range(50)))
+    assert sorted(items.name(row) for row in range(50)) == sorted(f"{n}.jpg" for n in range(50))
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the merged items and their text

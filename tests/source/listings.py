@@ -59,7 +59,7 @@ def _label(listed: ListedItems, stored: int) -> NormalLabel:
         return listed.listed.texts[stored]
     if form == "none":
         return None
-    values = listed.label_values(stored)
+    values = listed.text.label_values(stored, form)
     if form == "texts":
         return [listed.listed.texts[int(value)] for value in values]
     return [value.item() for value in values]

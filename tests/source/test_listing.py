@@ -31,7 +31,7 @@ def test_items_are_read_as_they_were_added(
     found = [
         (
             read.name(row),
-            read.label_values(int(record["label"])).tolist(),
+            read.text.label_values(int(record["label"]), listed.form).tolist(),
             int(record["offset"]),
             int(record["size_bytes"]),
             int(record["stamp"]),

@@ -58,7 +58,7 @@ def find_files(location: str) -> tuple[str, ...]:
 def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str:
     """Return the absolute path, as text, of the one regular file that ``option`` names."""
     try:
-        path = Path.cwd() / location
+        path = Path(location).absolute()
         if not os.path.lexists(path):
             _check_is_local(location, option)
         if not (may_be_folder and path.is_dir()):
@@ -80,7 +80,7 @@ def _find_files(location: str) -> tuple[str, ...]:
         )
     if not location:
         raise ConfigError("the source is empty: give a folder, a file or a pattern")
-    path = Path.cwd() / location
+    path = Path(location).absolute()
     if _exists(path):
         return _check_file(path)
     if os.path.islink(path):
