@@ -140,9 +140,7 @@ def test_classes_of_another_dataset_are_found_by_name(tmp_path: Path) -> None:
 def test_classes_that_the_other_dataset_lacks_are_refused(tmp_path: Path) -> None:
     known = _known("ant", "bee")
     with pytest.raises(ConfigError, match=r"class dog is not among the 2 classes .*, nor are 2"):
-        plan_classes(
-            _merged(tmp_path, _lists(tmp_path / "a", ["ant", "dog", "eel", "fox"])), _SPEC, known
-        )
+        _plan(tmp_path, _lists(tmp_path / "a", ["ant", "dog", "eel", "fox"]), _SPEC, known)
     with pytest.raises(ConfigError, match="class 2 is not among the 2 classes"):
         _plan(tmp_path, _lists(tmp_path / "b", [2]), _SPEC, known)
     named = make_list(tmp_path / "c", [("x", 0)], names={0: "cow"})
@@ -186,9 +184,7 @@ def test_containers_must_agree_on_the_form_of_labels(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"different forms: text in .*0.tar, number in .*1.tar"):
         _plan(tmp_path, _lists(tmp_path / "a", ["cat"], [1]), _SPEC, None)
     with pytest.raises(DatasetError, match=r"2 values in .*0.tar and 3 in .*1.tar"):
-        plan_classes(
-            _merged(tmp_path, _lists(tmp_path / "b", [[1.0, 2.0]], [[1.0, 2.0, 3.0]])), _SPEC, None
-        )
+        _plan(tmp_path, _lists(tmp_path / "b", [[1.0, 2.0]], [[1.0, 2.0, 3.0]]), _SPEC, None)
 
 
 def test_class_numbers_beyond_what_clients_accept_are_refused(tmp_path: Path) -> None:
