@@ -1,9 +1,10 @@
 """``feeder-bench pack``: packing the same images from each kind of source, on one core.
 
 The images are written once as each kind, then packed in turns by the real command, with one worker,
-in rounds that begin with a different kind each; the first round is not counted, as files and code
-come into the page cache in it. Other formats' writers take turns in the same rounds where
-``make peers`` has made their environments.
+in rounds that begin with a different kind each. The first round is not counted, and each source is
+read once before its turn, as some systems evict what was not read for a minute: all come from the
+page cache. Other formats' writers take turns in the same rounds where ``make peers`` has made their
+environments.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from bench.machine import choose_core, describe_machine
 from bench.pack.kinds import FOLDER, KINDS, write_source
 from bench.pack.material import PackMaterial, prepare_material
 from bench.pack.report import OURS, PackContender, PackReport, build_results
-from bench.pack.turn import Turn, measure_size, pack_source, run_writer
+from bench.pack.turn import Turn, measure_size, pack_source, read_files, run_writer
 from bench.pack.writers import WRITERS, Writer
 from bench.rivals.catalogue import default_folder
 from bench.rivals.process import RivalFailure
@@ -82,8 +83,10 @@ class _Race:
             names = [*turns]
             for step in range(len(names)):
                 name = names[(number + step) % len(names)]
+                source, take_turn = contenders[name]
+                read_files(source)
                 try:
-                    turn = contenders[name]()
+                    turn = take_turn()
                 except RivalFailure as failure:
                     self._missing[name] = str(failure)
                     del turns[name]
@@ -108,10 +111,10 @@ class _Race:
             for name, work in works.items()
         ]
 
-    def _prepare(self) -> dict[str, Callable[[], Turn]]:
-        """Write the sources; return the turns of those that can be measured, the folder first."""
+    def _prepare(self) -> dict[str, tuple[Path, Callable[[], Turn]]]:
+        """Write the sources; return source and turn of all that can run, the folder's first."""
         material, options = self._material, self._options
-        contenders: dict[str, Callable[[], Turn]] = {}
+        contenders: dict[str, tuple[Path, Callable[[], Turn]]] = {}
         destination = material.folder / "dataset"
         progress = ProgressLine(sys.stderr)
         progress.begin("writing", "kinds of source", len(options.kinds))
@@ -123,13 +126,14 @@ class _Race:
                 self._missing[name] = f"needs the package {error.name}, which is not installed"
             else:
                 self.source_bytes[name] = measure_size(source)
-                contenders[name] = partial(
+                pack = partial(
                     pack_source,
                     source,
                     destination,
                     images=len(material.images),
                     core=options.core,
                 )
+                contenders[name] = source, pack
             progress.add(1)
         progress.end()
         listing = material.folder / "images.tsv"
@@ -142,7 +146,7 @@ class _Race:
                 self._missing[name] = reason
                 continue
             python = options.environments / writer.environment / "bin" / "python"
-            contenders[name] = partial(
+            write = partial(
                 run_writer,
                 writer,
                 python,
@@ -151,6 +155,7 @@ class _Race:
                 core=options.core,
                 deadline_s=options.deadline_s,
             )
+            contenders[name] = material.source, write
         return contenders
 
 

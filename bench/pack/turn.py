@@ -29,6 +29,7 @@ from feeder.errors import ResourceError
 from feeder.process.python_process import child_environment
 
 PHASES: Final = ("list", "pack", "publish")
+_READ_BYTES: Final = 1 << 20
 _LISTED: Final = "found "
 _PACKING: Final = "packing "
 """Beginnings of the lines that end listing and packing: of the last such line."""
@@ -120,10 +121,21 @@ def run_writer(
     return turn
 
 
+def read_files(path: Path) -> None:
+    """Read all files below a folder, so that they are in the page cache."""
+    for file in _files(path):
+        with file.open("rb", buffering=0) as opened:
+            while opened.read(_READ_BYTES):
+                pass
+
+
 def measure_size(path: Path) -> int:
     """Return the bytes of a file, or of all files below a folder."""
-    files = [path] if path.is_file() else path.rglob("*")
-    return sum(file.stat().st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (each for each in (path, *path.rglob("*")) if each.is_file())
 
 
 @contextlib.contextmanager
