@@ -151,7 +151,11 @@ _CSV = b"file,label\na.jpg,1\n"
         ({"a.jpg": _JPEG, "d/b.jpg": _JPEG, "m.csv": _CSV}, "labelled-folder", ["."]),
         ({"d/a.jpg": _JPEG, "m.csv": b"d/a.jpg,1\n"}, "labelled-folder", ["."]),
         ({"2.tar": _TAR, "10.tar": _TAR, "README.md": b""}, "webdataset", ["10.tar", "2.tar"]),
-        ({"0.tar.gz": gzip.compress(_TAR, mtime=0), "1.tar": _TAR}, "webdataset", ["0.tar.gz", "1.tar"]),
+        (
+            {"0.tar.gz": gzip.compress(_TAR, mtime=0), "1.tar": _TAR},
+            "webdataset",
+            ["0.tar.gz", "1.tar"],
+        ),
         ({"t-00000-of-00001": _RECORDS, "x.idx": b""}, "tfrecord", ["t-00000-of-00001"]),
         ({"val.tfrecord-00000-of-00001": _RECORDS}, "tfrecord", ["val.tfrecord-00000-of-00001"]),
         ({"train-0.parquet": b"PAR1", "dataset_info.json": b"{}"}, "parquet", ["train-0.parquet"]),
