@@ -75,7 +75,12 @@ def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -
             f"kind {kind}: give --label-kind {known.labels.kind}"
         )
     if kind == "float":
-        width = next(items.listed.values for items in lists if items.listed.values)
+        width = next(each.listed.values for each in lists if each.listed.values)
+        if known is not None and known.labels.width != width:
+            raise ConfigError(
+                f"--classes-of: that dataset's labels have {known.labels.width} values each, these "
+                f"{width}"
+            )
         return ClassPlan(labels=LabelSpec(kind="float", width=width), classes=(), numbers=())
     if kind == "none":
         nothing = np.zeros(1, np.int64)
@@ -97,6 +102,10 @@ def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -
             f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field with "
             "--label"
         )
+    if not classes:
+        raise DatasetError(
+            "no image has a label: choose another field with --label, or give --label-kind none"
+        )
     width = len(classes) if kind == "multi" else 1
     return ClassPlan(
         labels=LabelSpec(kind=kind, width=width), classes=classes, numbers=tuple(numbers)
@@ -106,11 +115,14 @@ def plan_classes(items: SourceItems, spec: SourceSpec, known: Manifest | None) -
 def _common_form(lists: Sequence[ListedItems]) -> LabelForm:
     """Return the form of all labels; "none" where there is no item at all."""
     forms = {items.listed.form: items.listed for items in lists if items.listed.form is not None}
+    numbers = [each.listed for each in lists if each.listed.form == "numbers"]
+    if "texts" in forms and numbers and not any(each.has_values for each in numbers):
+        del forms["numbers"]  # lists without any class fit texts, too
     if len(forms) > 1:
         (one, first), (other, second) = list(forms.items())[:2]
         raise DatasetError(
             f"labels are of different forms: {one} in {printable(first.container)}, {other} in "
-            f"{printable(second.container)}: give --label-kind, or pack them apart"
+            f"{printable(second.container)}: mend the labels, or pack them apart"
         )
     widths = {items.listed.values: items.listed for items in lists if items.listed.values}
     if len(widths) > 1:
@@ -166,7 +178,7 @@ def _number_classes(
                     f"class {number} is called {printable(names[number])} and {printable(name)} in "
                     f"{printable(each.listed.container)}: mend it, or give --class-names"
                 )
-    largest = _largest_number(items, form)
+    largest = int(_used_numbers(items, form).max(initial=-1))
     if given is not None:
         names = dict(enumerate(given))
     count = max(largest, max(names, default=-1)) + 1
@@ -188,11 +200,15 @@ def _number_classes(
                 "--class-names"
             )
         return classes, np.arange(max(count, 1), dtype=np.int64)
-    return known.classes, _match_known(count, names, known)
+    return known.classes, _match_known(items, form, names, known)
 
 
-def _match_known(count: int, names: dict[int, str], known: Manifest) -> NDArray[np.int64]:
-    """Return the number in the known dataset of each class number of the source."""
+def _match_known(
+    items: SourceItems, form: LabelForm, names: dict[int, str], known: Manifest
+) -> NDArray[np.int64]:
+    """Return the number in the known dataset of each class number that an item has."""
+    used = _used_numbers(items, form)
+    count = int(used.max(initial=-1)) + 1
     if not names:
         if count > len(known.classes):
             raise ConfigError(
@@ -202,7 +218,7 @@ def _match_known(count: int, names: dict[int, str], known: Manifest) -> NDArray[
         return np.arange(max(count, 1), dtype=np.int64)
     number_of = {name: number for number, name in enumerate(known.classes)}
     numbers = np.zeros(max(count, 1), np.int64)
-    for number in range(count):
+    for number in used.tolist():
         name = names.get(number, str(number))
         if name not in number_of:
             raise ConfigError(
@@ -213,12 +229,15 @@ def _match_known(count: int, names: dict[int, str], known: Manifest) -> NDArray[
     return numbers
 
 
-def _largest_number(items: SourceItems, form: LabelForm) -> int:
+def _used_numbers(items: SourceItems, form: LabelForm) -> NDArray[np.int64]:
+    """Return the class numbers that items have, sorted, each once."""
     labels = items.rows["label"]
     if form == "number":
-        return int(labels.max(initial=-1))
-    values = (items.text.label_values(int(at), form) for at in labels)
-    return max((int(each.max(initial=0)) for each in values), default=-1)
+        return np.unique(labels).astype(np.int64)
+    used: set[int] = set()
+    for at in labels:
+        used.update(items.text.label_values(int(at), form).tolist())
+    return np.array(sorted(used), np.int64)
 
 
 def _read_class_names(path: str) -> tuple[str, ...] | None:

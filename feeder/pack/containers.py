@@ -47,7 +47,8 @@ def list_containers(
     for number, (container, stamp) in enumerate(zip(spec.containers, stamps, strict=True)):
         listed = read_listed(work_folder, number)
         known = None if listed is None else (listed.container, listed.stamp)
-        if stamp == _FOLDER or known != (container, stamp):
+        # labels in a file of their own may have changed while the container has not
+        if stamp == _FOLDER or spec.labels_file or known != (container, stamp):
             _forget(work_folder, number)
             todo.append(number)
     if todo:
@@ -74,7 +75,8 @@ def read_lists(work_folder: Path, spec: SourceSpec) -> list[ListedItems]:
 
 def forget_containers(work_folder: Path) -> None:
     """Remove all lists, with the spilled copies of containers."""
-    for path in (*work_folder.glob("list-*"), work_folder / SPEC_NAME):
+    complete = work_folder.glob("list-*.json")  # first: a list without it is none
+    for path in (*complete, *work_folder.glob("list-*"), work_folder / SPEC_NAME):
         path.unlink(missing_ok=True)
 
 

@@ -58,6 +58,8 @@ def write_items(
     for name in plan.classes:
         digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
     digest.update(f"{plan.labels.kind} {plan.labels.width}".encode())
+    for each in items.lists:  # a container that was replaced may have the same items elsewhere
+        digest.update(repr(each.listed.stamp).encode())
     is_index = plan.labels.kind == "index"
     counts = np.zeros(len(plan.classes) if is_index else 0, np.int64)
     extents, at = [], 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from feeder.errors import ConfigError
 from feeder.pack.merge import SourceItems
 from feeder.plan.rng import derive_keys
-from feeder.process.path_text import decode_name, printable
+from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.process.regular_file import open_regular_file
 
 Side = Literal["train", "val"]
@@ -78,7 +78,7 @@ def select_items(items: SourceItems, split: SplitOptions | None) -> Selection:
         def is_val(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
             return derive_keys(_KEY, some.view(np.int64)) < np.uint64(limit)
     else:
-        listed = _read_list(split.val_list, keys)
+        listed = _read_list(split.val_list, np.concatenate((keys, _rejected_keys(items))))
 
         def is_val(some: NDArray[np.uint64]) -> NDArray[np.bool_]:
             return np.isin(some, listed)
@@ -86,16 +86,22 @@ def select_items(items: SourceItems, split: SplitOptions | None) -> Selection:
     wanted = split.side == "val"
 
     def includes(name: str) -> bool:
-        key = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
+        key = xxhash.xxh3_64_intdigest(encode_name(name))
         return bool(is_val(np.array([key], np.uint64))[0]) == wanted
 
     rows = np.flatnonzero(is_val(keys) == wanted)
-    if not rows.size:
+    if not rows.size and len(items):
         raise ConfigError(
             f"--split {split.side} leaves nothing to pack of {len(items):,} items: give another "
             "--val-fraction or --val-list"
         )
     return Selection(rows=rows, includes=includes)
+
+
+def _rejected_keys(items: SourceItems) -> NDArray[np.uint64]:
+    """Return the keys of the items that listing rejected: a list may name them, too."""
+    names = (entry["path"] for each in items.lists for entry in each.rejected())
+    return np.fromiter((xxhash.xxh3_64_intdigest(encode_name(name)) for name in names), np.uint64)
 
 
 def _read_list(path: Path, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -183,8 +183,10 @@ class Spool:
                 self._containers.add(number)
                 self._spooled_bytes += listed.spilled_bytes
                 self._keys.add_listed(ListedItems(self._folder, number, listed))
-                if listed.form is not None:
+                if listed.has_values:
                     self._form = CommonForm(form=listed.form, values=listed.values)
+                elif listed.form is not None:
+                    self._form.has_empty = True
         if self._form.form is not None:
             kind = KIND_OF_FORM[self._form.form]
             if self._kind not in (None, kind):

@@ -16,6 +16,7 @@ most the parts that were being written.
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,7 @@ from feeder.process.regular_file import read_regular
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 2
+_UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
 
@@ -158,9 +160,12 @@ class WorkFolder:
             )
 
     def remove_unfinished(self) -> None:
-        """Remove the temporary files that a killed packing left."""
+        """Remove the temporary files that a killed packing left, here and in the dataset."""
         for path in self.path.glob("*.tmp"):
             path.unlink(missing_ok=True)
+        for path in self.path.parent.glob("*.tmp"):
+            if _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def damaged(self, path: Path) -> DatasetError:
         """Return the error for a damaged file of this folder, with the remedy."""

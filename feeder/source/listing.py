@@ -76,6 +76,8 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Files and folders left out because their names begin with a dot."""
     form: LabelForm | None
     """None without items."""
+    has_values: bool
+    """Whether any label is more than an empty list."""
     values: int
     """Floats in each label; 0 where labels are something else."""
     texts: tuple[str, ...]
@@ -218,7 +220,8 @@ class ItemListing:
             spilled_bytes=self.spilled_bytes,
             rejected=self.rejected,
             hidden=self.hidden,
-            form=self._common.form,
+            form=self._common.form or ("numbers" if self._common.has_empty else None),
+            has_values=self._common.form is not None,
             values=self._common.values,
             texts=tuple(self._texts),
             names=self._names,
@@ -387,9 +390,14 @@ def list_path(folder: Path, number: int, suffix: str) -> Path:
 
 
 def read_listed(folder: Path, number: int) -> ListedContainer | None:
-    """Return the facts of a complete list; None where there is none, or a damaged one."""
+    """Return the facts of a complete list; None where there is none, or files are missing."""
     try:
         data = read_regular(list_path(folder, number, "json"), _JSON_BYTES_MAX)
-        return msgspec.convert(json.loads(data), ListedContainer, str_keys=True)
+        listed = msgspec.convert(json.loads(data), ListedContainer, str_keys=True)
+        sizes = {"items": listed.items * ITEM.itemsize, "spill": listed.spilled_bytes}
+        for suffix, size_bytes in sizes.items():
+            if size_bytes and list_path(folder, number, suffix).stat().st_size != size_bytes:
+                return None
     except (OSError, ValueError):
         return None
+    return listed

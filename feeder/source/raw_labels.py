@@ -32,6 +32,7 @@ FORMS_IN_TEXT: Final[tuple[LabelForm, ...]] = ("numbers", "texts", "floats")
 
 NormalLabel = int | str | list[int] | list[str] | list[float] | None
 
+_SEVERAL: Final[tuple[LabelForm, ...]] = ("numbers", "texts")
 _NUMBER_MAX: Final = 2**31
 _SHOWN_CHARACTERS: Final = 80
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
@@ -46,18 +47,25 @@ class CommonForm:
     """The form that all labels of a list have: that of its first one."""
 
     form: LabelForm | None = None
+    """None until a label has a value."""
     values: int = 0
     """Floats in each label; 0 where labels are something else."""
+    has_empty: bool = False
+    """Whether a label is an empty list: no class, whether classes are numbers or texts."""
 
     def check(self, form: LabelForm, value: NormalLabel) -> None:
         """Raise BadLabel for a label that is not like the first one, which this may be."""
         values = len(value) if form == "floats" and isinstance(value, list) else 0
-        if form == "numbers" and value == []:
-            return  # no class, whether classes are numbers or texts
+        is_empty = form == "numbers" and value == []
+        known = self.form or ("numbers" if self.has_empty else None)
+        fits = _SEVERAL if is_empty or self.form is None else (self.form,)
+        if known is not None and (known if is_empty else form) not in fits:
+            raise BadLabel(f"its label is of another form than the first ({form}, {known})")
+        if is_empty:
+            self.has_empty = True
+            return
         if self.form is None:
             self.form, self.values = form, values
-        if form != self.form:
-            raise BadLabel(f"its label is of another form than the first ({form}, {self.form})")
         if values != self.values:
             raise BadLabel(f"its label has {values} values, the first has {self.values}")
 
@@ -103,6 +111,8 @@ def _several(values: list[object], kind: LabelKind | None) -> tuple[LabelForm, N
         )
         kind = "float" if is_float else "multi"
     if kind == "float":
+        if not values:
+            raise BadLabel("its label has no values")
         return "floats", [_float(value) for value in values]
     if all(isinstance(value, str) for value in values) and values:
         return "texts", [_text(str(value)) for value in values]

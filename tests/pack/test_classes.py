@@ -190,3 +190,35 @@ def test_containers_must_agree_on_the_form_of_labels(tmp_path: Path) -> None:
 def test_class_numbers_beyond_what_clients_accept_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="class number 1,048,576 is too large"):
         _plan(tmp_path, _lists(tmp_path, [2**20]), _SPEC, None)
+
+
+def test_lists_without_a_class_fit_numbers_and_texts(tmp_path: Path) -> None:
+    for number, others in enumerate((["cat"], [2, 0])):
+        folder = tmp_path / str(number)
+        lists = _lists(folder, [others, []], [[], []], [[]])
+        plan = _plan(folder, lists, _SPEC, None)
+        assert plan.labels == LabelSpec(kind="multi", width=len(plan.classes))
+        items = merge_lists(folder, lists)
+        rows = [
+            plan.stored_row(items.text, int(row["container"]), int(row["label"]))
+            for row in items.rows
+        ]
+        assert rows[0] != bytes(1)
+        assert rows[1:] == [bytes(1)] * 4
+
+
+def test_lists_without_any_class_are_no_labels(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no image has a label: choose another field"):
+        _plan(tmp_path, _lists(tmp_path, [[], []]), _SPEC, None)
+
+
+def test_classes_that_no_item_has_need_not_be_known(tmp_path: Path) -> None:
+    known = _known("ant", "bee", "cat", "dog")
+    named = make_list(tmp_path, [("x", 1), ("y", 3)], names={1: "dog", 3: "ant", 4: "eel"})
+    assert _labels(_plan(tmp_path, [named], _SPEC, known), [named]) == [[3, 0]]
+
+
+def test_floats_have_as_many_values_as_in_the_other_dataset(tmp_path: Path) -> None:
+    known = _known(labels=LabelSpec(kind="float", width=4))
+    with pytest.raises(ConfigError, match="have 4 values each, these 2"):
+        _plan(tmp_path, _lists(tmp_path, [[0.5, 1.0]]), _SPEC, known)

@@ -81,3 +81,15 @@ def test_shares_are_percentages_or_fractions(text: str, share: float) -> None:
 def test_impossible_shares_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="give a share between 0 and 1"):
         parse_share(text)
+
+
+def test_a_list_may_name_items_that_listing_rejected(tmp_path: Path) -> None:
+    listed = make_list(tmp_path, [("a.jpg", 0), ("b.jpg", None), ("c.jpg", 1)])
+    path = tmp_path / "val.txt"
+    path.write_text("a.jpg\nb.jpg\n")
+    selection = select_items(
+        merge_lists(tmp_path, [listed]), SplitOptions(side="val", val_list=path)
+    )
+    assert selection.rows.tolist() == [0]
+    assert selection.includes("b.jpg")
+    assert not selection.includes("c.jpg")

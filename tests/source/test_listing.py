@@ -105,3 +105,33 @@ def test_a_spill_that_cannot_fit_is_refused_before_it_begins(tmp_path: Path) -> 
         listing.expect_spill(1)
         with pytest.raises(ResourceError, match=r"GB free, and a copy .* takes about 10000000"):
             listing.expect_spill(10**19)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rejected"),
+    [
+        ([3, [], 4], 1),
+        ([[], 3, []], 1),
+        (["a", []], 1),
+        ([[0.5], [], [1.0]], 1),
+        ([["a"], [], ["b"]], 0),
+        ([[], ["a"], [1]], 1),
+        ([[], [0.5]], 1),
+    ],
+)
+def test_an_empty_list_is_a_label_only_among_lists_of_classes(
+    tmp_path: Path, labels: list[Any], rejected: int
+) -> None:
+    listed = make_list(tmp_path, [(str(number), label) for number, label in enumerate(labels)])
+    assert listed.listed.rejected == rejected
+    assert listed.listed.items == len(labels) - rejected
+
+
+@pytest.mark.parametrize("suffix", ["items", "spill"])
+def test_a_list_with_a_lost_file_counts_as_missing(tmp_path: Path, suffix: str) -> None:
+    with ItemListing(tmp_path, 0) as listing:
+        listing.add("a", 0, offset=listing.spill(b"data"), size_bytes=4)
+        listing.finish("x", (1, 1))
+    assert read_listed(tmp_path, 0) is not None
+    list_path(tmp_path, 0, suffix).unlink()
+    assert read_listed(tmp_path, 0) is None

@@ -50,6 +50,7 @@ def test_labels_have_the_form_that_they_suggest_or_that_was_asked_for(
         ([0.5], "multi", "0.5 is no class number"),
         (["a", 1], "multi", "'a' is no class number"),
         ("x", "float", "'x' is no number"),
+        ([], "float", "has no values"),
         (float("nan"), None, "is not a finite 32-bit number"),
         ([1e39], "float", "is not a finite 32-bit number"),
         (b"cat", None, "of the type bytes"),

@@ -1,0 +1,92 @@
+"""A source that changes between a packing and its resumption is noticed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feeder.dataset.manifest import load_manifest
+from feeder.errors import ConfigError, DatasetError
+from feeder.pack.options import SourceChoices
+from tests.source.tar_writer import tar_bytes
+from tests.support.sources import InlinePool, encoded, image, pack
+
+_BAD = "source had .* or names or modification times differ"
+
+
+@pytest.fixture(autouse=True)
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack in this process."""
+    monkeypatch.setattr("feeder.pack.run.TaskPool", InlinePool)
+
+
+def _interrupt(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:
+    """Pack, and stop when all parts are packed and nothing is published."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("feeder.pack.run.publish_parts", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pack(*arguments, **options)
+
+
+def _write_tar(path: Path, seed: int) -> Path:
+    """Write a tar of BMPs, whose members have the same sizes whatever the seed."""
+    members = {}
+    for number in range(9):
+        members[f"{number}.bmp"] = encoded(image(40, 30, seed=seed + number), "BMP")
+        members[f"{number}.cls"] = b"%d" % (number % 3)
+    path.write_bytes(tar_bytes(members))
+    os.utime(path, ns=(0, seed))
+    return path
+
+
+def test_a_tar_rewritten_before_the_resumption_is_another_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = _write_tar(tmp_path / "x.tar", 1)
+    _interrupt(monkeypatch, tar, tmp_path / "packed")
+    _write_tar(tar, 100)
+    with pytest.raises(ConfigError, match=_BAD):
+        pack(tar, tmp_path / "packed")
+    _write_tar(tar, 1)
+    assert pack(tar, tmp_path / "packed").packed_files == 0
+
+
+def _write_validation(folder: Path) -> tuple[Path, Path]:
+    folder.mkdir()
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
+    tar = folder / "ILSVRC2012_img_val.tar"
+    tar.write_bytes(tar_bytes({name: encoded(image(seed=len(name))) for name in names}))
+    return tar, folder / "labels.txt"
+
+
+def test_a_mended_file_of_labels_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar, labels = _write_validation(tmp_path / "source")
+    reading = SourceChoices(labels_file=str(labels))
+    labels.write_text("n01440764\nn01440764\n")
+    with pytest.raises(DatasetError):
+        pack(tar, tmp_path / "packed", reading=reading, max_bad="0")
+    labels.write_text("n01440764\n" * 3 + "n01443537\n")
+    pack(tar, tmp_path / "packed", reading=reading, max_bad="0")
+    assert load_manifest(tmp_path / "packed").classes == ("n01440764", "n01443537")
+    _interrupt(monkeypatch, tar, tmp_path / "other", reading=reading)
+    labels.write_text("n01443537\n" * 3 + "n01440764\n")
+    with pytest.raises(ConfigError, match=_BAD):
+        pack(tar, tmp_path / "other", reading=reading)
+
+
+def test_temporary_files_that_a_killed_publication_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = _write_tar(tmp_path / "x.tar", 1)
+    _interrupt(monkeypatch, tar, tmp_path / "packed")
+    for name in ("manifest.json.123.tmp", "survey.html.9.tmp", "quarantine.jsonl.77.tmp"):
+        (tmp_path / "packed" / name).touch()
+    pack(tar, tmp_path / "packed")
+    assert list((tmp_path / "packed").glob("*.tmp")) == []
