@@ -150,7 +150,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "library", "extra"),
     [
-        ("feeder pack src dst", "xxhash", "daemon"),
+        ("feeder pack src dst", "PIL", "daemon"),
         ("feeder verify dst", "xxhash", "daemon"),
         ("feeder unpack dst out", "xxhash", "daemon"),
         ("feeder serve --data n=dst --bind ipc:///nowhere/socket", "xxhash", "daemon"),
