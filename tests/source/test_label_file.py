@@ -123,6 +123,20 @@ def test_columns_that_are_not_clear_are_refused(
         read(write(tmp_path, text), image=image, label=label)
 
 
+def test_whole_numbers_written_as_decimals_need_the_kind_of_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, "file,label\nx,0.0\ny,\nz,2.0\n")
+    with pytest.raises(
+        ConfigError, match=r"column label of .*x\.csv .* decimals .*: give --label-kind"
+    ):
+        read(path)
+    assert [label for *_, label in read(path, label_kind="index")] == [0, None, 2]
+    assert [label for *_, label in read(path, label_kind="float")] == [[0.0], None, [2.0]]
+    path = write(tmp_path, "file,label\nx,0.0\ny,1.5\n")
+    assert [label for *_, label in read(path)] == [0.0, 1.5]
+    path = write(tmp_path, "file,label\nx,0.0\ny,cat\n")
+    assert [label for *_, label in read(path)] == ["0.0", "cat"]
+
+
 def test_columns_may_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "file,image,label,class\nx,y,1,cat\n")
     assert read(path, image="image", label="class") == [(2, "y", "cat")]

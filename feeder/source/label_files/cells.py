@@ -2,7 +2,8 @@
 
 A cell is only text. What it stands for is decided for the whole column, once all cells were seen: a
 column of whole numbers holds class numbers, but where one cell is no number, all are names. Numbers
-with leading zeros are names: 007 and 7 may be two classes.
+with leading zeros are names: 007 and 7 may be two classes. Whole numbers written as decimals (1.0, as
+pandas writes class numbers where one is missing) may be classes or values: only --label-kind decides.
 """
 
 import json
@@ -10,10 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from feeder.errors import ConfigError
 from feeder.plan.labels import LabelKind
+from feeder.process.path_text import printable
 from feeder.source.label_files.row import BadCellError
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
+_WHOLE_DECIMAL: Final = re.compile(r"(0|-?[1-9][0-9]{0,17})(?:\.0*)?", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
 _ANY_SEPARATOR: Final = re.compile(r"[;|,\s]+")
@@ -24,13 +28,17 @@ _NO: Final = frozenset({"0", "0.0", "-1", "false"})
 class CellMeaning:
     """The meaning of a label's cells; ``observe`` all of them before the first ``read``."""
 
-    def __init__(self, kind: LabelKind | None, names: Sequence[str], *, is_split: bool) -> None:
+    def __init__(
+        self, kind: LabelKind | None, names: Sequence[str], *, is_split: bool, where: str
+    ) -> None:
+        """Take the file as messages name it in ``where``."""
+        self._where = where
         self._kind = kind
         self._names = names
         """Of the columns."""
         self._is_split = is_split
         """Whether a label is in several columns."""
-        self._all_whole = self._all_numbers = True
+        self._all_whole = self._all_whole_decimals = self._all_numbers = True
         self._separators: set[str] = set()
 
     def observe(self, cells: Sequence[str]) -> None:
@@ -47,6 +55,9 @@ class CellMeaning:
             return
         if cell and self._all_numbers:
             self._all_whole = self._all_whole and _WHOLE.fullmatch(cell) is not None
+            self._all_whole_decimals = (
+                self._all_whole_decimals and _WHOLE_DECIMAL.fullmatch(cell) is not None
+            )
             self._all_numbers = self._all_whole or (
                 _NUMBER.fullmatch(cell) is not None and not _has_leading_zero(cell)
             )
@@ -55,6 +66,8 @@ class CellMeaning:
         """Return the label that ``cells`` hold; BadCellError if they have no meaning as one.
 
         None where there is none: an empty cell. One of several labels may be empty: no class.
+        Raises ConfigError where all cells are whole numbers, some written as decimals, and no kind
+        was given.
         """
         if self._kind == "none":
             return None
@@ -69,6 +82,14 @@ class CellMeaning:
             return self._read_several(cell)
         if self._all_whole:
             return int(cell)
+        if self._all_numbers and self._all_whole_decimals:
+            if self._kind is None:
+                raise ConfigError(
+                    f"the labels in column {printable(self._names[0])} of {self._where} are whole "
+                    "numbers written as decimals (1.0, not 1): give --label-kind index if they "
+                    "are classes, float if they are values"
+                )
+            return int(cell.partition(".")[0])
         if self._all_numbers and self._kind is None:
             return float(cell)
         return cell

@@ -57,7 +57,9 @@ class CsvLabels:
                 raise ConfigError(f"{self._shown} has two columns {printable(name)}: rename one")
         self._image = names.index(columns.image)
         self._labels = [names.index(name) for name in columns.labels]
-        self._meaning = CellMeaning(label_kind, columns.labels, is_split=columns.is_split)
+        self._meaning = CellMeaning(
+            label_kind, columns.labels, is_split=columns.is_split, where=self._shown
+        )
         self.classes = columns.labels if columns.is_split and label_kind == "multi" else ()
 
     def rows(self) -> Iterator[LabelRow]:
@@ -114,7 +116,7 @@ def _parse(lines: Iterable[str], delimiter: str, shown: str) -> Iterator[_Row]:
     except csv.Error as error:
         raise DatasetError(
             f"line {number} of {shown} is no CSV ({printable(str(error))}): mend its quotes, or "
-            "write the file anew with a CSV library"
+            "write it again with a CSV library"
         ) from None
 
 

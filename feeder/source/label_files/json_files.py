@@ -38,18 +38,19 @@ class _JsonObjects:
         label: str,
         label_kind: LabelKind | None,
     ) -> None:
+        where = printable(path_to_text(path))
         self._columns = choose_columns(
             list(first),
             list(first.values()),
             image=image,
             label=label,
             label_kind=label_kind,
-            where=printable(path_to_text(path)),
+            where=where,
         )
         is_class_each = self._columns.is_split and label_kind == "multi"
         self.classes = self._columns.labels if is_class_each else ()
         self._meaning = CellMeaning(
-            label_kind, self._columns.labels, is_split=self._columns.is_split
+            label_kind, self._columns.labels, is_split=self._columns.is_split, where=where
         )
 
     def row(self, number: int, value: object) -> LabelRow:
