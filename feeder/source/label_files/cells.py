@@ -2,8 +2,9 @@
 
 A cell is only text. What it stands for is decided for the whole column, once all cells were seen: a
 column of whole numbers holds class numbers, but where one cell is no number, all are names. Numbers
-with leading zeros are names: 007 and 7 may be two classes. Whole numbers written as decimals (1.0, as
-pandas writes class numbers where one is missing) may be classes or values: only --label-kind decides.
+with leading zeros are names: 007 and 7 may be two classes. Whole numbers that are written as
+decimals (1.0, as pandas writes class numbers where one is missing) may be classes or values: only
+--label-kind decides that.
 """
 
 import json
