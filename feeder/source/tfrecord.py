@@ -1,8 +1,10 @@
 """TFRecord files of tf.train.Example, as ImageNet's are: an image, its class and names in each.
 
-Listing reads each record's length and its small features, and skips the image. So the data's CRC is
-checked when the item is read: one with a damaged label is refused there. Compressed files cannot be
-read in any order: their records are spilled as they are, with CRC, and read in the same way.
+Listing reads each record's length and its small features, and skips the image: the data's CRC is
+checked when the item is read. It is checked while listing, too, where a record introduces a class,
+a class's name or a form of labels, and where it would be rejected. So a damaged record adds no
+class, and the intact ones are not compared with it. Compressed files cannot be read in any order:
+their records are spilled as they are, with CRC, and read in the same way.
 
 ImageNet's labels count from 1, because 0 is its background. A label 0 that nobody asked for means
 that all labels of a source are off by one: that is an error, not a bad sample.
@@ -11,15 +13,16 @@ that all labels of a source are off by one: that is an error, not a bad sample.
 from collections.abc import Mapping
 from typing import Final
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError
+from feeder.plan.labels import LabelKind
 from feeder.process.path_text import decode_name, printable
 from feeder.source.decompress import OpenContainer
 from feeder.source.extents import ContainerFiles
 from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError
 from feeder.source.label_base import count_from_zero
-from feeder.source.listing import ItemListing
+from feeder.source.listing import CLASSES_MAX, ItemListing
 from feeder.source.names import container_prefix
-from feeder.source.raw_labels import RawLabel
+from feeder.source.raw_labels import BadLabel, RawLabel, normalise_label
 from feeder.source.source import Item, SourceSpec
 from feeder.source.tf_example import BadExample, ExampleReader, Feature, ReadAt
 from feeder.source.tf_framing import (
@@ -53,6 +56,7 @@ class TFRecords:
         own_base = 1 if label == _LABEL else 0
         self._base = own_base if spec.label_base is None else spec.label_base
         self._is_shifted = False
+        self._known: set[object] = set()  # what intact records of the container have introduced
         self._wanted = {self._image, self._label, self._class_name, _FILE_NAME} - {b""}
 
     def list_items(self, container: int, listing: ItemListing) -> None:
@@ -66,6 +70,7 @@ class TFRecords:
                 return content.read(size)
 
             self._is_shifted = False
+            self._known.clear()
             for number, record in enumerate(walk_records(content, file.where)):
                 if number == 0 and record.data:
                     listing.expect_spill(file.stored_bytes)
@@ -114,22 +119,22 @@ class TFRecords:
             name = self._item_name(name, reader, features)
             self._check_image(reader, features)
             label, class_names = self._read_label(name, reader, features)
-            for class_number, text in class_names.items():
-                listing.name_class(class_number, text)
-        except SourceError as error:
-            listing.reject(name, error.kind, error.reason)
+            introduced = _claims(label, class_names, self._spec.label_kind) - self._known
+        except (BadExample, BadLabel, ConfigError, SourceError) as error:
+            refused = _refused(record, read, error)
+            listing.reject(name, refused.kind, refused.reason)
             return
-        except (ConfigError, DatasetError):
-            if _is_record_intact(record, read):
-                raise
+        if introduced and not _is_record_intact(record, read):
             refused = _corrupt(record.at)
             listing.reject(name, refused.kind, refused.reason)
             return
-        except BadExample as error:
-            listing.reject(name, "corrupt", str(error))
-            return
+        for class_number, text in class_names.items():
+            listing.name_class(class_number, text)
         offset = listing.spill(record.data) if record.data else record.at + HEADER_BYTES
+        items = listing.items
         listing.add(name, label, offset=offset, size_bytes=record.size_bytes + CRC_BYTES)
+        if listing.items > items and len(self._known) < CLASSES_MAX:
+            self._known |= introduced
 
     def _item_name(
         self, name: str, reader: ExampleReader, features: Mapping[bytes, Feature]
@@ -208,8 +213,36 @@ def _corrupt(at: int) -> SourceError:
 
 
 def _is_record_intact(record: Record, read: ReadAt) -> bool:
-    start = record.at + HEADER_BYTES
-    return is_intact(record.data or read(start, record.size_bytes + CRC_BYTES))
+    if record.data:  # its CRC has been checked
+        return True
+    return is_intact(read(record.at + HEADER_BYTES, record.size_bytes + CRC_BYTES))
+
+
+def _refused(
+    record: Record, read: ReadAt, error: BadExample | BadLabel | ConfigError | SourceError
+) -> SourceError:
+    """Return why a record is rejected: ``error`` if it is intact; raise that if a ConfigError."""
+    if not _is_record_intact(record, read):
+        return _corrupt(record.at)
+    if isinstance(error, ConfigError):
+        raise error
+    if isinstance(error, SourceError):
+        return error
+    return SourceError("bad-label" if isinstance(error, BadLabel) else "corrupt", str(error))
+
+
+def _claims(label: RawLabel, class_names: Mapping[int, str], kind: LabelKind | None) -> set[object]:
+    """Return what an item asserts of its whole container: form, classes and their names.
+
+    Raises BadLabel.
+    """
+    form, value = normalise_label(label, kind)
+    if form == "none":
+        return set()
+    values = value if isinstance(value, list) else [value]
+    if form == "floats":
+        return {(form, len(values))}
+    return {(form, 0), *values, *class_names.items()}
 
 
 def _missing(field: str, reader: ExampleReader, option: str) -> str:

@@ -16,6 +16,7 @@ from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.plan.labels import LabelKind
 from feeder.process.path_text import path_to_text
 from feeder.source.item_bytes import SourceError
+from feeder.source.listing import ItemListing
 from feeder.source.source import Item, SourceSpec
 from feeder.source.tfrecord import TFRecords
 from tests.source.listings import Listed, list_container
@@ -138,9 +139,11 @@ def test_several_files_keep_their_names_apart(golden: Path) -> None:
     assert len(set(names)) == 8
 
 
-def test_listing_a_file_reads_little_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_a_file_reads_little_of_it_but_the_first_record_of_each_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image: Values = ("bytes", [bytes(200_000)])
-    records = [example(number + 1, **{"image/encoded": image}) for number in range(50)]
+    records = [example(number % 3 + 1, **{"image/encoded": image}) for number in range(50)]
     path = write(tmp_path, *records)
     read_bytes = 0
     pread = os.pread
@@ -153,8 +156,8 @@ def test_listing_a_file_reads_little_of_it(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "pread", counted)
     listed = list_file(path)
-    assert list(listed.labels.values()) == [*range(50)]
-    assert 0 < read_bytes < 50 * 20_000
+    assert list(listed.labels.values()) == [number % 3 for number in range(50)]
+    assert 3 * 200_000 < read_bytes < 3 * 200_000 + 50 * 20_000
 
 
 def test_a_record_without_what_is_needed_is_refused_with_the_features_it_has(
@@ -200,7 +203,7 @@ def test_a_record_without_what_is_needed_is_refused_with_the_features_it_has(
 def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
     tmp_path: Path, packer: Any
 ) -> None:
-    path = write(tmp_path, example(1), example(2), example(3))
+    path = write(tmp_path, example(1), example(1), example(2))
     data = bytearray(path.read_bytes())
     size = len(data) // 3
     data[size + data[size:].index(IMAGE) + 5] ^= 1
@@ -208,11 +211,11 @@ def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
     reason = f"the CRC of the data of its record at byte {size} is wrong"
     listed = list_file(path)
     if packer:
-        assert list(listed.labels.values()) == [0, 2]
+        assert list(listed.labels.values()) == [0, 1]
         assert listed.rejected == {"00000001": ("corrupt", reason)}
         assert read_all(path, listed) == [IMAGE, IMAGE]
         return
-    assert list(listed.labels.values()) == [0, 1, 2]  # the image was not read
+    assert list(listed.labels.values()) == [0, 0, 1]  # the image was not read
     source = TFRecords(spec_of(path), str(tmp_path / "work"))
     items = [*listed.items.values()]
     assert source.read_item(items[0]) == source.read_item(items[2]) == IMAGE
@@ -238,6 +241,80 @@ def test_a_damaged_label_or_name_is_not_taken_for_a_fault_of_the_whole_source(
     listed = list_file(path)
     assert list(listed.labels.values()) == [0]
     assert {kind for kind, _ in listed.rejected.values()} == {"corrupt"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x42"),  # the label, 2, becomes 66
+        (b"\x1a\x03\x0a\x01\x02", b"\x12\x03\x0a\x01\x02"),  # integers become floats
+        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x82"),  # a number without an end
+        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x00"),  # it counts from 0
+        (b"goldfish", b"coldfish"),
+        (b"image/class/text", b"image/cl\x01ss/text"),
+        (b"image/class/label", b"image/class/mabel"),
+        (b"image/encoded", b"image/encodeD"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_first_record_of_a_class_changes_nothing_but_itself(
+    tmp_path: Path, old: bytes, new: bytes, at: int
+) -> None:
+    text: dict[str, Values] = {"image/class/text": ("bytes", [b"goldfish"])}
+    other: dict[str, Values] = {"image/class/text": ("bytes", [b"tench"])}
+    records = [example(2, **text), example(2, **text), example(2, **text)]
+    records.insert(1 - at, example(1, **other))
+    path = write(tmp_path, *records)
+    data = path.read_bytes()
+    start = at * len(frame(records[0]))
+    assert old in data[start:]
+    path.write_bytes(data[:start] + data[start:].replace(old, new, 1))
+    listed = list_file(path)
+    reason = f"the CRC of the data of its record at byte {start} is wrong"
+    assert listed.rejected == {f"{at:08d}": ("corrupt", reason)}
+    assert list(listed.labels.values()) == [0, 1, 1]
+    assert listed.facts.names == {0: "tench", 1: "goldfish"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "labels"),
+    [
+        (None, ("bytes", [b"goldfish"]), ["goldfish", "goldfish"]),
+        ("multi", ("bytes", [b"tench", b"goldfish"]), [["tench", "goldfish"]] * 2),
+        ("multi", ("int64", [7, 111]), [[6, 110]] * 2),
+        (None, ("int64", [111, 0xF0]), [[110, 239]] * 2),
+    ],
+)
+def test_a_damaged_first_label_of_any_form_becomes_no_class(
+    tmp_path: Path, kind: LabelKind | None, values: Values, labels: list[object]
+) -> None:
+    record = encode_example(
+        [(b"image/encoded", ("bytes", [IMAGE])), (b"image/class/label", values)]
+    )
+    path = write(tmp_path, record, record, record)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\x6f" if values[0] == "int64" else b"goldfish")] ^= 1
+    path.write_bytes(data)
+    listed = list_file(path, label_kind=kind)
+    assert [kind for kind, _ in listed.rejected.values()] == ["corrupt"]
+    assert list(listed.labels.values()) == labels
+    assert "foldfish" not in listed.facts.texts
+
+
+def test_what_a_file_introduced_is_checked_anew_in_the_next_one(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"]
+    data = bytearray(frame(example(7)))
+    paths[0].write_bytes(data)
+    data[data.index(IMAGE)] ^= 1
+    paths[1].write_bytes(data + frame(example(7)))
+    source = TFRecords(spec_of(*paths), str(tmp_path))
+    rejected = []
+    for container, path in enumerate(paths):
+        with ItemListing(tmp_path, container) as listing:
+            source.list_items(container, listing)
+            rejected.append(listing.finish(str(path), (0, 0)).rejected)
+    source.close()
+    assert rejected == [0, 1]
 
 
 @pytest.mark.parametrize(
