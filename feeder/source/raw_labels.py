@@ -5,9 +5,9 @@ the user asked for or, where none was, the one that the first label suggests.
 """
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ RawLabel = int | str | float | None | Sequence[int] | Sequence[str] | Sequence[f
 """A class's number or name, a value, several of either, or nothing; numpy's types count too."""
 
 LabelForm = Literal["number", "text", "numbers", "texts", "floats", "none"]
-"""How a container writes its labels: one of index as number or text, multi as either, …"""
+"""The form of a container's labels: a class as number or text, several as either, floats, none."""
 
 KIND_OF_FORM: Final[dict[LabelForm, LabelKind]] = {
     "number": "index",
@@ -79,11 +79,10 @@ def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, Nor
     """
     if kind == "none":
         return "none", None
-    if isinstance(raw, np.ndarray):
-        raw = raw.tolist()
+    raw = raw.tolist() if isinstance(raw, np.ndarray) else _plain(raw)
     if isinstance(raw, (list, tuple, set, frozenset)):
-        values = sorted(raw) if isinstance(raw, (set, frozenset)) else list(raw)
-        return _several(values, kind)
+        values = _sorted(raw) if isinstance(raw, (set, frozenset)) else list(raw)
+        return _several([_plain(value) for value in values], kind)
     if raw is None:
         raise BadLabel("it has no label")
     if kind in ("multi", "float"):
@@ -99,6 +98,18 @@ def normalise_label(raw: object, kind: LabelKind | None) -> tuple[LabelForm, Nor
             return "number", _number(int(float(raw)))
         raise BadLabel(f"its label is {float(raw):g}, which is no class (--label-kind float?)")
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
+
+
+def _plain(value: object) -> object:
+    """Return a scalar of numpy's as Python's type: np.bool_ is none of the numbers."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _sorted(values: Set[Any]) -> list[object]:
+    try:
+        return sorted(values)
+    except TypeError:
+        raise BadLabel("its label mixes numbers and texts") from None
 
 
 def _several(values: list[object], kind: LabelKind | None) -> tuple[LabelForm, NormalLabel]:

@@ -14,6 +14,10 @@ from feeder.source.raw_labels import BadLabel, normalise_label
     [
         (3, None, "number", 3),
         (np.int64(3), None, "number", 3),
+        (np.bool_(True), None, "number", 1),
+        ([np.bool_(True), np.bool_(False)], None, "numbers", [1, 0]),
+        (np.float32(0.5), None, "floats", [0.5]),
+        (np.str_("cat"), None, "text", "cat"),
         (3.0, "index", "number", 3),
         ("cat", None, "text", "cat"),
         (0.5, None, "floats", [0.5]),
@@ -49,6 +53,7 @@ def test_labels_have_the_form_that_they_suggest_or_that_was_asked_for(
         (0.5, "index", "is no class"),
         ([0.5], "multi", "0.5 is no class number"),
         (["a", 1], "multi", "'a' is no class number"),
+        ({"a", 1}, None, "its label mixes numbers and texts"),
         ("x", "float", "'x' is no number"),
         ([], "float", "has no values"),
         (float("nan"), None, "is not a finite 32-bit number"),
