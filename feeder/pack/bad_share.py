@@ -14,6 +14,7 @@ from feeder.process.path_text import printable
 
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 DEFAULT: Final = "5%"
+CHECK_OPTIONS: Final = "check --source, --image and --label"
 
 
 class TooManyBadImages(DatasetError):  # noqa: N818 -- names what happened
@@ -28,6 +29,13 @@ class BadLimit:
     """As the user gave it, for messages."""
     share: float | None
     count: int
+    is_strict: bool = False
+    """Whether --strict set it."""
+
+    @classmethod
+    def strict(cls) -> "BadLimit":
+        """Return the limit of --strict."""
+        return cls(option="--strict allows", share=None, count=0, is_strict=True)
 
     @classmethod
     def parse(cls, text: str) -> "BadLimit":
@@ -70,6 +78,14 @@ class BadLimit:
         counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
         raise TooManyBadImages(
             f"{count:,} of {files:,} images are bad ({counts}), more than {self.option}: first "
-            f"{printable(first.path)}, {first.kind} ({first.reason}); all are in {path}; repair or "
-            f"remove them, or leave them out with --max-bad {min(100, 100 * count // files + 1)}%"
+            f"{printable(first.path)}, {first.kind} ({first.reason}); all are in {path}; "
+            f"{self._remedy(count, files)}"
         )
+
+    def _remedy(self, count: int, files: int) -> str:
+        if count >= files:
+            return f"{CHECK_OPTIONS}: none of the images can be packed like this"
+        if self.is_strict:
+            return "repair or remove them, or pack without --strict"
+        share = min(100, 100 * count // files + 1)
+        return f"repair or remove them, or leave them out with --max-bad {share}%"

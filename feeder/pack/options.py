@@ -23,7 +23,7 @@ _SIDE_PX_MAX: Final = 65_500  # libjpeg's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoices:
-    """What the user says of the source; empty or None: found by looking."""
+    """The user's choices about the source; empty or None: found by looking."""
 
     kind: str | None = None
     image: str = ""
@@ -72,7 +72,7 @@ class PackOptions:
     def bad_limit(self) -> BadLimit:
         """How many images may be left out; ConfigError if the text has no meaning."""
         if self.strict:
-            return BadLimit(option="--strict allows", share=None, count=0)
+            return BadLimit.strict()
         return BadLimit.parse(self.max_bad)
 
     @property

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, DatasetError
 from feeder.pack.bad_share import BadLimit
+from feeder.pack.work_folder import QuarantineEntry
 from tests.support.sources import encoded, error_line, file_tree, image, make_source, run_feeder
 
 
@@ -32,6 +33,23 @@ def test_a_limit_is_a_share_or_a_number(text: str, files: int, allowed: int) -> 
 def test_other_limits_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--max-bad"):
         BadLimit.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "files", "remedy"),
+    [
+        (BadLimit.parse("5%"), 3, "leave them out with --max-bad 67%"),
+        (BadLimit.strict(), 3, "repair or remove them, or pack without --strict"),
+        (BadLimit.parse("1"), 2, "check --source, --image and --label: none of the images can be"),
+        (BadLimit.strict(), 2, "check --source, --image and --label: none of the images can be"),
+    ],
+)
+def test_the_remedy_fits_the_option_and_the_share(
+    tmp_path: Path, limit: BadLimit, files: int, remedy: str
+) -> None:
+    bad = [QuarantineEntry(path=name, kind="no-label", reason="none") for name in ("a", "b")]
+    with pytest.raises(DatasetError, match=remedy):
+        limit.check(2, bad, files, tmp_path)
 
 
 def test_too_many_bad_images_publish_nothing_and_a_larger_share_goes_on_at_once(
