@@ -18,6 +18,7 @@ from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.writer import write_atomically
 from feeder.errors import ConfigError, FeederError
+from feeder.pack.bad_share import CHECK_OPTIONS
 from feeder.pack.containers import SPEC_NAME
 from feeder.pack.disk_errors import explain_disk_errors
 from feeder.pack.options import PackOptions
@@ -111,23 +112,39 @@ def pack_samples(
     for arguments and samples that cannot be packed or are not those of the call to resume,
     DatasetError where nothing or too little is left to pack, and ResourceError for a full disk.
     """
-    folder = Path(dst)
     shown = sys.stderr.isatty() if progress is None else progress
-    line = ProgressLine(sys.stderr) if shown else _Unseen()
+    unseen = _Unseen()
+    line = ProgressLine(sys.stderr) if shown else unseen
+    try:
+        with _worded_for_python():
+            options = PackOptions(
+                shards=shards,
+                lanes=lanes,
+                tile_width_px=tile_width,
+                seed=seed,
+                jobs=choose_jobs(jobs),
+                max_bad=str(max_bad),
+                apply_exif=apply_exif,
+                classes_of=None if classes_of is None else Path(classes_of),
+                max_side=max_side,
+                quality=quality,
+                subsampling=subsampling,
+            )
+        return _pack(samples, Path(dst), options, labels, class_names, line)
+    finally:
+        for text in unseen.warnings:
+            warnings.warn(text, stacklevel=2)
+
+
+def _pack(
+    samples: Iterable[tuple[str, ImageBytes, RawLabel]],
+    folder: Path,
+    options: PackOptions,
+    labels: LabelKind | None,
+    class_names: Sequence[str] | None,
+    line: ProgressLine,
+) -> PackedSamples:
     with _worded_for_python():
-        options = PackOptions(
-            shards=shards,
-            lanes=lanes,
-            tile_width_px=tile_width,
-            seed=seed,
-            jobs=choose_jobs(jobs),
-            max_bad=str(max_bad),
-            apply_exif=apply_exif,
-            classes_of=None if classes_of is None else Path(classes_of),
-            max_side=max_side,
-            quality=quality,
-            subsampling=subsampling,
-        )
         load_known(options.classes_of)
         names = b"" if class_names is None else _encode_names(class_names)
         if labels not in (None, *get_args(LabelKind)):
@@ -191,16 +208,17 @@ def _result(folder: Path, manifest: Manifest) -> PackedSamples:
 
 
 class _Unseen(ProgressLine):
-    """Progress that is not shown; what warns becomes a Python warning."""
+    """Progress that is not shown, except what warns: texts for Python warnings."""
 
     def __init__(self) -> None:
         super().__init__(io.StringIO())
+        self.warnings: list[str] = []
 
     def note(self, text: str) -> None:
-        """Warn if the text is a warning."""
+        """Keep the text if it is a warning."""
         _, warning, what = text.partition("warning: ")
         if warning:
-            warnings.warn(f"feeder: {what}", stacklevel=2)
+            self.warnings.append(f"feeder: {what}")
 
 
 @contextlib.contextmanager
@@ -209,6 +227,7 @@ def _worded_for_python() -> Iterator[None]:
     try:
         yield
     except FeederError as error:
-        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], str(error))
+        text = str(error).replace(CHECK_OPTIONS, "check the samples' bytes and labels")
+        text = _OPTION.sub(lambda found: _ARGUMENTS[found[0]], text)
         error.args = (text.replace("run the same command again", _REMEDY),)
         raise

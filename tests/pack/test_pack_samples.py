@@ -486,8 +486,17 @@ def test_progress_is_shown_where_asked_for(
 
 
 def test_what_warns_is_a_python_warning_where_no_line_is_shown(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="feeder: 1 name differs from another only in case"):
+    problem = "feeder: 1 name differs from another only in case"
+    with pytest.warns(UserWarning, match=problem) as caught:
         feeder.pack_samples([("a", JPEG, 0), ("A", JPEG, 0)], tmp_path / "packed")
+    assert {warning.filename for warning in caught} == {__file__}  # the line that called
+
+
+def test_where_no_sample_can_be_packed_the_error_names_no_option_of_the_command_line(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DatasetError, match="; check the samples' bytes and labels: none of the im"):
+        feeder.pack_samples([("a", b"no image", 0)], tmp_path / "packed")
 
 
 def test_importing_feeder_imports_nothing_and_its_stub_has_every_name() -> None:
