@@ -110,8 +110,7 @@ def check_names(items: SourceItems, is_image: Callable[[Item], bool]) -> list[st
     count = "1 name differs" if differ_in_case == 1 else f"{differ_in_case:,} names differ"
     return [
         f"feeder: warning: {count} from another only in case, as {printable(example[0])} and "
-        f"{printable(example[1])}: where case does not count, `feeder unpack` would write one file "
-        "over the other"
+        f"{printable(example[1])}: `feeder unpack` fails where case does not count"
     ]
 
 

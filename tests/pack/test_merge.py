@@ -103,6 +103,7 @@ def test_names_that_differ_only_in_case_are_a_warning(tmp_path: Path) -> None:
     items = _merge(tmp_path, ["a/x.jpg", "a/X.jpg", "A/x.jpg", "b/y.jpg"])
     (warning,) = check_names(items, lambda item: True)
     assert "2 names differ from another only in case, as A/x.jpg and a/" in warning
+    assert warning.endswith(": `feeder unpack` fails where case does not count")
 
 
 def test_lists_of_many_containers_keep_no_file_open(tmp_path: Path) -> None:
