@@ -33,7 +33,7 @@ _READ_BYTES: Final = 1 << 18
 _PIECE_BYTES: Final = 1 << 18
 _HEADER_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after it
 
-_NO_ZSTD: Final = "a .zst file needs the package zstandard: pip install 'feeder[zstd]'"
+_NO_ZSTD: Final = "a .zst file needs the package zstandard: pip install zstandard (the extra zstd)"
 
 
 class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
@@ -49,7 +49,7 @@ class Content(Protocol):
 
     @property
     def size_bytes(self) -> int | None:
-        """None before its end is reached."""
+        """None for a stream, whose size is never known."""
 
     def read(self, size: int) -> bytes:
         """Return the next ``size`` bytes, fewer only at the end; DamagedStream."""

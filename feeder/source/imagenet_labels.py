@@ -150,7 +150,7 @@ def _read_meta(data: bytes, where: str) -> tuple[str, ...]:
         from scipy.io.matlab import MatReadError
     except ImportError:
         raise ResourceError(
-            f"{META} needs the package scipy: pip install 'feeder[imagenet]', or give "
+            f"{META} needs the package scipy: pip install scipy (the extra imagenet), or give "
             "--class-names a file whose line k is the synset of id k"
         ) from None
     try:

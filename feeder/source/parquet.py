@@ -102,8 +102,8 @@ def _check_installed() -> None:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError as error:
         raise ResourceError(
-            f"reading Parquet needs {error.name}, which is not installed: install feeder[parquet] "
-            f"(`{sys.executable} -m pip install pyarrow`)"
+            f"reading Parquet needs {error.name}, which is not installed: "
+            f"`{sys.executable} -m pip install pyarrow` (the extra parquet)"
         ) from None
 
 

@@ -185,7 +185,7 @@ def test_without_the_library_one_line_names_the_extra(
     with pytest.raises(ResourceError) as raised:
         read_all(put(FORMS["zstd"]))
     assert str(raised.value).endswith(
-        "a.tar: a .zst file needs the package zstandard: pip install 'feeder[zstd]'"
+        "a.tar: a .zst file needs the package zstandard: pip install zstandard (the extra zstd)"
     )
 
 

@@ -273,7 +273,7 @@ def test_without_the_library_one_line_names_the_extra(
 ) -> None:
     options = put_labels(tmp_path, "kit.tar.gz")
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(ResourceError, match=r"pip install 'feeder\[imagenet\]', or give --class-n"):
+    with pytest.raises(ResourceError, match=r"pip install scipy \(the extra imagenet\), or give"):
         list_validation(tmp_path, **options)
 
 

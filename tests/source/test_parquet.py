@@ -393,5 +393,5 @@ def test_without_pyarrow_the_command_that_installs_it_is_named(
     monkeypatch.setattr(builtins, "__import__", fail)
     with pytest.raises(ResourceError) as caught:
         list_file(path)
-    assert "install feeder[parquet]" in str(caught.value)
+    assert "pip install pyarrow` (the extra parquet)" in str(caught.value)
     assert f"`{sys.executable} -m pip install pyarrow`" in str(caught.value)
