@@ -160,9 +160,11 @@ class WebDataset:
                 check_kind(found[0].member, "label")
                 size_bytes = found[0].member.size_bytes
                 return self._label.parse(extension, found[0].data, size_bytes)
-        wanted = " or ".join(self._label.extensions)
+        *others, last = self._label.extensions
+        wanted = f"{', '.join(others)} or {last}" if others else last
         raise SourceError(
-            "no-label", f"it has no {wanted} beside its image (a sample's members are adjacent)"
+            "no-label",
+            f"it has no {wanted} beside its image (--label-kind none packs it without)",
         )
 
 

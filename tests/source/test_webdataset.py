@@ -137,7 +137,7 @@ _IMAGE = ("k.jpg", b"image")
     ("members", "kind", "reason"),
     [
         ([("k.cls", b"1")], "no-image", "it has no image, only cls"),
-        ([_IMAGE], "no-label", "it has no cls or txt or json beside its image"),
+        ([_IMAGE], "no-label", "it has no cls, txt or json beside its image (--label-kind none"),
         ([_IMAGE, ("k.png", b"x"), ("k.cls", b"1")], "two-images", "jpg and png: choose with --im"),
         ([_IMAGE, ("k.JPG", b"x"), ("k.cls", b"1")], "two-images", "same member twice"),
         ([_IMAGE, ("k.cls", b"1"), *[_IMAGE] * 3], "two-images", "same member twice"),
