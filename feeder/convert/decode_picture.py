@@ -13,9 +13,10 @@ import zlib
 from typing import Final
 
 import numpy as np
-import turbojpeg
 from PIL import Image, ImageOps, _imaging
+from turbojpeg import TJPF_CMYK
 
+from feeder.jpeg.decode import turbojpeg
 from feeder.jpeg.installed_pillow import missing_libraries, remedy_for
 from feeder.jpeg.recode import PIXELS_MAX
 from feeder.source.item_bytes import JPEG, SourceError
@@ -83,7 +84,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         grey_u8 = ((grey_u16 + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
         return Image.fromarray(grey_u8).convert("RGB")
     if image.mode in ("I", "F"):
-        raise SourceError("unsupported", "32 bits a sample: there is no telling what is white")
+        raise SourceError("unsupported", "32 bits a sample: its white level is unknown")
     return image.convert("RGB")
 
 
@@ -115,20 +116,15 @@ def _silence_libtiff() -> None:
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
-@functools.cache
-def _turbojpeg() -> turbojpeg.TurboJPEG:
-    return turbojpeg.TurboJPEG()
-
-
 def check_cmyk(jpeg: bytes) -> None:
     """Raise SourceError for a truncated or corrupt four-component JPEG that Pillow accepts."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            width, height, _, _ = _turbojpeg().decode_header(jpeg)
+            width, height, _, _ = turbojpeg().decode_header(jpeg)
             if width * height > PIXELS_MAX:
                 raise SourceError("too-large", f"{width} x {height} pixels")
-            _turbojpeg().decode(jpeg, pixel_format=turbojpeg.TJPF_CMYK)
+            turbojpeg().decode(jpeg, pixel_format=TJPF_CMYK)
         except OSError as error:
             raise SourceError("corrupt", str(error)) from None
     for warning in caught:
