@@ -3,7 +3,7 @@
 A container that is one file (a tar shard, a list of labels) counts by its size and modification
 time. A folder counts by the name, size and modification time of every file below it, as packing
 lists them: through links, without names that begin with a dot. Their hashes are added up, so that
-neither an order nor an object for each file is needed. Nothing is read.
+neither an order nor an object for each file is needed. No file's content is read.
 """
 
 import os

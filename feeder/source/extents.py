@@ -23,9 +23,9 @@ class ContainerFiles:
         self._work_folder = Path(work_folder)
         self._descriptors: OrderedDict[int, int] = OrderedDict()
 
-    def read_item(self, item: Item, *, size_min: int = 1) -> bytes:
+    def read_item(self, item: Item) -> bytes:
         """Return the bytes of an item; SourceError (unreadable, empty, too-large, truncated)."""
-        if item.size_bytes < size_min:
+        if not item.size_bytes:
             raise SourceError("empty", "it has no bytes")
         if item.size_bytes > FILE_BYTES_MAX:
             raise SourceError("too-large", f"{item.size_bytes} bytes, more than {FILE_BYTES_MAX}")

@@ -26,7 +26,7 @@ _IMAGE_NUMBER: Final = re.compile(r"_(\d{1,9})\.[^./]+$", re.ASCII)
 
 
 class _Archives:
-    """What both have in common."""
+    """Common to both archives."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
         for option, value in (("--image", spec.image), ("--label", spec.label)):

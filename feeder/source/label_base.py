@@ -7,7 +7,7 @@ from feeder.source.raw_labels import RawLabel
 
 
 def count_from_zero(label: RawLabel, base: int, kind: LabelKind | None, field: str) -> RawLabel:
-    """Return a label of a dataset's ``kind``, the first class of which is ``base``, from 0.
+    """Return a label of a dataset's ``kind``, whose first class is ``base``, from 0.
 
     Only numbers of classes change: integers, and floats where the kind is one of classes. Raises
     SourceError (bad-label) for one below ``base``; ``field`` is for its reason.

@@ -18,7 +18,7 @@ from feeder.source.label_base import count_from_zero
 from feeder.source.raw_labels import RawLabel
 from feeder.source.source import SourceSpec
 
-LABEL_EXTENSIONS: Final = ("cls", "txt", "json")
+_LABEL_EXTENSIONS: Final = ("cls", "txt", "json")
 """Where a label is looked for, in this order, unless --label names its member."""
 JSON_KEYS: Final = ("label", "cls", "class", "class_id", "labels")
 """Where a label is looked for in a JSON member, in this order, unless --label names its key."""
@@ -33,7 +33,7 @@ class LabelField:
 
     def __init__(self, spec: SourceSpec) -> None:
         """Raise ConfigError for a --label without meaning."""
-        self.extensions: tuple[str, ...] = LABEL_EXTENSIONS
+        self.extensions: tuple[str, ...] = _LABEL_EXTENSIONS
         """Of the members that may hold it; the first that a sample has does."""
         self._json_path = ""
         self._base = spec.label_base or 0

@@ -1,7 +1,7 @@
 """Samples that ``feeder.pack_samples`` was given: a spool in the work folder holds them.
 
     list-00000.*   no items; the samples that this call left out because of their labels
-    list-00003.*   up to so many samples in the order given, their bytes in list-00003.spill
+    list-00003.*   up to 65,536 samples in the order given, their bytes in list-00003.spill
 
 Packing shuffles, but an iterable gives its samples once and in one order, so all of them are copied
 first. ``feeder.pack.spool`` writes these lists; a list is complete, and kept, or does not exist.
@@ -72,9 +72,6 @@ class SampleKeys:
         self._stems = np.empty(0, np.uint64)  # sorted; the others are parallel to it
         self._digests = np.empty(0, np.uint64)
         self._given = np.empty(0, np.bool_)
-
-    def __len__(self) -> int:
-        return len(self._stems)
 
     def add_listed(self, items: ListedItems) -> None:
         """Add a container that an earlier call completed: samples not given yet."""

@@ -88,11 +88,6 @@ def has_image_suffix(name: str) -> bool:
     return os.path.splitext(name.strip())[1].lower() in IMAGE_SUFFIXES
 
 
-def is_usual_name(name: str) -> bool:
-    """Return whether ``name`` is a usual one for a column of images or labels."""
-    return any(_fold(name) in tier for tier in (*_FILE_NAMES, *_LABEL_NAMES))
-
-
 def _choose_image(names: Sequence[str], first: Sequence[object], image: str, where: str) -> str:
     if image:
         if image not in names:

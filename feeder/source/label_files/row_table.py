@@ -1,7 +1,7 @@
 """Names as sorted 64-bit hashes: which were seen, and which rows of a file of labels repeat.
 
 Tens of millions of names take a few hundred megabytes that way, as a set of texts several
-gigabytes. That two of 14 million names share a hash has a probability of 1 to 200,000.
+gigabytes. That two of 14 million names share a hash has a probability of 1 in 190,000.
 """
 
 from array import array
@@ -51,10 +51,8 @@ class Repeat(NamedTuple):
 
     place: int
     """Among all such files."""
-    first: int
-    """The number of its first row."""
     other: int
-    """Of the first one with another label; 0 if all have the same."""
+    """The number of the first row whose label is another than the first one's; 0 for none."""
 
 
 class RowTable:
@@ -67,7 +65,7 @@ class RowTable:
         self.names = NameKeys(self._files)
         """All files."""
         self._repeated = NameKeys(self._files)
-        self._firsts = self._others = np.empty(0, np.uint32)
+        self._others = np.empty(0, np.uint32)
 
     def add(self, file: str, label: object, number: int) -> None:
         """Add a row."""
@@ -96,7 +94,6 @@ class RowTable:
         others[groups] = numbers[differing[at]]
         repeated = counts > 1
         self._repeated = NameKeys(array("Q", keys[order][starts[repeated]].tobytes()))
-        self._firsts = numbers[starts[repeated]]
         self._others = others[repeated]
 
     @property
@@ -109,4 +106,4 @@ class RowTable:
         place = self._repeated.find(file) if len(self._repeated) else -1
         if place < 0:
             return None
-        return Repeat(place, int(self._firsts[place]), int(self._others[place]))
+        return Repeat(place, int(self._others[place]))
