@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from feeder.errors import ConfigError
 
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
+
+_KIND_HELP: Final = (
+    "kind of SRC (default: recognised by its content): class-folder, labelled-folder, webdataset, "
+    "tfrecord, parquet, imagenet-train or imagenet-val"
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -23,46 +28,48 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded without "
         "loss unless an option asks for it. After an interruption the same command resumes.",
     )
-    parser.add_argument("source", metavar="SRC")
-    parser.add_argument("destination", type=Path, metavar="DST")
+    parser.add_argument("source", metavar="SRC", help="folder, file or quoted pattern to pack")
+    parser.add_argument(
+        "destination", type=Path, metavar="DST", help="folder of the dataset, new or empty"
+    )
     _add_source_options(parser.add_argument_group("the source"))
     _add_selection_options(parser.add_argument_group("classes, splits, bad images"))
     _add_loss_options(parser.add_argument_group("smaller datasets, with loss"))
-    parser.add_argument("--shards", type=int, help="number of shard files (default: by size)")
-    parser.add_argument("--lanes", type=int, help="lanes of shards (default: up to 8)")
-    parser.add_argument(
-        "--tile-width",
-        type=int,
-        choices=(16, 32, 64, 128),
-        default=32,
-        help="pixels across a tile (default: 32)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
-    parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
-    parser.add_argument(
-        "--apply-exif",
-        action="store_true",
-        help="turn images upright (default: no, as torchvision)",
-    )
+    _add_shard_options(parser.add_argument_group("shards and processing"))
     parser.set_defaults(run=run)
 
 
 def _add_source_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--source", dest="kind", metavar="KIND", help="what SRC is, if not seen")
+    group.add_argument("--source", dest="kind", metavar="KIND", help=_KIND_HELP)
     group.add_argument(
-        "--image", default="", metavar="FIELD", help="the field, column or suffix of the image"
+        "--image",
+        default="",
+        metavar="FIELD",
+        help="column, feature, field or extension that holds the image",
     )
-    group.add_argument("--label", default="", metavar="FIELD", help="the same of the label")
+    group.add_argument(
+        "--label",
+        default="",
+        metavar="FIELD",
+        help="column, feature, field or extension that holds the label",
+    )
     group.add_argument(
         "--label-kind",
         choices=("index", "multi", "float", "none"),
-        help="a class, several classes, numbers, or nothing (default: as the first label)",
+        help="one class, several classes, numbers or no label (default: that of the first label)",
     )
     group.add_argument(
-        "--label-base", type=int, metavar="N", help="number of the first class in the source"
+        "--label-base",
+        type=int,
+        metavar="N",
+        help="number of the first class in SRC (default: 0; 1 for image/class/label of TFRecords)",
     )
     group.add_argument(
-        "--labels", default="", metavar="FILE", help="CSV, JSON or JSONL with the labels"
+        "--labels",
+        default="",
+        metavar="FILE",
+        help="labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development "
+        "kit",
     )
     group.add_argument(
         "--class-names", default="", metavar="FILE", help="names of the classes, one a line"
@@ -74,16 +81,23 @@ def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
         "--classes-of",
         type=Path,
         metavar="DATASET",
-        help="take classes and labels of this packed dataset: of the training set, for validation",
+        help="use the classes and labels of this packed dataset, such as the training set",
     )
     group.add_argument(
         "--split",
         choices=("train", "val"),
-        help="pack one side of a split by --val-fraction or --val-list",
+        help="side to pack; needs --val-fraction or --val-list",
     )
-    group.add_argument("--val-fraction", metavar="SHARE", help="for validation, such as 5%%")
     group.add_argument(
-        "--val-list", type=Path, metavar="FILE", help="names of the images for validation"
+        "--val-fraction",
+        metavar="SHARE",
+        help="share of the images for validation, e.g. 5%%",
+    )
+    group.add_argument(
+        "--val-list",
+        type=Path,
+        metavar="FILE",
+        help="names of the validation images, one a line",
     )
     group.add_argument(
         "--max-bad",
@@ -108,7 +122,26 @@ def _add_loss_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--subsampling",
         choices=("444", "422", "420"),
-        help="encode colour images with another chroma subsampling",
+        help="re-encode colour images whose chroma subsampling differs",
+    )
+
+
+def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--shards", type=int, help="number of shard files (default: by size)")
+    group.add_argument("--lanes", type=int, help="lanes of shards (default: up to 8)")
+    group.add_argument(
+        "--tile-width",
+        type=int,
+        choices=(16, 32, 64, 128),
+        default=32,
+        help="pixels across a tile (default: 32)",
+    )
+    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
+    group.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+    group.add_argument(
+        "--apply-exif",
+        action="store_true",
+        help="turn images upright (default: no, as torchvision)",
     )
 
 
@@ -167,7 +200,7 @@ def _choose_split(arguments: argparse.Namespace) -> "SplitOptions | None":
     if arguments.split is None:
         if fraction is not None or names is not None:
             option = "--val-fraction" if fraction is not None else "--val-list"
-            raise ConfigError(f"{option} says how to split: give --split train or --split val too")
+            raise ConfigError(f"{option} needs --split train or --split val")
         return None
     return SplitOptions(
         side=arguments.split,
@@ -190,7 +223,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     rate = summary.packed_files / max(summary.seconds, 1e-9)
     lines = [
         f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
-        f"{len(manifest.shards)} shards, {manifest.lanes} lanes",
+        f"{_plural(len(manifest.shards), 'shard')}, {_plural(manifest.lanes, 'lane')}",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",
@@ -224,6 +257,10 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
             lines.append(f"    and {len(summary.quarantine) - 10:,} more")
     lines.append(f"  survey: {destination / SURVEY_NAME}")
     return lines
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _describe_labels(manifest: "Manifest") -> str:

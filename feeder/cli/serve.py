@@ -55,9 +55,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument(
         "--decoded-bytes", metavar="auto|N", help="decoded cache per node process; 0 for none"
     )
-    parser.add_argument("--cache-dir", metavar="DIR", help="where packed sources are kept")
     parser.add_argument(
-        "--repack", action="store_true", help="pack sources again, as they have changed"
+        "--cache-dir",
+        metavar="DIR",
+        help="folder for packed sources (default: $CACHE_DIRECTORY, else $XDG_CACHE_HOME/feeder or "
+        "~/.cache/feeder)",
+    )
+    parser.add_argument(
+        "--repack", action="store_true", help="pack every source again, also unchanged ones"
     )
     parser.add_argument("--clients-max", metavar="N", help="maximum sessions per node process")
     parser.add_argument("--client-sessions-max", metavar="N", help="of these, per client")
