@@ -14,6 +14,7 @@ depends on no option.
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import cast
 
 from PIL import Image
 
@@ -32,7 +33,14 @@ from feeder.convert.lossy import (
 )
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg, transform_jpeg
-from feeder.source.item_bytes import JPEG, JPEG_SUFFIXES, SNIFF_BYTES, SourceError, sniff_format
+from feeder.source.item_bytes import (
+    JPEG,
+    JPEG_SUFFIXES,
+    SNIFF_BYTES,
+    FaultKind,
+    SourceError,
+    sniff_format,
+)
 
 _FLAGS = {
     "PNG": Oddity.PNG,
@@ -135,9 +143,14 @@ def _prepare_jpeg(data: bytes, flags: Oddity, options: SourceOptions) -> SourceS
         elif error.kind == "unsupported":
             flags |= Oddity.RARE_JPEG
         else:
-            raise SourceError(error.kind, error.reason) from None
+            raise _fault(error) from None
         return _convert(data, JPEG, flags, options, orientation=orientation)
     return SourceSample(tiled=tiled, flags=flags)
+
+
+def _fault(error: RecodeError) -> SourceError:
+    """Return the error as one of the source; it is not "cmyk", which is converted."""
+    return SourceError(cast(FaultKind, error.kind), error.reason)
 
 
 def _decode_ordinary(data: bytes, frame: Frame) -> Image.Image | None:
@@ -190,7 +203,7 @@ def _encode(
     except MemoryError:
         raise SourceError("too-large", NO_MEMORY) from None
     except RecodeError as error:
-        raise SourceError(error.kind, error.reason) from None
+        raise _fault(error) from None
     if smaller is not upright:
         flags |= Oddity.RESIZED
     if upright is not picture and Oddity.REENCODED in flags:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from typing import Final
+from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.process.regular_file import open_regular, read_descriptor
@@ -12,17 +12,36 @@ JPEG_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
 SNIFF_BYTES: Final = 16
 JPEG: Final = "JPEG"
 
+FaultKind = Literal[
+    "bad-label",
+    "bad-name",
+    "bad-row",
+    "corrupt",
+    "device",
+    "empty",
+    "link",
+    "no-image",
+    "no-label",
+    "not-image",
+    "too-large",
+    "truncated",
+    "two-images",
+    "two-labels",
+    "unreadable",
+    "unsupported",
+]
+"""Why an item cannot become a sample; feeder.survey.words describes each."""
+
 
 class SourceError(DatasetError):
     """Raised for a source file that cannot become a sample; it goes to quarantine.
 
-    ``kind`` is one of "unreadable", "empty", "not-image", "truncated", "corrupt", "unsupported" and
-    "too-large"; ``reason`` is the detail, identical on every run.
+    ``reason`` is the detail of ``kind``, identical on every run.
     """
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: FaultKind, reason: str) -> None:
         super().__init__(f"{kind}: {reason}")
-        self.kind = kind
+        self.kind: FaultKind = kind
         self.reason = reason
 
 

@@ -24,7 +24,7 @@ from feeder.process.path_text import (
     printable,
 )
 from feeder.source.folder_walk import show_path, stat_file, walk_files
-from feeder.source.item_bytes import SourceError, read_source, sniff_file
+from feeder.source.item_bytes import FaultKind, SourceError, read_source, sniff_file
 from feeder.source.label_base import count_from_zero
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.label_files.label_file import open_label_file
@@ -198,7 +198,7 @@ class _Listing:
         base = self._spec.label_base or 0
         return count_from_zero(label, base, self._spec.label_kind, "label") if base else label
 
-    def _reject(self, name: str, kind: str, row: LabelRow, reason: str) -> None:
+    def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
         where = f"{self._name} {self._place(row.number)}"
         self._listing.reject(name, kind, f"listed in {where}, but {reason}")
 

@@ -29,6 +29,7 @@ from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.plan.labels import LabelKind
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.process.regular_file import read_regular
+from feeder.source.item_bytes import FaultKind
 from feeder.source.raw_labels import (
     BadLabel,
     CommonForm,
@@ -159,7 +160,7 @@ class ItemListing:
             self._flush()
         self._count(size_bytes)
 
-    def reject(self, name: str, kind: str, reason: str) -> None:
+    def reject(self, name: str, kind: FaultKind, reason: str) -> None:
         """Record an item that cannot become a sample, for the quarantine list."""
         if self._rejected is None:
             self._rejected = list_path(self.folder, self.number, "rejected").open("wb")

@@ -6,7 +6,7 @@ a class's name or a form of labels, and where it would be rejected. So a damaged
 class, and the intact ones are not compared with it. Compressed files cannot be read in any order:
 their records are spilled as they are, with CRC, and read in the same way.
 
-ImageNet's labels count from 1, because 0 is its background. A label 0 that nobody asked for means
+ImageNet's labels count from 1, because 0 is its background. A label 0 without --label-base means
 that all labels of a source are off by one: that is an error, not a bad sample.
 """
 
@@ -159,8 +159,10 @@ class TFRecords:
             raise SourceError("no-image", f"its {field} is a list of {feature.kind or 'nothing'}")
         images = len(reader.bytes_spans(feature, 2))
         if images != 1:
-            kind, count = ("two-images", "several") if images else ("no-image", "no")
-            raise SourceError(kind, f"its {field} has {count} values")
+            count = "several" if images else "no"
+            raise SourceError(
+                "two-images" if images else "no-image", f"its {field} has {count} values"
+            )
 
     def _read_label(
         self, name: str, reader: ExampleReader, features: Mapping[bytes, Feature]

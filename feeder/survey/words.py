@@ -106,12 +106,20 @@ ODD_KINDS: Final[dict[Oddity, OddKind]] = {
 }
 
 LEFT_OUT: Final[dict[str, str]] = {
-    "bad-label": "The label does not fit those of the other samples.",
+    "bad-label": "The label has no meaning, or does not fit those of the other samples.",
+    "bad-name": "The name cannot be that of a file.",
+    "bad-row": "The row in the file of labels is damaged, or names no file.",
     "corrupt": "The bytes contradict themselves, so that the image cannot be decoded.",
+    "device": "The image or its label is a device or a named pipe in its tar, and no file.",
     "empty": "There are no bytes.",
+    "link": "The image or its label is a link in its tar, without the bytes.",
+    "no-image": "The sample has a label or other data, but no image.",
+    "no-label": "The image has no label.",
     "not-image": "The first bytes are those of no image format that Feeder reads.",
-    "too-large": "The image has more pixels than packing accepts.",
+    "too-large": "The image has more pixels or bytes than packing accepts.",
     "truncated": "The bytes end before the image does.",
+    "two-images": "The sample has more than one image; --image chooses.",
+    "two-labels": "The file of labels lists the image more than once, with different labels.",
     "unreadable": "The bytes could not be read from the source.",
     "unsupported": "The image is of a kind that no decoder here reads.",
 }

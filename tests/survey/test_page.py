@@ -6,7 +6,7 @@ import io
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,10 +17,11 @@ from feeder.dataset.manifest import Manifest, load_manifest
 from feeder.errors import DatasetError
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.labels import LabelSpec
+from feeder.source.item_bytes import FaultKind
 from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
 from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
-from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
+from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
 from tests.support.sources import InlinePool, encoded, image, make_source, pack, run_feeder
 from tests.support.synthetic_sets import EVERY_KIND, class_names, classes_of, write_labelled
 from tests.survey.reading import ReadPage, read_page
@@ -127,6 +128,11 @@ def test_a_chart_has_a_title_and_a_description(tmp_path: Path) -> None:
     for attributes in charts:
         assert attributes["aria-labelledby"] in page.identities()
         assert attributes["aria-describedby"] in page.identities()
+
+
+def test_every_kind_of_fault_has_its_sentence() -> None:
+    assert sorted(LEFT_OUT) == sorted(get_args(FaultKind))
+    assert all(sentence.endswith(".") for sentence in LEFT_OUT.values())
 
 
 def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
