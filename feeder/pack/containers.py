@@ -23,6 +23,7 @@ from feeder.source.listing import (
     ListedContainer,
     ListedItems,
     Progress,
+    forget_list,
     list_path,
     read_listed,
 )
@@ -49,7 +50,7 @@ def list_containers(
         known = None if listed is None else (listed.container, listed.stamp)
         # labels in a file of their own may have changed while the container has not
         if stamp == _FOLDER or spec.labels_file or known != (container, stamp):
-            _forget(work_folder, number)
+            forget_list(work_folder, number)
             todo.append(number)
     if todo:
         write_spec(work_folder, spec)
@@ -147,11 +148,6 @@ def _list_one(
                 "then run the same command again"
             )
         return listing.finish(container, stamp)
-
-
-def _forget(work_folder: Path, number: int) -> None:
-    for suffix in ("json", "items", "text", "rejected", "spill"):
-        list_path(work_folder, number, suffix).unlink(missing_ok=True)
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.plan.labels import LabelKind
-from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.item_bytes import FaultKind
 from feeder.source.raw_labels import (
@@ -106,8 +106,7 @@ class ItemListing:
         self._progress = progress
         self._reported_s = time.monotonic()
         self._new_items = self._new_bytes = 0
-        for suffix in ("items", "text", "rejected", "spill", "json"):
-            list_path(folder, number, suffix).unlink(missing_ok=True)
+        forget_list(folder, number)
         self._items = list_path(folder, number, "items").open("wb", buffering=1 << 20)
         self._text = list_path(folder, number, "text").open("wb", buffering=1 << 20)
         self._rejected: BinaryIO | None = None
@@ -301,8 +300,7 @@ class ItemListing:
             if error is None:
                 raise
             # close() flushes, which fails again if the first error was a full disk
-        for suffix in ("items", "text", "rejected", "spill"):
-            list_path(self.folder, self.number, suffix).unlink(missing_ok=True)
+        forget_list(self.folder, self.number)
 
 
 class ListedItems:
@@ -344,11 +342,6 @@ class ListedItems:
         with list_path(self._folder, self._number, "text").open("rb") as file:
             shutil.copyfileobj(file, out, 1 << 20)
 
-    def name(self, row: int) -> str:
-        """Return the name of the item in ``row``."""
-        record = self.rows[row]
-        return decode_name(self.text.name(int(record["name_at"]), int(record["name_bytes"])))
-
     def rejected(self) -> Iterable[Mapping[str, str]]:
         """Yield "kind", "path" and "reason" of each rejected item."""
         if not self.listed.rejected:
@@ -388,6 +381,12 @@ def map_rows(path: Path) -> NDArray[np.void]:
 def list_path(folder: Path, number: int, suffix: str) -> Path:
     """Return a file of the list of container ``number`` in the work folder."""
     return folder / f"list-{number:05d}.{suffix}"
+
+
+def forget_list(folder: Path, number: int) -> None:
+    """Remove the files of a list, first the one that makes it complete."""
+    for suffix in ("json", "items", "text", "rejected", "spill"):
+        list_path(folder, number, suffix).unlink(missing_ok=True)
 
 
 def read_listed(folder: Path, number: int) -> ListedContainer | None:

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from feeder.plan.labels import LabelKind
+from feeder.process.path_text import decode_name
 from feeder.source.listing import ItemListing, ListedItems
+
+
+def name_of(items: ListedItems, row: int) -> str:
+    """Return the name of the item in a row of a list."""
+    record = items.rows[row]
+    return decode_name(items.text.name(int(record["name_at"]), int(record["name_bytes"])))
 
 
 def make_list(

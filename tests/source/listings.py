@@ -6,6 +6,7 @@ from pathlib import Path
 from feeder.source.listing import ItemListing, ListedContainer, ListedItems
 from feeder.source.raw_labels import NormalLabel
 from feeder.source.source import Item, Source, SourceSpec, open_source
+from tests.source.item_lists import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ def list_container(spec: SourceSpec, work_folder: Path, container: int = 0) -> L
     labels: dict[str, NormalLabel] = {}
     stamps: dict[str, int] = {}
     for row in range(facts.items):
-        name = listed.name(row)
+        name = name_of(listed, row)
         record = listed.rows[row]
         assert name not in items, f"{name} is listed twice"
         items[name] = Item(container, int(record["offset"]), int(record["size_bytes"]), name)

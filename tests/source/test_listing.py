@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
-from tests.source.item_lists import make_list
+from tests.source.item_lists import make_list, name_of
 
 _NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
@@ -30,7 +30,7 @@ def test_items_are_read_as_they_were_added(
     read = ListedItems(folder, 3, listed)
     found = [
         (
-            read.name(row),
+            name_of(read, row),
             read.text.label_values(int(record["label"]), listed.form).tolist(),
             int(record["offset"]),
             int(record["size_bytes"]),
@@ -46,7 +46,7 @@ def test_faults_of_items_are_rejected_and_listed(tmp_path: Path) -> None:
     long = "x" * 70_000
     items: list[tuple[str, Any]] = [("a", 1), ("b", "text"), ("c", None), (long, 1), ("d", 2)]
     listed = make_list(tmp_path, items)
-    assert [listed.name(row) for row in range(2)] == ["a", "d"]
+    assert [name_of(listed, row) for row in range(2)] == ["a", "d"]
     assert [(each["path"][:1], each["kind"]) for each in listed.rejected()] == [
         ("b", "bad-label"),
         ("c", "bad-label"),
