@@ -11,18 +11,25 @@ from collections.abc import Iterator
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, encode_name
-from feeder.source.folder_walk import is_folder, scan_folder, show_path, stat_file, walk_files
-from feeder.source.item_bytes import read_source, sniff_file
+from feeder.source.folder_walk import (
+    LooseFiles,
+    is_folder,
+    scan_folder,
+    show_path,
+    stat_file,
+    walk_files,
+)
+from feeder.source.item_bytes import sniff_file
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import SourceSpec
 
 
-class ClassFolder:
+class ClassFolder(LooseFiles):
     """The images below class folders; its one container is the folder."""
 
     def __init__(self, spec: SourceSpec) -> None:
-        self._root = encode_name(spec.containers[0])
+        super().__init__(spec)
         self._may_lack_images = spec.may_lack_images
 
     def list_items(self, container: int, listing: ItemListing) -> None:
@@ -44,13 +51,6 @@ class ClassFolder:
             raise DatasetError(
                 f"{show_path(self._root)} holds no images: put some into the class folders"
             )
-
-    def read_item(self, item: Item) -> bytes:
-        """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
-        return read_source(stored_path(self._root, encode_name(item.name)))
-
-    def close(self) -> None:
-        """Close nothing: no file stays open."""
 
     def _find_classes(self, listing: ItemListing) -> Iterator[str]:
         stray: bytes | None = None

@@ -1,4 +1,4 @@
-"""Walks a folder of loose files: every file but hidden ones, through links, without loops.
+"""Walks a folder of loose files, and reads them: all but hidden ones, through links, not in loops.
 
 Names are the file system's bytes, decoded as UTF-8 whatever the locale: the same source gives the
 same dataset everywhere. The files of a folder come in the file system's order and are not kept:
@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.source.item_bytes import sniff_file
+from feeder.source.item_bytes import read_source, sniff_file
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path, unpacked_name
+from feeder.source.source import Item, SourceSpec
 
 _DEPTH_MAX: Final = 64
 
@@ -23,6 +24,20 @@ class FileStatus(NamedTuple):
 
     size_bytes: int
     mtime_ns: int
+
+
+class LooseFiles:
+    """The files below the folder that is a source's one container."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self._root = encode_name(spec.containers[0])
+
+    def read_item(self, item: Item) -> bytes:
+        """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
+        return read_source(stored_path(self._root, encode_name(item.name)))
+
+    def close(self) -> None:
+        """Close nothing: no file stays open."""
 
 
 def walk_files(root: bytes, name: str, listing: ItemListing) -> Iterator[str]:

@@ -23,8 +23,8 @@ from feeder.process.path_text import (
     path_to_text,
     printable,
 )
-from feeder.source.folder_walk import show_path, stat_file, walk_files
-from feeder.source.item_bytes import FaultKind, SourceError, read_source, sniff_file
+from feeder.source.folder_walk import LooseFiles, show_path, stat_file, walk_files
+from feeder.source.item_bytes import FaultKind, SourceError, sniff_file
 from feeder.source.label_base import count_from_zero
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.label_files.label_file import open_label_file
@@ -34,17 +34,17 @@ from feeder.source.label_files.row_table import NameKeys, RowTable, hash_name
 from feeder.source.listing import ItemListing
 from feeder.source.names import stored_path
 from feeder.source.raw_labels import RawLabel
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import SourceSpec
 
 _NAME_CHARACTERS_MAX: Final = 4096
 
 
-class LabelledFolder:
+class LabelledFolder(LooseFiles):
     """The images of a folder that a file labels; its one container is the folder."""
 
     def __init__(self, spec: SourceSpec) -> None:
+        super().__init__(spec)
         self._spec = spec
-        self._root = encode_name(spec.containers[0])
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file that a row lists; reject rows without a file and images without a row.
@@ -69,13 +69,6 @@ class LabelledFolder:
         if not listing.items:
             raise DatasetError(f"{show_path(self._root)} holds no images: put some there")
         _note_others(others, "not images by their names or content", listing)
-
-    def read_item(self, item: Item) -> bytes:
-        """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
-        return read_source(stored_path(self._root, encode_name(item.name)))
-
-    def close(self) -> None:
-        """Close nothing: no file stays open."""
 
 
 class _Listing:
