@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.source.location.file_format import has_valid_length, look_at_file
+from feeder.source.location.file_format import look_at_file
 from feeder.source.location.folder_contents import look_at_folder
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
@@ -100,12 +100,15 @@ def test_an_old_tar_without_a_magic_number_is_a_tar(here: Path) -> None:
         recognise("flipped")
 
 
-def test_a_record_is_recognised_by_the_crc_of_its_length() -> None:
-    assert has_valid_length(_RECORDS[:12])
+def test_a_record_is_recognised_by_the_crc_of_its_length(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(_RECORDS)
+    assert look_at_file(path).name == "tfrecord"
     for bit in range(12 * 8):
-        flipped = bytearray(_RECORDS[:12])
+        flipped = bytearray(_RECORDS)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert not has_valid_length(bytes(flipped))
+        path.write_bytes(flipped)
+        assert look_at_file(path).name != "tfrecord"
 
 
 @pytest.mark.parametrize(

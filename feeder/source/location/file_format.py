@@ -74,7 +74,7 @@ def look_at_file(path: Path) -> FileFormat:
     return found or _recognise_other(start)
 
 
-def has_valid_length(header: bytes) -> bool:
+def _has_valid_length(header: bytes) -> bool:
     """Return whether 12 bytes can begin a TFRecord: a length and the masked CRC-32C of it."""
     _, stored = _RECORD.unpack(header)
     crc = _crc32c(header[:8])
@@ -84,7 +84,7 @@ def has_valid_length(header: bytes) -> bool:
 def _recognise_content(start: bytes) -> FileFormat | None:
     if _is_tar(start[:_BLOCK_BYTES]):
         return FileFormat("tar", "a tar", "")
-    if len(start) >= _RECORD.size and has_valid_length(start[: _RECORD.size]):
+    if len(start) >= _RECORD.size and _has_valid_length(start[: _RECORD.size]):
         return FileFormat("tfrecord", "a TFRecord file", "")
     if start.startswith((b"PAR1", b"PARE")):  # the latter is encrypted, as its reader reports
         return FileFormat("parquet", "a Parquet file", "")
