@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
@@ -150,6 +151,14 @@ def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline
     assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
     assert summary.manifest.lanes == 3
     assert _problems(tmp_path / "packed") == []
+
+
+def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) -> None:
+    source = make_source(tmp_path / "source", 3)
+    for shards, counts in ((1, "1 shard, 1 lane"), (3, "3 shards, 3 lanes")):
+        destination = tmp_path / str(shards)
+        first, *_ = format_summary(destination, pack(source, destination, shards=shards))
+        assert first.endswith(f"into {destination}: {counts}")
 
 
 def test_only_bad_files_are_an_error_and_make_no_dataset(tmp_path: Path, inline: None) -> None:
