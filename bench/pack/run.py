@@ -1,18 +1,20 @@
 """``feeder-bench pack``: packing the same images from each kind of source, on one core.
 
 The images are written once as each kind, then packed in turns by the real command, with one worker,
-in rounds that begin with a different kind each. The first round is not counted, and each source is
-read once before its turn, as some systems evict what was not read for a minute: all come from the
-page cache. Other formats' writers take turns in the same rounds where ``make peers`` has made their
-environments.
+in rounds of random order. The first round is not counted. Before each turn what the turn before has
+written is flushed to the disk, and the source is read once, as some systems evict what was not read
+for a minute: all come from the page cache. Other formats' writers take turns in the same rounds
+where ``make peers`` has made their environments.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from bench.machine import choose_core, describe_machine
@@ -73,6 +75,7 @@ class _Race:
         """Return the turns, one a round, of the contenders that did not fail."""
         contenders = self._prepare()
         turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+        random = Random(0)
         for number in range(-1, self._options.rounds):
             progress = ProgressLine(sys.stderr)
             progress.begin(
@@ -80,10 +83,9 @@ class _Race:
                 "contenders",
                 len(turns),
             )
-            names = [*turns]
-            for step in range(len(names)):
-                name = names[(number + step) % len(names)]
+            for name in random.sample([*turns], len(turns)):
                 source, take_turn = contenders[name]
+                os.sync()
                 read_files(source)
                 try:
                     turn = take_turn()
