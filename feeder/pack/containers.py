@@ -6,6 +6,7 @@ modification time. Folders have no such mark and are listed anew by each run.
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,9 +152,9 @@ def _list_one(
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return size and modification time of a file; zeros for a folder or what cannot be read."""
+    """Return size and modification time of a file; zeros for anything else."""
     try:
         status = path.stat()
     except OSError:
         return _FOLDER  # listing it reports the error
-    return _FOLDER if path.is_dir() else (status.st_size, status.st_mtime_ns)
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else _FOLDER

@@ -54,6 +54,7 @@ _FORMAT_OF_KIND: Final[dict[SourceKind, ContainerFormat]] = {
     "imagenet-train": "tar",
     "imagenet-val": "tar",
 }
+_STREAM_KINDS: Final = ("webdataset", "tfrecord")
 _FOLDER_KINDS: Final = ("class-folder", "labelled-folder")
 _LOOKED_AT_MAX: Final = 32  # files; of more, the first of each form of name
 _SHOWN_MAX: Final = 4
@@ -95,10 +96,21 @@ def recognise(
     folder = path_from_text(found[0])
     if folder.is_dir():
         spec = _recognise_folder(spec, folder, is_forced=kind is not None)
+    elif any(path_from_text(each).is_fifo() for each in found):
+        _check_stream(spec, kind)
     elif kind is None:
         spec = replace(spec, kind=_recognise_files(found))
     _check_options(spec)
     return spec
+
+
+def _check_stream(spec: SourceSpec, kind: str | None) -> None:
+    """Raise ConfigError unless a pipe is said to be of a kind that is read once, from its start."""
+    if kind not in _STREAM_KINDS:
+        raise ConfigError(
+            f"{printable(spec.location)} is a pipe, which is not looked at first: say what it is "
+            f"with --source {' or '.join(_STREAM_KINDS)}; other kinds are files"
+        )
 
 
 def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> SourceSpec:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from feeder.dataset.opened import Dataset
 from tests.source.tf_writer import encode_example, frame
-from tests.support.sources import InlinePool, encoded, image, pack
+from tests.support.sources import InlinePool, encoded, feeder_command, image, pack
 
 _CLASSES = ("n01", "n02", "n05")
 _Images = dict[tuple[str, str], bytes]
@@ -151,3 +152,21 @@ def test_every_kind_gives_the_samples_of_a_class_folder(
     assert len(expected) == len(images)
     pack(write(tmp_path / "source", images), tmp_path / "packed")
     assert _samples(tmp_path / "packed") == expected
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "tfrecord"])
+def test_a_stream_gives_the_samples_of_its_file(tmp_path: Path, images: _Images, kind: str) -> None:
+    if kind == "webdataset":
+        _webdataset(tmp_path / "source", images)
+        file = tmp_path / "source" / "x-0.tar"
+    else:
+        _tfrecord(tmp_path / "source", images)
+        file = tmp_path / "source" / "train-00000-of-00001"
+    pack(file, tmp_path / "expected")
+    with file.open("rb") as stream:  # through a pipe: cat's, as a shell makes it
+        cat = subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.PIPE)
+    with cat:
+        command = feeder_command("pack", "-", tmp_path / "packed", "--source", kind)
+        packed = subprocess.run(command, stdin=cat.stdout, capture_output=True, text=True)
+    assert packed.returncode == 0, packed.stderr
+    assert _samples(tmp_path / "packed") == _samples(tmp_path / "expected")

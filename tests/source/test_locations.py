@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -171,11 +172,10 @@ def test_missing_files_of_a_range_are_counted(here: Path) -> None:
         ("missing.tar", DatasetError, "source missing.tar does not exist"),
         ("dangling", DatasetError, "dangling is a dangling link"),
         ("loop", DatasetError, "loop cannot be read"),
-        ("pipe", DatasetError, r"a named pipe \(FIFO\), not a regular file"),
-        ("p*", DatasetError, r"a named pipe \(FIFO\), not a regular file"),
+        ("socket", DatasetError, "a socket, not a regular file"),
+        ("so*", DatasetError, "a socket, not a regular file"),
         ("{one,two}", ConfigError, r"matches the folder .*/one and 1 more: a source is one folder"),
         ("", ConfigError, "the source is empty"),
-        ("-", ConfigError, "standard input is no source"),
         ("a\0b", ConfigError, r"a\\x00b is no path"),
         ("pipe:cat x", ConfigError, "commands are not run"),
     ],
@@ -186,9 +186,25 @@ def test_what_is_no_source_is_refused(
     touch(here, "one/x", "two/x")
     (here / "dangling").symlink_to("nowhere")
     (here / "loop").symlink_to("loop")
-    os.mkfifo(here / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")  # in the working directory: its path may be too long
     with pytest.raises(error, match=problem):
         find_files(location)
+
+
+def test_standard_input_is_a_pipe_or_the_file_itself(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(here, "x.tar")
+    os.mkfifo(here / "pipe")
+    for name, found in (("x.tar", "x.tar"), ("link", "x.tar"), ("pipe", "pipe")):
+        if name == "link":
+            (here / name).symlink_to("x.tar")
+        monkeypatch.setattr("feeder.source.location.find._STANDARD_INPUT", str(here / name))
+        assert find_files("-") == (str((here / found).resolve()),)
+    monkeypatch.setattr("feeder.source.location.find._STANDARD_INPUT", "/dev/null")
+    with pytest.raises(ConfigError, match="standard input is neither a pipe nor a file"):
+        find_files("-")
 
 
 @pytest.mark.parametrize(

@@ -356,3 +356,12 @@ def test_a_file_of_labels_is_refused_where_the_container_has_them(tmp_path: Path
     for name in ("imagenet.tfrecord", "classes.parquet"):
         with pytest.raises(ConfigError, match="--labels has no meaning for"):
             recognise(str(Path(__file__).parent / "golden" / name), labels_file=str(labels))
+
+
+def test_a_pipe_is_what_the_user_says_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.tar"
+    os.mkfifo(pipe)
+    assert recognise(str(pipe), kind="webdataset").containers == (str(pipe),)
+    for kind in (None, "parquet"):
+        with pytest.raises(ConfigError, match=r"is a pipe, .* --source webdataset or tfrecord"):
+            recognise(str(pipe), kind=kind)

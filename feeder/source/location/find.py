@@ -41,13 +41,15 @@ _COPY_COMMANDS: Final = {
     "hdfs": "`hdfs dfs -get {} DIR`",
 }
 
+_STANDARD_INPUT: Final = "/dev/stdin"
+
 
 def find_files(location: str) -> tuple[str, ...]:
     """Return the one folder, or the files in order, that ``location`` stands for.
 
     Paths are absolute, as ``path_to_text`` writes them. Raises ConfigError for what is not on this
     machine or cannot be expanded, and for several folders; DatasetError for what does not exist or
-    is no regular file.
+    is neither a regular file nor a pipe.
     """
     try:
         return _find_files(location)
@@ -74,10 +76,7 @@ def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str
 
 def _find_files(location: str) -> tuple[str, ...]:
     if location == "-":
-        raise ConfigError(
-            "standard input is no source, as images are packed in another order: save it as a "
-            "file and give that (for a file called -, give ./-)"
-        )
+        return _find_standard_input()
     if not location:
         raise ConfigError("the source is empty: give a folder, a file or a pattern")
     path = Path(location).absolute()
@@ -103,6 +102,16 @@ def _find_files(location: str) -> tuple[str, ...]:
     if missing:
         raise DatasetError(_describe_missing(location, missing, len(alternatives)))
     return _check_files(location, sorted(found, key=path_to_text))
+
+
+def _find_standard_input() -> tuple[str]:
+    """Return a path of standard input, of the file itself if it is one: workers have another."""
+    path = Path(_STANDARD_INPUT)
+    if path.is_fifo():
+        return (_STANDARD_INPUT,)
+    if path.is_file():
+        return _check_file(path.resolve())
+    raise ConfigError("standard input is neither a pipe nor a file: give a file, or pipe one")
 
 
 def _exists(path: Path) -> bool:
@@ -191,7 +200,7 @@ def _check_files(location: str, paths: list[str]) -> tuple[str, ...]:
 
 def _check_file(path: Path) -> tuple[str]:
     try:
-        if not path.is_dir():
+        if not (path.is_dir() or path.is_fifo()):
             os.close(open_regular(path))
     except OSError as error:
         raise DatasetError(
