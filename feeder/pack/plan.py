@@ -1,4 +1,4 @@
-"""What a packing packs: all items of its source in packing order, with their classes.
+"""Plans a packing: lists its source, and writes all items in packing order with their classes.
 
     containers ─► lists ─► classes, names, split ─► packing order ─► one list in the work folder
 

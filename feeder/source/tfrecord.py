@@ -139,7 +139,7 @@ class TFRecords:
     def _item_name(
         self, name: str, reader: ExampleReader, features: Mapping[bytes, Feature]
     ) -> str:
-        """Return NUMBER-FILENAME: file names alone may repeat, and say nothing about the place."""
+        """Return NUMBER-FILENAME: file names alone may repeat, and do not give the position."""
         feature = features.get(_FILE_NAME)
         if feature is None or feature.kind != "bytes":
             return name
