@@ -14,9 +14,10 @@ from typing import Final
 from feeder import __version__
 from feeder.errors import ProtocolError
 from feeder.host.memory_budget import available_bytes
-from feeder.metrics import Counters, SessionCounters, flatten
+from feeder.metrics.counters import Counters, SessionCounters, flatten
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.router import PeerUnreachableError, Router
+from feeder.node.session_log import log_refusal, log_session_end, log_session_start
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
@@ -289,8 +290,9 @@ class NodeService:
             case events.CloseSlots(session):
                 if self._open.pop(session, None) is not None:
                     self._pool.send_to_all(CloseSession(session=session))
-                _log.debug("session %x ended", session)
                 return self._slots.want_closed(session, now_s)
+            case events.LogEnd():
+                log_session_end(instruction, self._limits.lease_s)
             case events.KillWorker(worker, dataset):
                 self._pool.kill(worker, f"reading dataset {dataset}")
         return None
@@ -316,6 +318,8 @@ class NodeService:
     def _send(self, peer: bytes, message: NodeMessage) -> None:
         if isinstance(message, Lent):
             self._fair_share.earn(peer)
+        elif isinstance(message, Refused):
+            log_refusal(message, self._router.account())
         try:
             self._router.send(peer, message)
         except PeerUnreachableError:
@@ -326,7 +330,6 @@ class NodeService:
         try:
             memory = self._slots.open(wanted.session, wanted.layout)
         except OSError as error:
-            _log.warning("no slot memory for another session: %s", error.strerror)
             return events.SlotsRefused(
                 wanted.session,
                 f"the feeder cannot create {wanted.layout.total_bytes / 1e6:.0f} MB of slot memory "
@@ -342,7 +345,7 @@ class NodeService:
             labels=wanted.layout.labels,
         )
         self._pool.send_to_all(message, memory.fileno())
-        _log.debug("session %x on %s, %d slots", wanted.session, wanted.dataset, message.slots)
+        log_session_start(wanted, self._table.sessions.open[wanted.session].account)
         return events.SlotsOpened(wanted.session)
 
     def _decode(self, peer: bytes, frame: bytes) -> ClientMessage | None:

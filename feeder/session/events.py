@@ -5,6 +5,7 @@ All are frozen values without behaviour. A *peer* is the ROUTER socket's name of
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import ClientMessage, NodeMessage
@@ -234,6 +235,16 @@ class CloseSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Log that a session is over; its memory may still be in use."""
+
+    session: int
+    account: str
+    dataset: str
+    how: "SessionEnd"
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorker:
     """Kill a stuck worker; WorkerLost follows."""
 
@@ -251,5 +262,9 @@ Instruction = (
     | SendChunk
     | ReturnSlot
     | CloseSlots
+    | LogEnd
     | KillWorker
 )
+
+SessionEnd = Literal["closed", "lost", "expired"]
+"""The client said Bye or greeted again; its process or connection ended; it was silent."""

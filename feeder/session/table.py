@@ -20,7 +20,7 @@ Invariants, which test_interleavings.py checks over random interleavings:
 
 from collections.abc import Mapping
 
-from feeder.metrics import SessionCounters
+from feeder.metrics.counters import SessionCounters
 from feeder.session import events
 from feeder.session.admission import (
     MESSAGE_CHARS_MAX,
@@ -141,13 +141,13 @@ class SessionTable:
             self._out.append(events.Send(event.peer, Pong(session=session.number)))
         else:
             self._counters.sessions_closed += 1
-            self._end(session)
+            self._end(session, "closed")
 
     def _on_hello(self, event: events.MessageReceived, hello: Hello) -> None:
         former = self.sessions.of_peer(event.peer)
         if former is not None:
             self._counters.sessions_closed += 1
-            self._end(former)
+            self._end(former, "closed")
         admission = admit(
             hello,
             self._datasets,
@@ -337,7 +337,7 @@ class SessionTable:
         if session.has_requested:
             self._counters.sessions_lost += event.has_died
             self._counters.sessions_closed += not event.has_died
-            self._end(session)
+            self._end(session, "lost" if event.has_died else "closed")
 
     # --- Start and end of sessions ------------------------------------------------------------
 
@@ -362,13 +362,13 @@ class SessionTable:
         session = self.sessions.open.get(event.session)
         if session is not None:
             self._refuse(session.peer, Refusal("memory", event.reason))
-            self._end(session)
+            self._end(session, "closed")
 
     def _on_peer_gone(self, event: events.PeerGone) -> None:
         session = self.sessions.of_peer(event.peer)
         if session is not None:
             self._counters.sessions_lost += 1
-            self._end(session)
+            self._end(session, "lost")
 
     def _on_drain(self) -> None:
         self._is_draining = True
@@ -382,7 +382,7 @@ class SessionTable:
             expires_s = session.last_message_s + self._limits.lease_s
             if expires_s <= self._now_s:
                 self._counters.sessions_expired += 1
-                self._end(session)
+                self._end(session, "expired")
             else:
                 self._check_by(expires_s)
         stuck = self._dispatcher.find_stuck(self._now_s)
@@ -391,8 +391,9 @@ class SessionTable:
             self._fail(batch, "dataset", blame_dataset(batch.dataset))
         self._check_by(self._dispatcher.check_at_s(self._now_s))
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
+        self._out.append(events.LogEnd(session.number, session.account, session.hello.dataset, how))
         for batch in session.wanted.values():
             self._dispatcher.cancel(batch)
         session.waiting.clear()

@@ -24,6 +24,7 @@ from feeder.client.core.events import (
     DropClaim,
     Event,
     Instruction,
+    Log,
     Send,
     SlotsMapped,
     SlotsNotShared,
@@ -32,6 +33,7 @@ from feeder.client.core.prefetch import HostBatch
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.wire.claim import claim_path
 from feeder.wire.messages import Bye, Hello, Ping, Refused, Welcome
+from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
 PING_INTERVAL_S: Final = 1.0  # far below any node's lease
@@ -180,6 +182,7 @@ class LinkState:
                 self.greet(now_s)
             case Disconnected():
                 self._connected = False
+                self._log_loss("its connection has ended")
                 self._session = None  # no Bye can reach the node
                 self._end_session()
                 self._retry_at_s = None
@@ -235,6 +238,7 @@ class LinkState:
         match refused.code:
             case "unknown-session":
                 if self._session is not None:
+                    self._log_loss("the node does not know it")
                     self._session = None  # the node knows of none to end
                     self.greet(now_s)
             case "draining" if refused.session is not None:  # it crossed our request
@@ -267,7 +271,7 @@ class LinkState:
                 f"; it grants {self.welcome.window} slots of the {requested} requested, by its "
                 "limits (window_max, slots_bytes, client_slots_bytes) and memory"
             )
-        return text
+        return text + name_session(self.welcome)
 
     # --- Due work, and messages ---------------------------------------------------------------
 
@@ -295,6 +299,7 @@ class LinkState:
         if self.incompatibility is not None or now_s < self.due_s():
             return False
         if self._session is None or now_s >= self._last_active_s + SILENCE_S:
+            self._log_loss(f"its node was silent for {SILENCE_S:g} s")
             self.greet(now_s)
         elif self._claim_by_s is not None and now_s >= self._claim_by_s:
             self._claim_path = None  # a late grant of the next claim too would end that session
@@ -326,6 +331,13 @@ class LinkState:
         loss, self._loss = self._loss, None
         return loss
 
+    def _log_loss(self, reason: str) -> None:
+        """Log that the session, if there is one, is lost; another one follows where possible."""
+        if self._session is not None:
+            self._out.append(
+                Log(f"{self.endpoint}: the session is lost: {reason}{name_session(self.welcome)}")
+            )
+
     def _give_up_claim(self, reason: str) -> bool:
         """Have this session's batches copied; the next session claims its slots again."""
         was_pending = self.awaits_slots
@@ -348,3 +360,10 @@ class LinkState:
 
     def _send(self, message: Hello | Ping | Bye) -> None:
         self._out.append(Send(self.link, message))
+
+
+def name_session(welcome: Welcome | None) -> str:
+    """Return the node's name and the session's id as the node's log has them; "" without one."""
+    if welcome is None:
+        return ""
+    return f" (node {welcome.node}, session {session_id(welcome.session)})"

@@ -21,7 +21,7 @@ from typing import Final
 
 from feeder.client.core import events
 from feeder.client.core.compatibility import find_incompatibility
-from feeder.client.core.node_link import LinkState
+from feeder.client.core.node_link import LinkState, name_session
 from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, Prefetch
 from feeder.client.core.rendezvous import LaneKeys
 from feeder.client.core.requests import GiveUp, RequestScheduler
@@ -268,7 +268,7 @@ class ClientSession:
         error = find_incompatibility(self.job.hello, self.welcome, welcome, is_back=is_back)
         if error is not None:
             self._out.append(events.Send(link.link, Bye(session=welcome.session)))
-            self._leave_out(link, error)
+            self._leave_out(link, error, welcome)
             return
         for other in self._links.values():
             if other is not link and other.has_session_with(welcome):
@@ -289,20 +289,25 @@ class ClientSession:
         self._roster.record_siblings(link.endpoint, welcome)
         self._follow_roster()
 
-    def _leave_out(self, link: LinkState, error: FeederError) -> None:
+    def _leave_out(
+        self, link: LinkState, error: FeederError, welcome: Welcome | None = None
+    ) -> None:
         """Use a node no longer; ends the job before its first batch, or if no node remains.
+
+        ``welcome`` is what the node sent now, if the reason is in it.
 
         At the start a user is watching, and it is not known yet which nodes agree with each other;
         later a feeder that was added by mistake must not end a running job.
         """
         self._has_changed = True
         named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
+        session = name_session(welcome or link.welcome)
         link.leave(self._now_s, error)
         self._greet_duplicates(link)
         if not self._has_taken or all(each.incompatibility for each in self._links.values()):
             self.fail(named)
         else:
-            self._out.append(events.Log(f"left out: {named}", is_warning=True))
+            self._out.append(events.Log(f"left out: {named}{session}", is_warning=True))
 
     def _greet_duplicates(self, lost: LinkState) -> None:
         """Greet the node process of a lost link over another link."""

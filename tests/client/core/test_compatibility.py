@@ -64,6 +64,7 @@ def test_an_incompatible_node_is_left_out_after_the_first_batch(
     (warning,) = shell.warnings
     assert warning.startswith(f"left out: {ENDPOINTS[1]}: ")
     assert re.search(text, warning)
+    assert re.search(r" \(node .+, session [0-9a-f]{8}\)$", warning)
     assert asked(out + pass_time(shell, 5.0, 0), 1) == []
     assert shell.session.feeders_left_out == 1
     assert shell.session.error is None

@@ -40,6 +40,8 @@ from tests.support.client_shell import NAME, Shell, asked, hello, lent, released
 
 PEER = "tcp://feeder-3:5555"
 IPC = "ipc:///run/node"
+SESSION = " (node n, session 00000001)"
+"""As the shell's node and its first session are named at the end of log lines."""
 HELLO = hello()
 
 
@@ -111,6 +113,9 @@ def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     shell = serve()
     sent = sends(shell.run_until(SILENCE_S))
     assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
+    assert shell.logged[-1].text == (
+        f"{PEER}: the session is lost: its node was silent for 5 s{SESSION}"
+    )
     shell.now_s = 6.0
     assert asked(shell.receive(welcome(2))) == [(0, 0), (0, 1)]
     assert shell.session.reconnects == 1
@@ -130,7 +135,7 @@ def test_a_greeting_without_an_answer_is_repeated() -> None:
 def test_after_a_lost_connection_missing_batches_are_requested_again() -> None:
     shell = serve()
     shell.answer(1)
-    assert shell.lose() == []
+    assert shell.lose() == [Log(f"{PEER}: the session is lost: its connection has ended{SESSION}")]
     assert shell.run_until(4.0) == []
     assert sends(shell.connect()) == [HELLO]
     # A restarted node may well use the same number again.
@@ -390,7 +395,7 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     assert shell.prefetch.load(0) == 2
     assert shell.session.copied_because is None
     texts = [line.text for line in shell.logged]
-    assert texts == [f"{IPC}: batches are read in place, in its slots"]
+    assert texts == [f"{IPC}: batches are read in place, in its slots{SESSION}"]
     assert shell.warnings == []
 
 
@@ -400,7 +405,7 @@ def test_a_reduced_window_is_logged_with_the_limits() -> None:
     (line,) = [out for out in shell.receive(welcome(window=2)) if isinstance(out, Log)]
     assert line.text.endswith(
         "; it grants 2 slots of the 6 requested, by its limits (window_max, slots_bytes, "
-        "client_slots_bytes) and memory"
+        f"client_slots_bytes) and memory{SESSION}"
     )
 
 
@@ -425,7 +430,7 @@ def test_batches_are_copied_with_a_reason_if_slots_cannot_be_mapped() -> None:
     reason = "/run/node.slots: No such file or directory"
     assert asked(shell.refuse_slots(reason)) == [(0, 0), (0, 1)]
     assert shell.session.copied_because == reason
-    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}"]
+    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}{SESSION}"]
     assert claims(welcome_again(shell)), "the next session tries again"
 
 
@@ -439,7 +444,7 @@ def test_nothing_is_claimed_and_no_warning_logged_if_slots_are_not_wanted(
     shell = Shell(endpoint, share_memory=share_memory)
     shell.connect()
     out = shell.receive(welcome())
-    assert out == [Log(f"{endpoint}: batches are copied over the socket: {reason}")]
+    assert out == [Log(f"{endpoint}: batches are copied over the socket: {reason}{SESSION}")]
     assert shell.session.copied_because == reason
 
 
@@ -451,7 +456,7 @@ def test_a_claim_that_is_not_answered_in_time_is_given_up_for_good() -> None:
     assert asked(out) == [(0, 0), (0, 1)]
     reason = "no answer to the claim within 2 s"
     assert shell.session.copied_because == reason
-    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}"]
+    assert shell.warnings == [f"{IPC}: batches are copied over the socket: {reason}{SESSION}"]
     shell.map_slots()
     assert shell.session.copied_because == reason, "it comes too late"
     assert claims(welcome_again(shell)) == []
@@ -461,7 +466,7 @@ def test_a_claim_that_is_not_answered_in_time_is_given_up_for_good() -> None:
 
 def test_a_claim_is_dropped_with_its_session() -> None:
     shell = share()
-    assert shell.lose() == [DropClaim(0)]
+    assert [out for out in shell.lose() if not isinstance(out, Log)] == [DropClaim(0)]
     shell.connect()
     shell.receive(welcome(2))
     shell.map_slots(session=1)

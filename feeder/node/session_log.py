@@ -1,0 +1,56 @@
+"""What a node process logs of its sessions, with the id that the client's log has too.
+
+Sessions that begin and end as they should are logged for debugging only; one that ended otherwise,
+or was refused, always. Expired sessions and a feeder's own limits are warnings.
+"""
+
+import logging
+from typing import Final
+
+from feeder.session.events import LogEnd, OpenSlots
+from feeder.wire.messages import Refused
+from feeder.wire.session_id import session_id
+
+_OWN_LIMITS: Final = frozenset(("memory", "clients", "recipes", "rate"))
+"""Refusals for what this feeder lacks; all others are for what the client did."""
+
+_log = logging.getLogger(__name__)
+
+
+def log_session_start(opened: OpenSlots, account: str) -> None:
+    """Log that a session's slots exist."""
+    shown = session_id(opened.session)
+    _log.debug(
+        "session %s of %s on %s: opened with %d slots",
+        *(shown, account, opened.dataset, opened.layout.slots),
+        extra={"session": shown, "client": account},
+    )
+
+
+def log_session_end(ended: LogEnd, lease_s: float) -> None:
+    """Log that a session is over."""
+    shown = session_id(ended.session)
+    what = shown, ended.account, ended.dataset
+    extra = {"session": shown, "client": ended.account}
+    match ended.how:
+        case "closed":
+            _log.debug("session %s of %s on %s: ended", *what, extra=extra)
+        case "lost":
+            text = "session %s of %s on %s: lost: its process or its connection has ended"
+            _log.info(text, *what, extra=extra)
+        case "expired":
+            text = "session %s of %s on %s: expired: its client was silent for %g s"
+            _log.warning(text, *what, lease_s, extra=extra)
+
+
+def log_refusal(refused: Refused, account: str) -> None:
+    """Log a refusal, of a session or of the request for one."""
+    level = logging.WARNING if refused.code in _OWN_LIMITS else logging.INFO
+    if refused.session is None:
+        extra = {"client": account}
+        _log.log(level, "refused %s (%s): %s", account, refused.code, refused.message, extra=extra)
+        return
+    shown = session_id(refused.session)
+    text = "refused session %s of %s (%s): %s"
+    extra = {"session": shown, "client": account}
+    _log.log(level, text, shown, account, refused.code, refused.message, extra=extra)
