@@ -25,6 +25,7 @@ PURE = {
     *(
         "__future__",
         "abc",
+        "bisect",
         "collections",
         "contextlib",
         "dataclasses",
@@ -54,8 +55,19 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = {
-    *("PIL", "altair", "google_crc32c", "msgspec", "numpy", "psutil", "pyarrow", "scipy", "torch"),
-    *("tqdm", "turbojpeg", "vl_convert", "xxhash", "zmq", "zstandard"),
+    *("PIL", "altair", "google_crc32c", "msgspec", "numpy", "prometheus_client", "psutil"),
+    *(
+        "pyarrow",
+        "rich",
+        "scipy",
+        "torch",
+        "tqdm",
+        "turbojpeg",
+        "vl_convert",
+        "xxhash",
+        "zmq",
+        "zstandard",
+    ),
 }
 
 
@@ -77,22 +89,23 @@ BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
     f"{DECODING} security session client client.core source convert survey pack pack_cache worker "
-    "node daemon cli trainer_client trainer_client.train trainer_client.reference"
+    "node diagnosis monitoring daemon screens cli trainer_client trainer_client.train trainer_client.reference"
 )
 
 # Rooms of ``feeder`` are named without that prefix; "feeder" itself holds the version.
 TABLE: Mapping[str, Row] = {
     "feeder": row("", "", pure=True),
     "errors": row("", "", pure=True),
-    "metrics": row("", "", pure=True),
+    "metrics": row("", "msgspec", pure=True),
+    "diagnosis": row("metrics", "", pure=True),
     "remedies": row("", "", pure=True),
     "plan": row("errors", "numpy msgspec", pure=True),
-    "wire": row("errors plan", "numpy msgspec", pure=True),
+    "wire": row("errors metrics plan", "numpy msgspec", pure=True),
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors metrics remedies", "msgspec"),
     "host": row("errors process", "psutil"),
     "security": row("errors wire process", "zmq"),
-    "client.core": row("errors plan wire", "msgspec", pure=True),
+    "client.core": row("errors metrics plan wire", "msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors remedies plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
@@ -118,8 +131,13 @@ TABLE: Mapping[str, Row] = {
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
-    "daemon": row(f"{DECODING} session worker node", "msgspec"),
-    "cli": row(f"{DECODING} security client survey pack pack_cache daemon", "numpy zmq PIL"),
+    "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
+    "daemon": row(f"{DECODING} session worker node diagnosis monitoring", "msgspec"),
+    "cli": row(
+        f"{DECODING} security client survey pack pack_cache diagnosis daemon screens",
+        "numpy zmq PIL",
+    ),
+    "screens": row("errors metrics diagnosis", "rich"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
         "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"

@@ -18,7 +18,7 @@ from bench.daemon import DATASET_NAME, Daemon, free_port
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.errors import PeerError
-from feeder.metrics import Counters
+from feeder.metrics.counters import Counters
 from feeder.plan.recipe import Recipe
 
 _ANSWER_S: Final = 1.0

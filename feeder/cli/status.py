@@ -33,7 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Request the counters and print them; PeerError when no reply comes in time."""
     from feeder.client.stats import request_counters
-    from feeder.metrics import format_counters
+    from feeder.metrics.counters import format_counters
     from feeder.security.keys import read_client_keys
 
     if not 0 < arguments.timeout <= 3600:

@@ -8,7 +8,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.contexts import open_context
 from feeder.errors import ConfigError, PeerError, ProtocolError
-from feeder.metrics import Counters
+from feeder.metrics.counters import Counters
 from feeder.process.name_lookup import resolve_endpoint
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys

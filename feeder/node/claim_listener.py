@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from feeder.errors import ProtocolError, ResourceError
-from feeder.metrics import ClaimCounters
+from feeder.metrics.counters import ClaimCounters
 from feeder.node.endpoint import Endpoint, clear_stale_socket, created_with_mode, identify_file
 from feeder.node.poll_set import PollSet
 from feeder.wire.claim import CLAIM_BYTES, CLAIM_SUFFIX, decode_claim, encode_answer

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from feeder.metrics import SocketCounters
+from feeder.metrics.counters import SocketCounters
 
 UNFINISHED_BYTES_MAX: Final = 24 << 20
 """Of a tcp connection. A well-behaved peer can have sent 32 messages of 64 KiB that wait here, and

@@ -5,6 +5,10 @@ placement (JSON)  ──────────►      (pins itself before it 
 NodeConfig        ──────────►      (binds, starts its workers)
                   ◄──────────      NodeReady, or CannotStart and it ends
 Neighbours        ──────────►      (takes clients)
+                  ◄──────────      Heartbeat, every second, from NodeReady on
+                  ◄──────────      ReportAsked, for a client's HostStatsRequest
+ReportPart …      ──────────►      (answers that client)
+Diagnosed         ──────────►      (repeats the verdict in its Pongs)
 Drain             ──────────►      (finishes requested batches and ends)
 end of channel    ──────────►      (ends)
 """
@@ -12,6 +16,7 @@ end of channel    ──────────►      (ends)
 import msgspec
 
 from feeder.jpeg.decoders import Decoder
+from feeder.metrics.snapshot import NodeSnapshot
 from feeder.session.admission import SessionLimits
 from feeder.worker.messages import CannotStart
 
@@ -59,7 +64,21 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
     """Take nothing new, finish requested batches, end within the configured drain_s."""
 
 
-SupervisorToNode = NodeConfig | Neighbours | Drain
+class ReportPart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """A piece of the host's report, which may be longer than a packet; they come in order."""
+
+    is_last: bool
+    data: bytes
+    """Of the report in MessagePack."""
+
+
+class Diagnosed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The supervisor's verdict on the host has changed."""
+
+    text: str
+
+
+SupervisorToNode = NodeConfig | Neighbours | Drain | ReportPart | Diagnosed
 
 
 class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -78,4 +97,14 @@ class NodeReady(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     library_warnings: tuple[str, ...] = ()
 
 
-NodeToSupervisor = NodeReady | CannotStart
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The node process's event loop works; what it has measured."""
+
+    snapshot: NodeSnapshot
+
+
+class ReportAsked(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Some client wants the host's report."""
+
+
+NodeToSupervisor = NodeReady | CannotStart | Heartbeat | ReportAsked

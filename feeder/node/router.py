@@ -26,7 +26,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.metrics import SocketCounters
+from feeder.metrics.counters import SocketCounters
 from feeder.node.accept_gate import AcceptGate
 from feeder.node.connections import Connections
 from feeder.node.endpoint import (

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from feeder.errors import ResourceError
-from feeder.metrics import WorkerCounters
+from feeder.metrics.counters import WorkerCounters
 from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child

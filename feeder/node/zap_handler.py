@@ -21,7 +21,7 @@ import zmq
 from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.metrics import SocketCounters
+from feeder.metrics.counters import SocketCounters
 from feeder.security.keys import find_public_key_files, read_public_keys
 from feeder.wire.zap import ACCEPTED, NO_LIST, UNKNOWN_KEY, Status, format_answer, parse_request
 

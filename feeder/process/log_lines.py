@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from feeder.metrics import LogCounters
+from feeder.metrics.counters import LogCounters
 
 _STDERR: Final = 2
 _CUT: Final = " … (cut)\n".encode()

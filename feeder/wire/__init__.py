@@ -1,4 +1,4 @@
 """Messages between client and node process, and the layout of slots. Pure.
 
-May import: errors, plan.
+May import: errors, metrics, plan.
 """

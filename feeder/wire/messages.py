@@ -19,10 +19,11 @@
                          ◄──────────────────────────  Chunk … | Failed      (any order, interleaved)
                          ◄──────────────────────────  Lent | Failed         (the same, slots mapped)
       Request (release, want the next) ────────────►
-      Ping               ──────────────────────────►  Pong                  (keeps the lease)
+      Ping (waits)       ──────────────────────────►  Pong (verdict)        (keeps the lease)
                          ◄──────────────────────────  Draining              (the node is stopping)
       Bye                ──────────────────────────►
       StatsRequest       ──────────────────────────►  Stats
+      HostStatsRequest   ──────────────────────────►  HostStats
 
 A client may have at most ``window`` batches wanted and not yet released.
 
@@ -36,11 +37,12 @@ import msgspec
 from msgspec import Meta
 
 from feeder.errors import ConfigError, ProtocolError
+from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
 from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -64,6 +66,7 @@ Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 Index = Annotated[int, Meta(ge=0, lt=2**48)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
+Duration = Annotated[float, Meta(ge=0, le=1e12)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_NO_CONTROLS)]
@@ -143,9 +146,18 @@ class Request(_Message, frozen=True, kw_only=True):
 
 
 class Ping(_Message, frozen=True, kw_only=True):
-    """Keeps the session alive."""
+    """Keeps the session alive, and reports how long the training loop has waited for this node.
+
+    All three are totals since the session's first ping, so a lost ping loses nothing.
+    """
 
     session: U64
+    clock_s: Duration = 0.0
+    """Time on the client's clock."""
+    waited_s: Duration = 0.0
+    """The part of it in which the training loop waited for a batch requested from this node."""
+    cpu_s: Duration = 0.0
+    """CPU time of the client's process in it."""
 
 
 class Bye(_Message, frozen=True, kw_only=True):
@@ -156,6 +168,10 @@ class Bye(_Message, frozen=True, kw_only=True):
 
 class StatsRequest(_Message, frozen=True, kw_only=True):
     """Requests the node's counters; needs no session."""
+
+
+class HostStatsRequest(_Message, frozen=True, kw_only=True):
+    """Requests the report of the node's whole host; needs no session."""
 
 
 class Welcome(_Message, frozen=True, kw_only=True):
@@ -230,9 +246,10 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 class Pong(_Message, frozen=True, kw_only=True):
-    """Answers a Ping."""
+    """Answers a Ping, with the daemon's verdict on what sets its pace ("" before there is one)."""
 
     session: U64
+    verdict: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)] = ""
 
 
 class Draining(_Message, frozen=True, kw_only=True):
@@ -247,8 +264,14 @@ class Stats(_Message, frozen=True, kw_only=True):
     counters: Annotated[dict[Name, Counter], Meta(max_length=65_536)]
 
 
-ClientMessage = Hello | Request | Ping | Bye | StatsRequest
-NodeMessage = Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats
+class HostStats(_Message, frozen=True, kw_only=True):
+    """Carries the report of the node's host; None if its supervisor has not answered in time."""
+
+    report: HostReport | None
+
+
+ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest
+NodeMessage = Welcome | Refused | Chunk | Lent | Failed | Pong | Draining | Stats | HostStats
 
 _AnyMessage = TypeVar("_AnyMessage")
 

@@ -119,12 +119,17 @@ def _kinds_of(error: type[FeederError]) -> Iterator[type[FeederError]]:
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All rows of the chunk are written; with the seconds spent in each stage, and the use of the
-    decoded cache (feeder.sample.cache.COUNTS)."""
+    """All rows of the chunk are written; with the seconds spent in each stage, the use of the
+    decoded cache (feeder.sample.cache.COUNTS), and what the whole chunk took."""
 
     ticket: int
     stage_seconds: tuple[float, ...]
     cache_counts: tuple[int, ...] = ()
+    decoded_bytes: int = 0
+    """Of decoded pixels."""
+    busy_s: float = 0.0
+    """Wall-clock time."""
+    cpu_s: float = 0.0
 
 
 class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

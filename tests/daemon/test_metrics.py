@@ -1,7 +1,7 @@
 """Counters by name and as text; and the backoff of node processes."""
 
 from feeder.daemon.backoff import BACKOFF_MAX_S, CRASHES_MAX, WINDOW_S, RestartPolicy
-from feeder.metrics import (
+from feeder.metrics.counters import (
     SessionCounters,
     SocketCounters,
     WorkerCounters,

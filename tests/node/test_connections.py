@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.metrics import SocketCounters
+from feeder.metrics.counters import SocketCounters
 from feeder.node import connections
 from feeder.node.connections import CHECK_INTERVAL_S, Connections
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.metrics import ClaimCounters, SocketCounters, WorkerCounters
+from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
 from feeder.node.service import NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from feeder.errors import ConfigError, ProtocolError
-from feeder.metrics import SocketCounters
+from feeder.metrics.counters import SocketCounters
 from feeder.node.zap_handler import ENDPOINT, KeyList, ZapHandler
 from feeder.security.keys import SecretKey, format_public_key
 from feeder.wire.zap import ZapRequest, format_answer, parse_request

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from feeder.metrics import SessionCounters
+from feeder.metrics.counters import SessionCounters
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe

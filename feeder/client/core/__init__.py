@@ -1,4 +1,4 @@
 """The client's session as a state machine: requests, arrivals, failover. Pure.
 
-May import: errors, plan, wire.
+May import: errors, metrics, plan, wire.
 """

@@ -1,0 +1,127 @@
+"""The state of a daemon's host, as its supervisor reports it.
+
+It pairs the latest snapshot of each node process with one some seconds older, so that whoever reads
+a report once can show rates.
+"""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from feeder.metrics.snapshot import NO_CONTROLS, Label, NodeSnapshot, Seconds, ShortText, Total
+
+VERDICT_CHARS_MAX: Final = 400
+
+VerdictKind = Literal[
+    "starting",
+    "draining",
+    "idle",
+    "healthy",
+    "client-bound",
+    "silent-worker",
+    "stalled-storage",
+    "node-down",
+    "greedy-client",
+    "io-bound",
+    "neighbour-bound",
+    "quota-bound",
+    "cache-bound",
+    "memory-bound",
+    "compute-bound",
+    "network-bound",
+    "dispatch-bound",
+    "window-bound",
+]
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What sets the pace of a daemon, in one line."""
+
+    kind: VerdictKind
+    text: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=NO_CONTROLS)]
+    """The kind, the evidence, and the next step."""
+    is_problem: bool
+    """Whether clients wait, or something is broken."""
+    estimate_images_a_s: Seconds = 0.0
+    """What the next step would give; 0 where there is no estimate."""
+
+
+class HostLoad(Struct, frozen=True, kw_only=True):
+    """The machine's load, in totals since it booted."""
+
+    clock_s: Seconds
+    """When it was read, on the machine's monotonic clock."""
+    usable_cpus: Seconds
+    """CPUs that affinity and quota leave to the daemon."""
+    cpus: Total
+    """CPUs of its affinity, to which ``busy_s`` refers."""
+    busy_s: Seconds = 0.0
+    """CPU time of all processes on these CPUs."""
+    io_wait_s: Seconds = 0.0
+    """Idle CPU time with a read in progress."""
+    throttled_s: Seconds = 0.0
+    """Time in which the cgroup's quota stopped the daemon's threads."""
+    pressure_cpu_s: Seconds = 0.0
+    """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
+    none."""
+    pressure_io_s: Seconds = 0.0
+    """The same for storage."""
+    pressure_memory_s: Seconds = 0.0
+    refaults: Total = 0
+    """Pages that were read again soon after the page cache had evicted them."""
+    free_memory_bytes: Total = 0
+    """Now: available without swapping."""
+
+
+class HistoryPoint(Struct, frozen=True, kw_only=True):
+    """Means over some seconds, for curves of minutes."""
+
+    clock_s: Seconds
+    """The end."""
+    images_a_s: Seconds
+    busy_share: Seconds
+    """Of the workers' time."""
+    wait_share: Seconds
+    """Of the clients' time."""
+
+
+class ServedDatasetReport(Struct, frozen=True, kw_only=True):
+    """A dataset that the daemon serves."""
+
+    name: Label
+    samples: Total
+    classes: Total
+    fingerprint: Label
+    folder: ShortText
+
+
+class NodeReport(Struct, frozen=True, kw_only=True):
+    """A node process."""
+
+    number: Total
+    state: Literal["starting", "ready", "draining", "hung", "restarting"]
+    restarts: Total = 0
+    now: NodeSnapshot | None = None
+    """The latest snapshot; None before the first one."""
+    before: NodeSnapshot | None = None
+    """An earlier one of the same process; None if there is only one."""
+
+
+class HostReport(Struct, frozen=True, kw_only=True):
+    """A daemon and its host."""
+
+    host: Label
+    feeder_version: Label
+    pid: Total
+    """Of the supervisor."""
+    clock_s: Seconds
+    uptime_s: Seconds
+    datasets: Annotated[tuple[ServedDatasetReport, ...], Meta(max_length=1024)]
+    nodes: Annotated[tuple[NodeReport, ...], Meta(max_length=4096)]
+    load: HostLoad
+    load_before: HostLoad
+    verdict: Verdict
+    history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
+    """Oldest first."""
+    warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
+    """Of the start: placement, libraries, machine."""
