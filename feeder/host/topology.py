@@ -128,15 +128,17 @@ def read_topology(root: Path = Path("/")) -> Topology:
     return Topology(nodes=(whole,))
 
 
-def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> UsableCpus:
-    """Return how many CPUs this process may keep busy: the lesser of its CPU mask and its quota.
+def usable_cpus(
+    root: Path = Path("/"), affinity: frozenset[int] | None = None, process: str = "self"
+) -> UsableCpus:
+    """Return how many CPUs a process may keep busy: the lesser of its CPU mask and its quota.
 
     A quota of 2.5 CPUs counts as 2: the remainder is for the node process itself. `affinity`
-    defaults to the calling process's.
+    defaults to the calling process's; `process` is the folder in /proc, its number.
     """
     if affinity is None:
         affinity = frozenset(os.sched_getaffinity(0))
-    quota = min(_quotas(root), default=None)
+    quota = min(_quotas(root, process), default=None)
     if quota is None:
         count, reason = len(affinity), f"affinity {len(affinity)}, no cgroup quota"
     else:
@@ -145,23 +147,36 @@ def usable_cpus(root: Path = Path("/"), affinity: frozenset[int] | None = None) 
     return UsableCpus(affinity=affinity, quota=quota, count=count, reason=f"{count} = {reason}")
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    """Yield every CPU quota that applies to this process, in CPUs: of its cgroups and all above."""
-    memberships = list(_memberships(root / "proc/self/cgroup"))
-    for line in _read(root / "proc/self/mountinfo").splitlines():
+def cgroup_folders(
+    root: Path, controller: str, process: str = "self"
+) -> Iterator[tuple[Path, bool]]:
+    """Yield each folder of a controller's limits on a process, and whether it is of cgroup v2.
+
+    Those of a hierarchy go from its mount down to the process's own cgroup. Raises ResourceError
+    where /proc/PROCESS/cgroup cannot be parsed.
+    """
+    folder = root / "proc" / process
+    memberships = list(_memberships(folder / "cgroup"))
+    for line in _read(folder / "mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         mounted, kind = before.split(), after.split()
         if len(mounted) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         unified = kind[0] == "cgroup2"
-        if not unified and "cpu" not in kind[2].split(","):
+        if not unified and controller not in kind[2].split(","):
             continue
         mount_root, mount_point = (_unescape(field) for field in mounted[3:5])
         for hierarchy, controllers, path in memberships:
-            if hierarchy == "0" if unified else "cpu" in controllers:
-                folder = root / mount_point.lstrip("/")
-                for group in _group_folders(folder, mount_root, path):
-                    yield from _v2_quota(group) if unified else _v1_quota(group)
+            if hierarchy == "0" if unified else controller in controllers:
+                mount = root / mount_point.lstrip("/")
+                for group in _group_folders(mount, mount_root, path):
+                    yield group, unified
+
+
+def _quotas(root: Path, process: str) -> Iterator[float]:
+    """Yield every CPU quota that applies to a process, in CPUs: of its cgroups and all above."""
+    for group, unified in cgroup_folders(root, "cpu", process):
+        yield from _v2_quota(group) if unified else _v1_quota(group)
 
 
 def _memberships(path: Path) -> Iterator[tuple[str, list[str], str]]:
