@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from feeder.cli.captions import name_labels
+from feeder.cli.contact_sheet import Note
+from feeder.cli.sample_notes import note_samples
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.crop_decode import layout_of, whole_jpeg
 from feeder.plan.crop import plan_crops
@@ -38,9 +40,9 @@ def draw_crops(
 def draw_boxes(
     dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return the whole images of n samples with their crops outlined, (n, side, side, 3).
+    """Return the whole images of n samples with their crops outlined, and their labels.
 
-    Captions are the labels, and "mirrored" where the crop is.
+    The pictures are (n, side, side, 3), the margins of images that are not square included.
     """
     records = dataset.read_records(sample_ids)
     crops = plan_crops(
@@ -55,22 +57,27 @@ def draw_boxes(
     dataset.read_labels(sample_ids, records, labels)
     side = max(recipe.image_size, 128)
     pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
-    captions = []
-    rows = zip(
-        sample_ids.tolist(),
-        records,
-        crops.boxes.tolist(),
-        crops.flips.tolist(),
-        pictures,
-        name_labels(dataset.labels, labels, dataset.classes),
-        strict=True,
-    )
-    for sample_id, record, box, flip, square, name in rows:
+    rows = zip(sample_ids.tolist(), records, crops.boxes.tolist(), pictures, strict=True)
+    for sample_id, record, box, square in rows:
         image = _outline_box(_decode_whole(dataset, sample_id, record), box, side)
         y, x = (side - image.height) // 2, (side - image.width) // 2
         square[y : y + image.height, x : x + image.width] = np.asarray(image)
-        captions.append(", ".join(filter(None, (name, "mirrored" if flip else ""))))
-    return pictures, captions
+    return pictures, name_labels(dataset.labels, labels, dataset.classes)
+
+
+def note_crops(
+    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
+) -> list[Note]:
+    """Return what n samples of a dataset are and what the recipe does to them."""
+    records = dataset.read_records(sample_ids)
+    return note_samples(
+        recipe,
+        seed=seed,
+        epoch=epoch,
+        sample_ids=sample_ids,
+        widths=records["width"].astype(np.int64),
+        heights=records["height"].astype(np.int64),
+    )
 
 
 def _label_rows(dataset: Dataset, count: int) -> LabelRows:

@@ -1,6 +1,7 @@
 """``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from feeder.cli.contact_sheet import Note
     from feeder.plan.labels import LabelRows
     from feeder.plan.recipe import Recipe
     from feeder.wire.messages import Welcome
@@ -18,13 +20,26 @@ _BATCH_SIZE = 256
 _DEADLINE_S = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Preview:
+    """What a sheet shows of n samples."""
+
+    pictures: "NDArray[np.uint8]"
+    """(n, height, width, 3)."""
+    labels: list[str]
+    notes: "list[Note]"
+    subtitles: tuple[str, str]
+    """The recipe, and what the notes mean."""
+
+
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "preview",
         help="draw a contact sheet of crops or of a served batch",
-        description="Draw the first images of a batch with their labels, as the model will "
-        "see them but not normalised. The batch is of the dataset DST or, with --from, served by a "
+        description="Draw the first images of a batch as the model will see them but not "
+        "normalised, each with its label, its sample id, the size of its crop and the operations "
+        "that were applied to it. The batch is of the dataset DST or, with --from, served by a "
         "daemon.",
     )
     parser.add_argument("dataset_path", type=Path, nargs="?", metavar="DST", help="packed dataset")
@@ -90,29 +105,35 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("give a packed dataset, or --from ENDPOINT --dataset NAME")
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
-        pictures, captions = _preview_dataset(arguments)
+        preview = _preview_dataset(arguments)
         source = arguments.dataset_path.resolve().name
     else:
         if arguments.dataset is None or arguments.dataset_path is not None:
             raise ConfigError("--from needs the dataset's name: give --dataset NAME and no DST")
         if arguments.boxes:
             raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
-        pictures, captions = _preview_served(arguments)
+        preview = _preview_served(arguments)
         source = f"{arguments.dataset} at {arguments.endpoint}"
     title = (
         f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
         f"batch {arguments.index}"
     )
-    draw_contact_sheet(pictures, captions, arguments.out, title=title)
-    print(f"{len(pictures)} images in {arguments.out}")
+    draw_contact_sheet(
+        preview.pictures,
+        preview.labels,
+        arguments.out,
+        title=title,
+        subtitles=preview.subtitles,
+        notes=preview.notes,
+    )
+    print(f"{len(preview.pictures)} images in {arguments.out}")
     return 0
 
 
-def _preview_dataset(
-    arguments: argparse.Namespace,
-) -> "tuple[NDArray[np.uint8], list[str]]":
-    """Return the pictures (n, size, size, 3) of a batch of a packed dataset, and their captions."""
-    from feeder.cli.crop_preview import draw_boxes, draw_crops
+def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
+    """Return the sheet of a batch of a packed dataset."""
+    from feeder.cli.crop_preview import draw_boxes, draw_crops, note_crops
+    from feeder.cli.sample_notes import LEGEND, describe_recipe
     from feeder.dataset.opened import Dataset
 
     with Dataset.open(arguments.dataset_path) as dataset:
@@ -121,14 +142,20 @@ def _preview_dataset(
         _check_index(arguments.index, plan.batches, recipe)
         count = min(arguments.images, plan.valid(arguments.index))
         sample_ids = plan.samples(arguments.index, 0, count)
+        key = {"seed": arguments.seed, "epoch": arguments.epoch}
         draw = draw_boxes if arguments.boxes else draw_crops
-        return draw(dataset, recipe, sample_ids, seed=arguments.seed, epoch=arguments.epoch)
+        pictures, labels = draw(dataset, recipe, sample_ids, **key)
+        return _Preview(
+            pictures=pictures,
+            labels=labels,
+            notes=note_crops(dataset, recipe, sample_ids, **key),
+            subtitles=(describe_recipe(recipe), LEGEND),
+        )
 
 
-def _preview_served(
-    arguments: argparse.Namespace,
-) -> "tuple[NDArray[np.uint8], list[str]]":
-    """Return the same for a batch that the daemon at ``--from`` serves."""
+def _preview_served(arguments: argparse.Namespace) -> _Preview:
+    """Return the sheet of a batch that the daemon at ``--from`` serves."""
+    from feeder.cli.sample_notes import LEGEND_SERVED, describe_recipe, note_samples
     from feeder.client.blocking import BatchFetcher
     from feeder.plan.packing import pixel_layout_of, unpack_levels
     from feeder.security.keys import read_client_keys
@@ -148,8 +175,17 @@ def _preview_served(
         _check_index(arguments.index, fetcher.welcome.batches, recipe)
         batch = next(fetcher.fetch([(arguments.epoch, arguments.index)]))
         count = min(arguments.images, batch.valid)
-        names = _name_labels(fetcher.welcome, batch.labels[:count], arguments)
-        return unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)), names
+        return _Preview(
+            pictures=unpack_levels(batch.pixels[:count], pixel_layout_of(recipe.packing)),
+            labels=_name_labels(fetcher.welcome, batch.labels[:count], arguments),
+            notes=note_samples(
+                recipe,
+                seed=arguments.seed,
+                epoch=arguments.epoch,
+                sample_ids=batch.sample_ids[:count].copy(),
+            ),
+            subtitles=(describe_recipe(recipe), LEGEND_SERVED),
+        )
 
 
 def _name_labels(welcome: "Welcome", rows: "LabelRows", arguments: argparse.Namespace) -> list[str]:

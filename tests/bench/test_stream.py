@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from bench.machine import choose_core
 from bench.report import RATE, Report, summarise
 from bench.stream.run import client_counts
 from bench.stream.streams import Measured
+from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
 from feeder.errors import ConfigError, PeerError, ResourceError
 from tests.support.daemon import runs
@@ -166,24 +168,37 @@ def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
 
 
 def test_preview_draws_a_batch_that_a_daemon_serves(
-    dataset: Path, tmp_path: Path, short_folder: Path, capsys: pytest.CaptureFixture[str]
+    dataset: Path,
+    tmp_path: Path,
+    short_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    served, local = tmp_path / "served.png", tmp_path / "local.png"
-    asked = ["--images", "4", "--batch-size", "16", "--index", "1", "--split", "val"]
+    sheets: list[tuple[np.ndarray, list[str], list[Note]]] = []
+
+    def keep(
+        images: np.ndarray, captions: list[str], path: Path, *, notes: list[Note], **head: object
+    ) -> None:
+        sheets.append((images, captions, notes))
+
+    monkeypatch.setattr("feeder.cli.contact_sheet.draw_contact_sheet", keep)
+    asked = ["--images", "4", "--batch-size", "16", "--index", "1"]
+    asked += ["--recipe", "auto_augment=trivial-augment-wide"]
     cores = frozenset({choose_core(None)})
     with running_daemon(dataset, workers=1, cores=cores) as daemon:
-        arguments = ["preview", "--from", daemon.ipc, "--out", str(served), *asked]
+        arguments = ["preview", "--from", daemon.ipc, *asked]
         assert feeder_main([*arguments, "--dataset", DATASET_NAME]) == 0
         assert feeder_main([*arguments, "--dataset", "other"]) == 3
         assert "other" in capsys.readouterr().err
         left_out = ["preview", "--from", daemon.ipc, "--dataset", DATASET_NAME, "--index", "9"]
         assert feeder_main(left_out) == 2
-    assert feeder_main(["preview", str(dataset), "--out", str(local), *asked]) == 0
-    from PIL import Image
-
-    with Image.open(served) as one, Image.open(local) as two:
-        below_title = (0, 36, one.width, one.height)
-        assert np.array_equal(np.asarray(one.crop(below_title)), np.asarray(two.crop(below_title)))
+    assert feeder_main(["preview", str(dataset), *asked]) == 0
+    (served, served_labels, served_notes), (local, local_labels, local_notes) = sheets
+    assert np.array_equal(served, local)
+    assert served_labels == local_labels
+    # A client does not know the sizes of originals, and everything else.
+    assert served_notes == [replace(note, facts=note.facts[:1]) for note in local_notes]
+    assert all(note.facts[1].startswith("crop ") for note in local_notes)
 
 
 def test_a_daemon_that_does_not_start_is_quoted(tmp_path: Path, short_folder: Path) -> None:

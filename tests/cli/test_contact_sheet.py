@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from feeder.cli.contact_sheet import choose_columns, draw_contact_sheet, shorten
+from feeder.cli.contact_sheet import Note, choose_columns, draw_contact_sheet, shorten, wrap
 from feeder.errors import ConfigError, ResourceError
 
 GAP, CAPTION, TITLE = 8, 20, 28
+NOTE, SUBTITLE, BELOW_HEAD = 16, 18, 6
 PAPER = (250, 249, 246)
 
 
@@ -46,6 +47,53 @@ def test_a_title_adds_its_line(tmp_path: Path) -> None:
     plain, titled = _read(tmp_path / "plain.png"), _read(tmp_path / "titled.png")
     assert titled.shape == (plain.shape[0] + TITLE, plain.shape[1], 3)
     assert titled[:TITLE].min() < 120
+
+
+def test_notes_and_subtitles_are_written_below_and_above(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.png"
+    pictures = _pictures(2)
+    notes = [
+        Note(facts=("sample 7", "crop 30 x 20 px"), is_mirrored=True, operations=("rotate +9°",)),
+        Note(facts=("sample 8",)),
+    ]
+    draw_contact_sheet(
+        pictures, ["a", "b"], path, title="a set", subtitles=["a recipe", "a legend"], notes=notes
+    )
+    pixels = _read(path)
+    top = GAP + TITLE + 2 * SUBTITLE + BELOW_HEAD
+    assert pixels.shape == (top + 224 + CAPTION + 2 * NOTE + GAP, 2 * 232 + GAP, 3)
+    assert (pixels[top : top + 224, GAP : GAP + 224] == pictures[0]).all()
+    assert (pixels[top : top + 224, GAP + 232 : GAP + 456] == pictures[1]).all()
+    for line in range(2):
+        y = GAP + TITLE + line * SUBTITLE
+        assert pixels[y : y + SUBTITLE].min() < 150, "no ink in the subtitle"
+    facts, done = (top + 224 + CAPTION + line * NOTE for line in range(2))
+    left, right = pixels[:, :232], pixels[:, 232:]
+    assert left[facts : facts + NOTE].min() < 150
+    assert right[facts : facts + NOTE].min() < 150
+    # The mark of mirrored pictures is blue, and only the first is mirrored.
+    mark = left[done : done + NOTE, GAP : GAP + 13].astype(int)
+    assert ((mark[..., 2] - mark[..., 0]) > 100).sum() > 20
+    assert (right[done : done + NOTE] == PAPER).all()
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_notes_are_wrapped_between_their_parts(sized: bool) -> None:
+    font = ImageFont.load_default(12) if sized else ImageFont.load_default_imagefont()
+    parts = ["sample 12345", "crop 333 x 250 px", "decoded at 1/2"]
+    lines = wrap(parts, 128, font, ", ")
+    assert len(lines) > 1
+    assert " ".join(lines) == ", ".join(parts)
+    assert all(font.getlength(line) <= 128 for line in lines)
+    assert wrap(parts, 10_000, font, ", ") == [", ".join(parts)]
+    assert wrap([], 128, font, ", ") == []
+    (shortened,) = wrap(["much_too_long_for_one_line_of_a_sheet"], 128, font, ", ")
+    assert font.getlength(shortened) <= 128
+
+
+def test_one_note_for_each_picture() -> None:
+    with pytest.raises(ValueError, match="2 images but 1 notes"):
+        draw_contact_sheet(_pictures(2), ["a", "b"], Path("x"), notes=[Note(facts=("a",))])
 
 
 def test_small_pictures_are_enlarged_by_integer_factors_and_large_ones_shrunk(
