@@ -89,7 +89,8 @@ BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
     f"{DECODING} security session client client.core source convert survey pack pack_cache worker "
-    "node diagnosis monitoring daemon screens cli trainer_client trainer_client.train trainer_client.reference"
+    "node diagnosis monitoring doctor doctor.findings daemon screens cli trainer_client "
+    "trainer_client.train trainer_client.reference"
 )
 
 # Rooms of ``feeder`` are named without that prefix; "feeder" itself holds the version.
@@ -132,9 +133,12 @@ TABLE: Mapping[str, Row] = {
     ),
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
-    "daemon": row(f"{DECODING} session worker node diagnosis monitoring", "msgspec"),
+    "doctor.findings": row("", "", pure=True),
+    "doctor": row("errors process host jpeg security sample doctor.findings", "zmq"),
+    "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
-        f"{DECODING} security client survey pack pack_cache diagnosis daemon screens",
+        f"{DECODING} security client survey pack pack_cache diagnosis doctor doctor.findings "
+        "daemon screens",
         "numpy zmq PIL",
     ),
     "screens": row("errors metrics diagnosis", "rich"),

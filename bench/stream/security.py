@@ -29,6 +29,7 @@ from bench.stream.streams import WINDOW
 from feeder.client.blocking import BatchFetcher
 from feeder.plan.recipe import Recipe
 from feeder.process.python_process import python_command
+from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
 _TIMEOUT_S: Final = 60.0
@@ -166,29 +167,9 @@ def _write_keys(folder: Path) -> tuple[SecretKey, SecretKey]:
     return server, client
 
 
-def crypto_library() -> tuple[str, Path | None]:
-    """Return the crypto library that libzmq uses in this process, and its path if it is a file.
-
-    It is found in the process's mappings; one that is linked into libzmq shows by its symbols.
-    """
-    maps = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
-    mapped = {line.split(maxsplit=5)[-1] for line in maps if "/" in line}
-    paths = [Path(text.strip()) for text in mapped]
-    for path in paths:
-        if path.name.startswith("libsodium"):
-            return "libsodium", path
-    for path in paths:
-        if "zmq" in path.name and ".so" in path.name:
-            code = path.read_bytes()
-            for symbol, name in ((b"sodium_init", "libsodium"), (b"tweet", "tweetnacl")):
-                if symbol in code:
-                    return name, None
-    return ("unknown" if zmq.has("curve") else "none"), None
-
-
 def measure_crypto() -> Result:
     """Return how fast a chunk is encrypted as CURVE does it, without libzmq; 0 when unknown."""
-    name, path = crypto_library()
+    name, path = find_crypto_library()
     if path is None:
         return single(f"crypto/{name}", "GB/s", 0.0)
     library = ctypes.CDLL(str(path))

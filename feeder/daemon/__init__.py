@@ -2,5 +2,5 @@
 
 May import: errors, metrics, remedies, plan, wire, process, host, jpeg,
 dataset, sample, session, worker, node, diagnosis,
-monitoring.
+monitoring, doctor.
 """

@@ -1,0 +1,77 @@
+"""``feeder doctor``: shows the machine as Feeder sees it, and what is wrong with it."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from feeder.errors import ConfigError
+
+_FOUND = 1  # exit status
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="show the machine as Feeder sees it, and what is wrong with it",
+        description="Show the machine as Feeder sees it: NUMA nodes, CPUs, devices, memory, limits "
+        "and libraries. Then list what is wrong, the worst first, with the lines that mend it. The "
+        "exit status is 0 if nothing is wrong (notes do not count), 1 if something is, and 2 for a "
+        "wrong argument. Nothing is changed, and no daemon needed.",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="DST",
+        help="folders of datasets, to see whether they are on a network",
+    )
+    parser.add_argument(
+        "--pid",
+        type=int,
+        metavar="N",
+        help="show the CPUs, cgroup and limits of process N, such as a running daemon (default: "
+        "those of this command)",
+    )
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="the folder that has /proc and /sys (default: /)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; ConfigError if an argument names nothing."""
+    import shutil
+
+    from feeder.doctor.findings.conditions import find_all
+    from feeder.doctor.findings.finding import Severity
+    from feeder.doctor.read_machine import read_machine
+    from feeder.doctor.report import format_json, format_report
+
+    process = "self" if arguments.pid is None else str(arguments.pid)
+    _check_arguments(arguments.root, process)
+    machine = read_machine(arguments.root, arguments.data, process)
+    findings = find_all(machine)
+    if arguments.json:
+        print(format_json(machine, findings))
+    else:
+        print(format_report(machine, findings, shutil.get_terminal_size().columns))
+    return _FOUND if any(finding.severity > Severity.NOTE for finding in findings) else 0
+
+
+def _check_arguments(root: Path, process: str) -> None:
+    if not (root / "proc").is_dir():
+        raise ConfigError(
+            f"--root {root} has no folder proc: name a folder that has /proc and /sys, such as /"
+        )
+    if process != "self" and not (process.isdigit() and (root / "proc" / process).is_dir()):
+        raise ConfigError(
+            f"--pid {process}: there is no such process; `pgrep -f feeder` lists some"
+        )

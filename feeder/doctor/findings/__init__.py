@@ -1,0 +1,4 @@
+"""Facts about a machine in, findings out. Pure.
+
+May import: nothing.
+"""

@@ -1,0 +1,226 @@
+"""Findings about CPUs, NUMA nodes and network cards."""
+
+from collections.abc import Iterable, Iterator
+
+from feeder.doctor.findings.facts import Governor, Machine
+from feeder.doctor.findings.finding import Finding, Severity
+
+_SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil", "userspace"}
+_OWN_POLICY = ("intel_pstate", "amd-pstate-epp")
+"""Drivers that choose the clock themselves: their "powersave" follows the load."""
+
+_IMAGE_BYTES = 224 * 224 * 3
+_IMAGES_PER_CORE = 1_636  # daemon to client over tcp, docs/performance.md
+_PLANS_TCP_MBIT = 10  # slower cards are for management
+
+
+def find_governor(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if usable CPUs are governed by anything but "performance"."""
+    slow = [governor for governor in machine.governors if governor.name in _SLOW_GOVERNORS]
+    if not slow:
+        return
+    total = sum(governor.cpus for governor in machine.governors)
+    names = " and ".join(
+        f"{governor.name} on {governor.cpus} of {total} usable CPU{'s' * (total > 1)}"
+        + (f" (driver {governor.driver})" if governor.driver else "")
+        for governor in slow
+    )
+    yield Finding(
+        name="cpu-governor",
+        severity=Severity.WARNING,
+        what=f"the CPU frequency governor is {names}",
+        detail=" ".join(dict.fromkeys(map(_explain_governor, slow))),
+        mend=("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",),
+    )
+
+
+def _explain_governor(governor: Governor) -> str:
+    least, most = governor.least_khz, governor.most_khz
+    if governor.name == "powersave" and governor.driver not in _OWN_POLICY:
+        if least and most and most > least:
+            return (
+                f"It holds the clock at {least // 1000:,} of up to {most // 1000:,} MHz: decoding, "
+                f"which only computes, takes up to {most / least:.1f} times as long."
+            )
+        return "It holds the clock at its lowest."
+    if governor.name == "userspace":
+        return "It holds the clock wherever a program has set it."
+    return "The clock rises only after a load has lasted, so work after each pause is slower."
+
+
+def find_narrow_mask(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if the CPU mask has fewer CPUs than the quota pays for, or far more."""
+    allowed = machine.allowed
+    if allowed.quota is None or not allowed.cpus:
+        return
+    quota, cpus = allowed.quota, len(allowed.cpus)
+    if cpus < int(quota):
+        # A quota above the machine's size is a common way to write "all".
+        if cpus >= machine.processor.online > 0:
+            return
+        yield Finding(
+            name="cpu-mask",
+            severity=Severity.WARNING,
+            what=f"the CPU mask has {_cpus(cpus)}, but the quota allows {quota:g}",
+            detail=f"Feeder starts {cpus} workers; {int(quota) - cpus} more could run.",
+            mend=(
+                "AllowedCPUs=                          # in the unit: an empty list is all CPUs",
+                "docker update --cpuset-cpus LIST NAME  # a container; or run it without",
+            ),
+        )
+    elif quota < cpus:
+        yield Finding(
+            name="cpu-quota",
+            severity=Severity.NOTE,
+            what=f"a quota of {quota:g} CPUs is spread over {_cpus(cpus)}",
+            detail=(
+                f"Feeder starts {_workers(allowed.count)}. Whenever more threads run than the "
+                "quota covers, the kernel stops all of them for the rest of the period (100 ms by "
+                "default). A cpuset of as many CPUs has no such pauses."
+            ),
+        )
+
+
+def find_missing_memory(machine: Machine) -> Iterator[Finding]:
+    """Yield findings about nodes with CPUs and no memory, or with memory that may not be used."""
+    if not any(node.memory_bytes for node in machine.nodes):
+        return  # sysfs shows no memory at all: not known
+    allowed = machine.allowed
+    used = [node for node in machine.nodes if node.cpus & (allowed.cpus or node.cpus)]
+    bare = [node.id for node in used if node.cpus and not node.memory_bytes]
+    if bare:
+        yield Finding(
+            name="node-without-memory",
+            severity=Severity.WARNING,
+            what=f"{_nodes(bare)} CPUs but no memory",
+            detail=(
+                "Their workers use the memory of another node, over the link between the sockets, "
+                "and share its bandwidth with that node's own workers."
+            ),
+            mend=(
+                "sudo dmidecode -t memory | grep -E 'Locator|Size'   # then fill the empty slots",
+            ),
+        )
+    if allowed.memory_nodes:
+        closed = [
+            node.id
+            for node in used
+            if node.memory_bytes and node.cpus and node.id not in allowed.memory_nodes
+        ]
+        if closed:
+            nodes = ",".join(str(node) for node in sorted({node.id for node in used}))
+            yield Finding(
+                name="memory-mask",
+                severity=Severity.WARNING,
+                what=f"{_nodes(closed)} usable CPUs, but their memory may not be used",
+                detail="Their workers use the memory of another node, at its bandwidth.",
+                mend=(
+                    f"AllowedMemoryNodes={nodes}   # in the unit",
+                    f"docker run --cpuset-mems {nodes} …",
+                ),
+            )
+
+
+def find_memory_only_nodes(machine: Machine) -> Iterator[Finding]:
+    """Yield a note about nodes without CPUs, such as CXL memory."""
+    idle = [node for node in machine.nodes if node.memory_bytes and not node.cpus]
+    if idle:
+        size = sum(node.memory_bytes for node in idle) / 2**30
+        yield Finding(
+            name="node-without-cpus",
+            severity=Severity.NOTE,
+            what=f"{_nodes(node.id for node in idle)} memory ({size:,.0f} GiB) but no CPUs",
+            detail="Feeder binds no process to it; the page cache may use it.",
+        )
+
+
+def find_narrow_vectors(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if an x86 CPU shows no AVX2."""
+    processor = machine.processor
+    if processor.vectors != "SSE4":
+        return
+    cost = (
+        "One core makes 1,369 samples/s without AVX2, 1,822 with it and 2,072 with AVX-512, "
+        "measured on one Intel Xeon (docs/performance.md)."
+    )
+    if processor.is_virtual:
+        yield Finding(
+            name="cpu-vectors",
+            severity=Severity.WARNING,
+            what="this virtual machine shows no AVX2, which its host most likely has",
+            detail=cost,
+            mend=(
+                "qemu-system-x86_64 -cpu host …",
+                '<cpu mode="host-passthrough"/>   <!-- libvirt -->',
+            ),
+        )
+    else:
+        yield Finding(
+            name="cpu-vectors",
+            severity=Severity.NOTE,
+            what="this CPU has no AVX2",
+            detail=cost,
+        )
+
+
+def find_far_cards(machine: Machine) -> Iterator[Finding]:
+    """Yield notes about network cards on nodes without workers, and about too little bandwidth."""
+    up = [card for card in machine.cards if card.is_up]
+    with_cpus = [node for node in machine.nodes if node.cpus & machine.allowed.cpus]
+    nodes = {node.id for node in with_cpus}
+    for card in up:
+        if nodes and card.node is not None and card.node not in nodes:
+            yield Finding(
+                name="card-node",
+                severity=Severity.NOTE,
+                what=f"{card.name} is on node {card.node}, where Feeder has no usable CPU",
+                detail="All batches over tcp cross the link between the nodes.",
+            )
+    if len(nodes) > 1:
+        here = {card.node for card in up if card.node is not None}
+        far = {each.node for each in machine.accelerators if each.node is not None} - here
+        if here and far:
+            yield Finding(
+                name="accelerator-node",
+                severity=Severity.NOTE,
+                what=(
+                    f"accelerators on node {_list(far)} have no network card on their node; the "
+                    f"cards are on node {_list(here)}"
+                ),
+                detail="Trainers there receive remote batches across the link between the nodes.",
+            )
+    speeds = [card.speed_mbit for card in up if card.speed_mbit and card.node != -1]
+    if speeds and sum(speeds) >= _PLANS_TCP_MBIT and machine.allowed.count:
+        most = sum(speeds) * 1_000_000 // 8 // _IMAGE_BYTES
+        made = machine.allowed.count * _IMAGES_PER_CORE
+        if most < made:
+            yield Finding(
+                name="card-bandwidth",
+                severity=Severity.NOTE,
+                what=(
+                    f"the network carries at most {most:,} images/s of 224 px "
+                    f"({sum(speeds):,} Mb/s), as many as {max(1, most // _IMAGES_PER_CORE)} of "
+                    f"{_cpus(machine.allowed.count)} make"
+                ),
+                detail=(
+                    "Calculated, at 1,636 images/s a core over tcp (docs/performance.md). Trainers "
+                    "on this host that connect over ipc use no network."
+                ),
+            )
+
+
+def _cpus(count: int) -> str:
+    return f"{count:,} CPU" if count == 1 else f"{count:,} CPUs"
+
+
+def _workers(count: int) -> str:
+    return f"{count:,} worker" if count == 1 else f"{count:,} workers"
+
+
+def _nodes(ids: Iterable[int]) -> str:
+    numbers = list(ids)
+    return f"node {_list(numbers)} has" if len(numbers) == 1 else f"nodes {_list(numbers)} have"
+
+
+def _list(ids: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in sorted(ids))

@@ -1,0 +1,178 @@
+"""The facts about a machine. Each has a value that means "not known", which causes no finding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+UNLIMITED: Final = 2**63 - 1
+"""A limit that is "unlimited"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A NUMA node. ``memory_node`` holds its processes' memory: itself, or the nearest with any."""
+
+    id: int
+    cpus: frozenset[int]
+    memory_bytes: int
+    memory_node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """The CPUs of the machine. ``cores`` and ``threads`` are None where sysfs shows no siblings."""
+
+    model: str = ""
+    vectors: str = ""
+    """The widest of "AVX-512", "AVX2" and "SSE4"; empty if not x86 or not known."""
+    is_virtual: bool = False
+    online: int = 0
+    cores: int | None = None
+    threads: int | None = None
+    """Most threads of a core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What the process may use of the machine, by its CPU mask, cpuset and cgroup quota."""
+
+    cpus: frozenset[int] = frozenset()
+    memory_nodes: frozenset[int] = frozenset()
+    quota: float | None = None
+    """In CPUs."""
+    count: int = 0
+    reason: str = ""
+    cpuset: str = ""
+    """The cgroup's cpuset in the kernel's list syntax; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governor:
+    """A cpufreq governor, and how many of the usable CPUs it governs; clocks in kHz."""
+
+    name: str
+    driver: str
+    cpus: int
+    least_khz: int | None
+    most_khz: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCard:
+    """A network interface with a device of its own. ``node`` is None where it has none."""
+
+    name: str
+    is_up: bool
+    speed_mbit: int | None
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A GPU or another accelerator on the PCI bus."""
+
+    address: str
+    name: str
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HugePages:
+    """Reserved huge pages of one size."""
+
+    size_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapDevice:
+    """A swap partition or file in use by the kernel."""
+
+    name: str
+    size_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of the machine, and what the process's cgroup leaves of it."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    limit_bytes: int | None = None
+    transparent: str = ""
+    """Mode of transparent huge pages: always, madvise or never."""
+    reserved: tuple[HugePages, ...] = ()
+    swap: tuple[SwapDevice, ...] = ()
+    swap_limit_bytes: int | None = None
+    """What the cgroup may swap out; None for no limit."""
+    feeder_swapped_bytes: int = 0
+    """Memory of Feeder's processes that is swapped out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Resource limits of the process; None: not known."""
+
+    files_soft: int | None = None
+    files_hard: int | None = None
+    locked_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The kernel's clock source, and those that it could use."""
+
+    current: str = ""
+    available: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPlace:
+    """Where a dataset lies: the mount that shows it, and that mount's file system."""
+
+    path: str
+    mount: str
+    kind: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """The libraries of this process, and how they were built. Empty where not looked at."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why the daemon would refuse to start; one line with its remedy."""
+    pillow_problems: tuple[str, ...] = ()
+    """Of a Pillow that works nevertheless; each one line with its remedy."""
+    pillow_is_simd: bool = True
+    pillow_has_avx2: bool | None = None
+    decoder: str = ""
+    """Our own decoder with its vector version, as "own (avx2)"."""
+    self_test_problem: str = ""
+    crypto: str = ""
+    """What libzmq encrypts with: libsodium, tweetnacl, none or unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """All facts."""
+
+    kernel: str = ""
+    processor: Processor = Processor()
+    nodes: tuple[Node, ...] = ()
+    allowed: Allowed = Allowed()
+    governors: tuple[Governor, ...] = ()
+    cards: tuple[NetworkCard, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    memory: Memory = Memory()
+    limits: Limits = Limits()
+    clock: Clock = Clock()
+    datasets: tuple[DatasetPlace, ...] = ()
+    daemons: tuple[int, ...] = ()
+    """Process numbers of ``feeder serve`` on this machine."""
+    libraries: Libraries = field(default_factory=Libraries)
+    unreadable: tuple[str, ...] = ()
+    """Kernel files that cannot be parsed, a line each."""

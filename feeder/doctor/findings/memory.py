@@ -1,0 +1,85 @@
+"""Findings about memory: swap, reserved huge pages, locked memory."""
+
+from collections.abc import Iterator
+
+from feeder.doctor.findings.facts import Machine
+from feeder.doctor.findings.finding import Finding, Severity
+
+_RESERVED_SHARE = 0.1
+"""Part of the memory in free huge pages from which they are worth a finding."""
+
+_LOCKED_BYTES_WANTED = 1 << 30
+"""A trainer's window of 16 batches of 256 images of 224 px takes 0.6 GB, and it may have two."""
+
+
+def find_swap(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if Feeder's memory has been swapped out, or could be."""
+    memory = machine.memory
+    swapped = memory.feeder_swapped_bytes
+    if not swapped and (not memory.swap or memory.swap_limit_bytes == 0):
+        return
+    size, used = (
+        sum(getattr(device, name) for device in memory.swap) / 2**30
+        for name in ("size_bytes", "used_bytes")
+    )
+    what = f"swap is enabled ({size:,.1f} GiB, {used:,.1f} in use) and may take Feeder's memory"
+    if swapped:
+        what = f"{swapped / 2**20:,.0f} MiB of Feeder's processes are swapped out"
+    yield Finding(
+        name="swap",
+        severity=Severity.WARNING,
+        what=what,
+        detail="A batch or cached image that was swapped out waits for the disk, not for memory.",
+        mend=(
+            "MemorySwapMax=0                                # in the unit, as systemd/ has it",
+            "docker run --memory 64g --memory-swap 64g …    # equal: the container swaps nothing",
+            "sudo swapoff -a                                # the whole machine",
+        ),
+    )
+
+
+def find_reserved_pages(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if much memory is in free reserved huge pages, which Feeder never uses."""
+    total = machine.memory.total_bytes
+    free = sum(pages.free * pages.size_bytes for pages in machine.memory.reserved)
+    if not total or free < _RESERVED_SHARE * total:
+        return
+    yield Finding(
+        name="huge-pages",
+        severity=Severity.WARNING,
+        what=(
+            f"{free / 2**30:,.1f} GiB, {free / total:.0%} of the memory, are reserved in huge "
+            "pages that nothing uses"
+        ),
+        detail=(
+            "Feeder uses ordinary pages, so neither slots, caches nor the page cache can have that "
+            "memory."
+        ),
+        mend=tuple(
+            f"echo {pages.total - pages.free} | sudo tee /sys/kernel/mm/hugepages/"
+            f"hugepages-{pages.size_bytes // 1024}kB/nr_hugepages"
+            for pages in machine.memory.reserved
+            if pages.free
+        ),
+    )
+
+
+def find_locked_limit(machine: Machine) -> Iterator[Finding]:
+    """Yield a finding if trainers beside a GPU may lock too little memory."""
+    limit = machine.limits.locked_bytes
+    if not machine.accelerators or limit is None or limit >= _LOCKED_BYTES_WANTED:
+        return
+    yield Finding(
+        name="locked-memory",
+        severity=Severity.WARNING,
+        what=f"a process may lock {limit / 2**20:,.2f} MiB, and this machine has accelerators",
+        detail=(
+            "A trainer on this host that connects over ipc page-locks the slots, so that the GPU "
+            "copies from them; where it may not, it copies each batch once more. A window of 16 "
+            "batches of 256 takes 0.6 GB."
+        ),
+        mend=(
+            "LimitMEMLOCK=infinity              # in the trainer's unit",
+            "docker run --ulimit memlock=-1 …   # its container",
+        ),
+    )

@@ -1,0 +1,153 @@
+"""Reads CPUs, NUMA nodes, governors, and which of them the process may use."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
+from feeder.doctor.kernel_files import KernelFiles, to_cpus, to_fields
+from feeder.errors import FeederError
+from feeder.host.topology import (
+    UsableCpus,
+    cgroup_folders,
+    format_cpulist,
+    read_topology,
+    usable_cpus,
+)
+
+_CPUINFO_BYTES = 1 << 14  # the first CPU's part, whose flags may take 3 KiB
+_CPU = re.compile(r"cpu[0-9]{1,6}")
+_POLICY = re.compile(r"policy[0-9]{1,6}")
+
+
+def read_processor(files: KernelFiles) -> Processor:
+    """Return what /proc/cpuinfo and the CPUs' topology in sysfs show."""
+    info = files.fields("proc/cpuinfo", _CPUINFO_BYTES)
+    flags = set(info.get("flags", "").split())
+    widths = {"avx512bw": "AVX-512", "avx2": "AVX2", "fpu": "SSE4"}
+    online = files.cpus("sys/devices/system/cpu/online")
+    cores, threads = _read_cores(files, online)
+    return Processor(
+        model=info.get("model name") or info.get("Model") or info.get("CPU part", ""),
+        vectors=next((width for flag, width in widths.items() if flag in flags), ""),
+        is_virtual="hypervisor" in flags,
+        online=len(online),
+        cores=cores,
+        threads=threads,
+    )
+
+
+def _read_cores(files: KernelFiles, online: frozenset[int]) -> tuple[int | None, int | None]:
+    """Return the number of cores with a CPU online, and the most threads that a core has."""
+    siblings: set[frozenset[int]] = set()
+    for name in files.entries("sys/devices/system/cpu"):
+        if _CPU.fullmatch(name) and (not online or int(name[3:]) in online):
+            folder = f"sys/devices/system/cpu/{name}/topology"
+            found = files.cpus(f"{folder}/thread_siblings_list")
+            if found:
+                siblings.add(found)
+    if not siblings:
+        return None, None
+    return len(siblings), max(len(each) for each in siblings)
+
+
+def read_nodes(files: KernelFiles, unreadable: list[str]) -> tuple[Node, ...]:
+    """Return the NUMA nodes as the daemon places processes on them."""
+    try:
+        nodes = read_topology(files.root).nodes
+    except FeederError as error:
+        unreadable.append(str(error))
+        return ()
+    return tuple(
+        Node(
+            id=node.id,
+            cpus=node.cpus,
+            memory_bytes=node.memory_bytes,
+            memory_node=node.memory_node,
+        )
+        for node in nodes
+    )
+
+
+def read_allowed(files: KernelFiles, unreadable: list[str]) -> Allowed:
+    """Return what CPU mask, cpuset and quota leave to the process."""
+    status = to_fields(files.own("status"))
+    affinity = to_cpus(status.get("Cpus_allowed_list", "")) or frozenset(os.sched_getaffinity(0))
+    memory_nodes = to_cpus(status.get("Mems_allowed_list", ""))
+    usable: UsableCpus | None = None
+    cpuset = ""
+    try:
+        usable = usable_cpus(files.root, affinity, files.process)
+        cpuset = _read_cpuset(files)
+    except FeederError as error:
+        unreadable.append(str(error))
+    return Allowed(
+        cpus=affinity,
+        memory_nodes=memory_nodes,
+        quota=usable.quota if usable else None,
+        count=usable.count if usable else len(affinity),
+        reason=usable.reason if usable else "",
+        cpuset=cpuset,
+    )
+
+
+def _read_cpuset(files: KernelFiles) -> str:
+    """Return the innermost cgroup's cpuset in the kernel's list syntax, "" if there is none."""
+    found: frozenset[int] = frozenset()
+    for folder, unified in cgroup_folders(files.root, "cpuset", files.process):
+        names = ("cpuset.cpus.effective", "cpuset.cpus")
+        for name in names if unified else ("cpuset.effective_cpus", "cpuset.cpus"):
+            cpus = files.cpus(folder / name)
+            if cpus:
+                found = cpus
+                break
+    return format_cpulist(found)
+
+
+def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor, ...]:
+    """Return the cpufreq governors of usable CPUs."""
+    counts: Counter[tuple[str, str, int | None, int | None]] = Counter()
+    for folder, cpus in _policies(files):
+        governed = len(cpus & usable) if usable else len(cpus)
+        name = files.text(folder / "scaling_governor", 64)
+        if name and governed:
+            least = files.number(folder / "cpuinfo_min_freq")
+            most = files.number(folder / "cpuinfo_max_freq")
+            driver = files.text(folder / "scaling_driver", 64)
+            counts[_printable(name), _printable(driver), least, most] += governed
+    kinds = dict.fromkeys((name, driver) for name, driver, _, _ in counts)
+    governors = [
+        _merge(name, driver, {key[2:]: n for key, n in counts.items() if key[:2] == (name, driver)})
+        for name, driver in kinds
+    ]
+    return tuple(sorted(governors, key=lambda each: -each.cpus))
+
+
+def _merge(name: str, driver: str, counts: Mapping[tuple[int | None, int | None], int]) -> Governor:
+    """Return one governor for cores of different clocks."""
+    return Governor(
+        name=name,
+        driver=driver,
+        cpus=sum(counts.values()),
+        least_khz=min((least for least, _ in counts if least is not None), default=None),
+        most_khz=max((most for _, most in counts if most is not None), default=None),
+    )
+
+
+def _policies(files: KernelFiles) -> Iterator[tuple[Path, frozenset[int]]]:
+    """Yield the folder of each cpufreq policy and its CPUs."""
+    system = Path("sys/devices/system/cpu")
+    policies = [name for name in files.entries(system / "cpufreq") if _POLICY.fullmatch(name)]
+    for name in policies:
+        folder = system / "cpufreq" / name
+        yield folder, to_cpus(files.text(folder / "related_cpus").replace(" ", ","))
+    if not policies:
+        for name in files.entries(system):
+            if _CPU.fullmatch(name):
+                yield system / name / "cpufreq", frozenset({int(name[3:])})
+
+
+def _printable(word: str) -> str:
+    return "".join(letter for letter in word if letter.isprintable())[:32]

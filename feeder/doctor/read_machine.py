@@ -1,0 +1,63 @@
+"""Gathers all facts about a machine; never raises for what the kernel's files hold."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from feeder.doctor.findings.facts import Machine
+from feeder.doctor.kernel_files import KernelFiles
+from feeder.doctor.read_cpus import read_allowed, read_governors, read_nodes, read_processor
+from feeder.doctor.read_devices import read_accelerators, read_cards
+from feeder.doctor.read_libraries import read_libraries
+from feeder.doctor.read_memory import read_clock, read_kernel, read_limits, read_memory
+from feeder.doctor.read_mounts import read_places
+from feeder.doctor.read_processes import read_processes
+
+
+def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
+    """Return all facts about the machine whose /proc and /sys are below ``root``.
+
+    CPU mask, cgroup and limits are those of ``process``, a folder in its /proc; the libraries are
+    always this process's.
+    """
+    files = KernelFiles(root, process)
+    unreadable: list[str] = []
+    nodes = read_nodes(files, unreadable)
+    allowed = read_allowed(files, unreadable)
+    daemons, swapped_bytes = read_processes(files)
+    return Machine(
+        kernel=read_kernel(files),
+        processor=read_processor(files),
+        nodes=nodes,
+        allowed=allowed,
+        governors=read_governors(files, allowed.cpus),
+        cards=read_cards(files),
+        accelerators=read_accelerators(files),
+        memory=read_memory(files, swapped_bytes),
+        limits=read_limits(files),
+        clock=read_clock(files),
+        datasets=read_places(files, datasets),
+        daemons=daemons,
+        libraries=read_libraries(),
+        unreadable=tuple(dict.fromkeys(unreadable)),
+    )
+
+
+def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
+    """Return the facts that are worth a warning when ``feeder serve`` starts, in a few ms.
+
+    Libraries are left to the node processes, which have loaded them, and open files to
+    ``daemon.descriptor_budget``, which knows the configuration.
+    """
+    files = KernelFiles(root)
+    unreadable: list[str] = []
+    nodes = read_nodes(files, unreadable)
+    allowed = read_allowed(files, unreadable)
+    return Machine(
+        processor=read_processor(files),
+        nodes=nodes,
+        allowed=allowed,
+        governors=read_governors(files, allowed.cpus),
+        memory=read_memory(files),
+        clock=read_clock(files),
+        datasets=read_places(files, datasets),
+    )

@@ -1,0 +1,103 @@
+"""Finds the file system that a path is on, without touching it if it is on a network.
+
+Invariant: only the mount table and symbolic links on local file systems are read, because any other
+call on a path below a dead network mount may never return.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from feeder.doctor.findings.facts import DatasetPlace
+from feeder.doctor.findings.system import is_remote
+from feeder.doctor.kernel_files import KernelFiles
+
+_LINKS_MAX = 40  # as the kernel follows
+_ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A line of mountinfo."""
+
+    point: PurePosixPath
+    kind: str
+    source: str
+
+
+def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPlace, ...]:
+    """Return the place of each dataset; of those whose mount is not known none."""
+    mounts = read_mounts(files)
+    places: list[DatasetPlace] = []
+    for dataset in datasets:
+        resolved = resolve(files.root, PurePosixPath(dataset.absolute()), mounts)
+        mount = find_mount(resolved, mounts)
+        if mount is not None:
+            places.append(
+                DatasetPlace(
+                    path=_shown(dataset),
+                    mount=_shown(mount.point),
+                    kind=mount.kind,
+                    source=_shown(mount.source),
+                )
+            )
+    return tuple(places)
+
+
+def read_mounts(files: KernelFiles) -> tuple[Mount, ...]:
+    """Return the mounts that the process sees; of lines that cannot be parsed none."""
+    mounts: list[Mount] = []
+    for line in files.own("mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        mounted, kind = before.split(" "), after.split(" ")
+        if len(mounted) >= 5 and len(kind) >= 2 and mounted[4].startswith("/"):
+            point, source = _unescape(mounted[4]), _unescape(kind[1])
+            mounts.append(Mount(point=PurePosixPath(point), kind=kind[0], source=source))
+    return tuple(mounts)
+
+
+def find_mount(path: PurePosixPath, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the mount that shows ``path``: the deepest, and of those the last mounted."""
+    found: Mount | None = None
+    for mount in mounts:
+        depth = len(found.point.parts) if found else 0
+        if path.is_relative_to(mount.point) and len(mount.point.parts) >= depth:
+            found = mount
+    return found
+
+
+def resolve(root: Path, path: PurePosixPath, mounts: Sequence[Mount]) -> PurePosixPath:
+    """Follow the symbolic links of an absolute path below ``root`` up to a network mount."""
+    pending = list(reversed(path.parts[1:]))
+    done = PurePosixPath("/")
+    links = 0
+    while pending:
+        name = pending.pop()
+        if name == "..":
+            done = done.parent
+            continue
+        done /= name
+        mount = find_mount(done, mounts)
+        if mount is not None and is_remote(mount.kind):
+            return done.joinpath(*reversed(pending))
+        try:
+            target = PurePosixPath(os.readlink(root / done.relative_to("/")))
+        except (OSError, ValueError):  # not a link, absent, or a name with a zero byte
+            continue
+        links += 1
+        if links > _LINKS_MAX:
+            return done.joinpath(*reversed(pending))
+        done = PurePosixPath("/") if target.is_absolute() else done.parent
+        pending += reversed([part for part in target.parts if part != "/"])
+    return done
+
+
+def _unescape(field: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def _shown(name: object) -> str:
+    text = str(name)
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,39 @@
+"""The warnings about the machine that ``feeder serve`` logs when it starts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from feeder.doctor.findings.conditions import find_all
+from feeder.doctor.findings.finding import Severity
+from feeder.doctor.read_machine import read_for_serving
+
+WARNINGS_MAX: Final = 3
+
+
+def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
+    """Return up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
+
+    Each says what is wrong and, where one line mends it, that line. Takes a few milliseconds and
+    never raises: no fault in looking at the machine may keep the daemon from serving.
+    """
+    try:
+        found = find_all(read_for_serving(root, datasets))
+    except Exception:  # noqa: BLE001 -- see above
+        return []
+    warnings = [finding for finding in found if finding.severity >= Severity.WARNING]
+    lines = [
+        f"{finding.what}: "
+        + (f"{_command(finding.mend[0])} (" if finding.mend else "(")
+        + "`feeder doctor` explains it)"
+        for finding in warnings[:WARNINGS_MAX]
+    ]
+    if len(warnings) > WARNINGS_MAX:
+        more = len(warnings) - WARNINGS_MAX
+        lines[-1] += f"; {more} more there"
+    return lines
+
+
+def _command(line: str) -> str:
+    """Return a line to type without its comment."""
+    return line.partition("   #")[0].rstrip()
