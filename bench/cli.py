@@ -34,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = benches.add_parser("decode", help="one core: each stage, and the whole sample")
     _add_shared(add, images=256, rounds=7)
     decode.add_arguments(add)
+    _add_plot(add)
     add.set_defaults(run=decode.run)
     add = benches.add_parser("stream", help="the daemon and its clients, over ipc and tcp")
     _add_shared(add, images=1024, rounds=5)
@@ -44,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add.set_defaults(run=stream.run)
     add = benches.add_parser("ablate", help="what each optimisation is worth, one by one")
     _add_dataset(add, images=512)
-    _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_number(add, "--rounds", 9, "rounds to take the median of; with fewer than 5, all is noise")
     _add_number(add, "--batches", 4, f"batches of {ablate.BATCH_SIZE} images in a round")
     _add_plot(add)
     add.set_defaults(run=ablate.run)
@@ -145,7 +146,9 @@ def _run_resume(arguments: argparse.Namespace) -> Report:
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the results there, as PNG")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the results there: .png or .svg"
+    )
 
 
 def _add_shared(parser: argparse.ArgumentParser, *, images: int, rounds: int) -> None:

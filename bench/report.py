@@ -2,18 +2,23 @@
 
     {"bench": "decode",
      "machine": {…},                       see bench.machine
-     "results": [{"name", "value", "unit", "min", "max", "baseline", "ratio"}, …]}
+     "measured": {"rounds": 9, …},         how much was measured; not every bench has entries
+     "results": [{"name", "value", "unit", "min", "max",
+                  "baseline", "ratio", "ratio_low", "ratio_high"}, …]}
 
 ``value`` is the median over the rounds, ``min`` and ``max`` are their spread. ``ratio`` is the
 median over the rounds of this row's value divided by the value of the row named ``baseline`` in the
 same round, so that a temporary slowdown of the machine affects both; both are null in rows without
-a baseline. Names and units stay the same from version to version.
+a baseline. ``ratio_low`` and ``ratio_high`` bound the noise: the interval that holds the true
+median ratio with 90 % confidence or more (``median_interval``); a difference is within the noise if
+it holds 1. Names and units stay the same from version to version.
 """
 
 import json
+import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +29,10 @@ from feeder.process.regular_file import read_regular
 
 RATE: Final = "images/s"
 
+FEWEST_ROUNDS: Final = 5
+"""With fewer, even the least and the most of the rounds are not 90 % certain to hold the median."""
+
+_CONFIDENCE: Final = 0.9
 
 _BYTES_MAX: Final = 64 << 20  # of a report; a larger file is something else
 
@@ -39,6 +48,16 @@ class Result:
     max: float
     baseline: str | None = None
     ratio: float | None = None
+    ratio_low: float | None = None
+    """None, like ``ratio_high``, without a baseline and with fewer than FEWEST_ROUNDS rounds."""
+    ratio_high: float | None = None
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether a difference from the baseline is not distinguishable from noise."""
+        if self.ratio_low is None or self.ratio_high is None:
+            return self.ratio is not None
+        return self.ratio_low <= 1 <= self.ratio_high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +67,8 @@ class Report:
     bench: str
     machine: Mapping[str, object]
     results: Sequence[Result]
+    measured: Mapping[str, object] = field(default_factory=dict)
+    """How much was measured: rounds, images and so on, by name."""
 
     def to_json(self) -> str:
         """Return the JSON text, with a newline at its end."""
@@ -64,7 +85,8 @@ class Report:
 
     def to_text(self) -> str:
         """Return header and table as text, with a newline at its end."""
-        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine), ""]
+        lines = [f"feeder-bench {self.bench}", *header_lines(self.machine)]
+        lines += [*header_lines({"measured": self.measured} if self.measured else {}), ""]
         heads = ("", "value", "", "", "min", "max", "ratio", "")
         rows = [heads, *(_table_row(result) for result in self.results)]
         lines += align(rows, left={0, 2, 7})  # names and units
@@ -102,11 +124,11 @@ def summarise(
 
     ``baseline_values`` are the values of the row ``baseline`` in the same rounds.
     """
-    ratio = None
+    ratio, interval = None, None
     if baseline is not None:
-        ratio = statistics.median(
-            value / base for value, base in zip(values, baseline_values, strict=True)
-        )
+        ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]
+        ratio, interval = statistics.median(ratios), median_interval(ratios)
+    low, high = interval or (None, None)
     return Result(
         name=name,
         value=statistics.median(values),
@@ -115,7 +137,29 @@ def summarise(
         max=max(values),
         baseline=baseline.name if baseline is not None else None,
         ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
     )
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval that holds the true median with at least 90 % confidence.
+
+    It is the narrowest one between the k-th least and the k-th greatest value that does: the sign
+    test's interval, which assumes no distribution. Of 5 to 7 values it is the least and the most,
+    of 9 the second of each, of 11 and 12 the third. None for fewer than FEWEST_ROUNDS values.
+    """
+    count = len(values)
+    if count < FEWEST_ROUNDS:
+        return None
+    ordered = sorted(values)
+    outside, beyond = 0, 0.0  # beyond: the chance that the median is beyond the k-th value
+    while True:
+        beyond += math.comb(count, outside) / 2**count
+        if 2 * beyond > 1 - _CONFIDENCE:
+            break
+        outside += 1
+    return ordered[outside - 1], ordered[-outside]
 
 
 def single(name: str, unit: str, value: float) -> Result:

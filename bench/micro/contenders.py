@@ -106,7 +106,7 @@ class PreparedSamples:
     def begin_epoch(self, epoch: int) -> None:
         """Draw the crops of another epoch."""
         self.epoch = epoch
-        self.crops = self._plan(0, len(self.sample_ids))
+        self.crops = self.plan(0, len(self.sample_ids))
         plan = self._plan_decode(self.crops.scales)
         self._scales: list[int] = self.crops.scales.tolist()
         self._windows = _window_fields(plan.windows)
@@ -170,6 +170,22 @@ class PreparedSamples:
         """The same with the product's own decoding, resizing and packing."""
         self._make_whole(first, end, pixels, self._decode, resize_pack)
 
+    def plan(self, first: int, end: int) -> CropPlan:
+        """Draw the crops of samples first .. end - 1, as a loader does for a batch."""
+        return plan_crops(
+            self._recipe,
+            seed=0,
+            epoch=self.epoch,
+            sample_ids=self.sample_ids[first:end],
+            widths=self.widths[first:end],
+            heights=self.heights[first:end],
+        )
+
+    def read_jpeg(self, row: int) -> bytes:
+        """Read a sample's ordinary JPEG from its file, in the page cache."""
+        size_bytes = self._offsets[row + 1] - self._offsets[row]
+        return os.pread(self._file.fileno(), size_bytes, self._offsets[row])
+
     def blob(self, row: int) -> NDArray[np.uint8]:
         """Return the sample's blob, with READ_SLACK_BYTES after it."""
         return self._blobs[row]
@@ -187,16 +203,6 @@ class PreparedSamples:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def _plan(self, first: int, end: int) -> CropPlan:
-        return plan_crops(
-            self._recipe,
-            seed=0,
-            epoch=self.epoch,
-            sample_ids=self.sample_ids[first:end],
-            widths=self.widths[first:end],
-            heights=self.heights[first:end],
-        )
-
     def _plan_decode(self, scales: NDArray[np.int64], *, for_joining: bool = False) -> DecodePlan:
         size = self._recipe.image_size
         return plan_decode(self._grids, self.crops.boxes, scales, size, for_joining=for_joining)
@@ -209,7 +215,7 @@ class PreparedSamples:
     def _make_whole(
         self, first: int, end: int, pixels: NDArray[np.int8], decode: _Decode, resize: _Resize
     ) -> None:
-        crops = self._plan(first, end)
+        crops = self.plan(first, end)
         for row, (x, y, w, h), flip, out in zip(
             range(first, end), crops.boxes.tolist(), crops.flips.tolist(), pixels, strict=True
         ):

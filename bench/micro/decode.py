@@ -9,7 +9,7 @@ full decode bit for bit, and our decoder's must always equal TurboJPEG's.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, describe_machine, pinned_to
 from bench.micro.cached import CachedReaders
-from bench.micro.classes import format_classes, is_of_class, measure_classes
+from bench.micro.classes import measure_classes
 from bench.micro.contenders import PreparedSamples
+from bench.micro.decode_report import AllRowsReport, DecodeReport
 from bench.micro.limits import LIMITS, StageLimits
+from bench.micro.pillow_samples import PillowSamples
 from bench.micro.quality import measure_scaling
-from bench.report import RATE, Report, Result, single, summarise
+from bench.report import RATE, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
@@ -41,20 +43,9 @@ CHUNK_IMAGES = 32
 _STAGES = [stage for stage in STAGES if stage != "augment"]  # the recipes here augment nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeReport(Report):
-    """The report of this bench: the classes of images have a table of their own."""
-
-    def to_text(self) -> str:
-        """Return header and both tables as text, with a newline at its end."""
-        rows = [result for result in self.results if not is_of_class(result)]
-        text = Report(bench=self.bench, machine=self.machine, results=rows).to_text()
-        return "\n".join([text, *format_classes(self.results)]) + "\n"
-
-
 def measure_decode(
     path: Path, *, images: int, rounds: int, core: int, decoder: Decoder = "own"
-) -> Report:
+) -> DecodeReport:
     """Measure the dataset at ``path``; DatasetError when a pixel differs from the full decode's.
 
     ``decoder`` is that of the samples in rows that do not name one.
@@ -79,7 +70,12 @@ def measure_decode(
         )
         results += measure_scaling(dataset, recipe, samples.sample_ids)
     results.append(single("check/equal-to-pillow", "samples", compared))
-    return DecodeReport(bench="decode", machine=machine, results=results)
+    measured = {
+        "images": count,
+        "rounds": rounds,
+        "crops": f"one an image and round, to {recipe.image_size} px",
+    }
+    return DecodeReport(bench="decode", machine=machine, results=results, measured=measured)
 
 
 class _DecodeBench:
@@ -96,6 +92,7 @@ class _DecodeBench:
         self._dataset = dataset
         self._cached = cached
         self._samples = samples
+        self._pillow = PillowSamples(samples)
         self._pixels = _pixels(CHUNK_IMAGES, recipe)
         self._labels = np.empty(CHUNK_IMAGES, np.int64)
         self._decoder = decoder
@@ -109,6 +106,7 @@ class _DecodeBench:
         val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
         self._contenders: dict[str, Contender] = {
             "decode/full-libraries": samples.decode_full,
+            "decode/pillow": self._pillow.decode_full,
             "decode/full": samples.decode_full_same_code,
             "decode/tiled": samples.decode_tiled,
             "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
@@ -116,6 +114,7 @@ class _DecodeBench:
             "limit/entropy": samples.decode_codes,
             "limits": self._limits.measure,
             "sample/full-libraries": self._sample_full,
+            "sample/pillow": self._sample_pillow,
             "sample/full": self._sample_full_same_code,
             "sample/centre": partial(self._fill, SampleReader(dataset, val, decoder=decoder)),
             "sample/centre-turbojpeg": partial(
@@ -237,6 +236,10 @@ class _DecodeBench:
             ),
             *compare_rates(rates, "sample/whole", ("sample/decoded-cache",))[1:],
             *compare_rates(rates, "sample/whole-unscaled", ("sample/decoded-cache-unscaled",))[1:],
+            replace(
+                compare_rates(rates, "sample/decoded-cache-unscaled", ("sample/decoded-cache",))[1],
+                name="sample/decoded-cache-against-unscaled",
+            ),
             summarise("decoded-cache/fill", "%", fills),
             summarise("decoded-cache/filled", "%", filled),
             single("decoded-cache/size", "bytes/image", self._cached.bytes_per_picture),
@@ -254,6 +257,9 @@ class _DecodeBench:
                 "dataset/size", "pixels/image", float(np.mean(samples.widths * samples.heights))
             ),
         ]
+
+    def _sample_pillow(self, first: int, end: int) -> None:
+        self._pillow.sample_full(first, end, self._pixels[: end - first])
 
     def _sample_full(self, first: int, end: int) -> None:
         self._samples.sample_full(first, end, self._pixels[: end - first])
@@ -300,14 +306,19 @@ def _compare_ways(rates: Mapping[str, Sequence[float]], what: str, way: str) -> 
     """Return the rows of decoding, or of whole samples, against each baseline."""
     ours = f"{what}/{way}"
     libraries, turbojpeg = f"{what}/full-libraries", f"{ours}-turbojpeg"
+    pillow, unscaled = f"{what}/pillow", f"{ours}-unscaled"
     # A whole sample is resized with the version, too: its baseline is of the same version.
     versions = [f"{ours}-{version}" for version in VERSIONS if what == "decode"]
-    others = (libraries, ours, turbojpeg, f"{ours}-unscaled")
+    others = (libraries, pillow, ours, turbojpeg, unscaled)
     _, against_libraries = compare_rates(rates, libraries, (ours,))
+    _, against_pillow = compare_rates(rates, pillow, (ours,))
+    _, against_unscaled = compare_rates(rates, unscaled, (ours,))
     _, against_turbojpeg, *of_versions = compare_rates(rates, turbojpeg, (ours, *versions))
     return [
         *compare_rates(rates, f"{what}/full", others),
         replace(against_libraries, name=f"{ours}-against-libraries"),
+        replace(against_pillow, name=f"{ours}-against-pillow"),
+        replace(against_unscaled, name=f"{ours}-against-unscaled"),
         replace(against_turbojpeg, name=f"{ours}-against-turbojpeg"),
         *of_versions,
     ]
@@ -362,16 +373,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="own",
         help="decoder of the samples in rows that do not name one (default: own)",
     )
+    parser.add_argument(
+        "--all", action="store_true", help="print all rows, not only those of the conclusion"
+    )
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> DecodeReport:
     """Do what the command line asks."""
     core = choose_core(arguments.core)
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
-        return measure_decode(
+        report = measure_decode(
             path,
             images=arguments.images,
             rounds=arguments.rounds,
             core=core,
             decoder=arguments.decoder,
         )
+    return AllRowsReport.of(report) if arguments.all else report

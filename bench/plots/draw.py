@@ -1,4 +1,4 @@
-"""Pictures of a bench's results, as PNG: drawn from the report alone, its machine as subtitle.
+"""Pictures of a bench's results, PNG or SVG: from the report alone, its machine as subtitle.
 
 Altair and vl-convert are an optional extra; measuring does not need them. Neither needs Pillow,
 which in the daemon's environment would overwrite pillow-simd.
@@ -30,29 +30,39 @@ def check_installed() -> None:
 
 
 def write_plot(report: Report, path: Path) -> None:
-    """Draw ``report`` to the PNG ``path``; ConfigError when that bench has no picture."""
+    """Draw ``report`` to ``path``, an SVG if its name ends so and otherwise a PNG.
+
+    ConfigError when that bench has no picture.
+    """
     import altair as alt
 
-    from bench.plots.ablate import draw_ablation
+    from bench.plots.ablate import conclude_ablation, draw_ablation
+    from bench.plots.decode import conclude_decode, draw_decode
     from bench.plots.rivals import draw_rivals
-    from bench.plots.soak import draw_soak
+    from bench.plots.soak import conclude_soak, draw_soak
     from bench.plots.stream import draw_stream
 
+    title: str | list[str] = f"feeder-bench {report.bench}"
     subtitle = describe(report.machine)
     if isinstance(report, SoakReport):
         chart = draw_soak(report)
-        subtitle += list(report.failures) or ["nothing has grown"]
+        title, conclusions = conclude_soak(report)
+        subtitle = conclusions + subtitle
     elif isinstance(report, RivalsReport):
         chart = draw_rivals(report)
     elif report.bench == "ablate":
         chart = draw_ablation(report)
+        title, subtitle = conclude_ablation(report)
+    elif report.bench == "decode":
+        chart = draw_decode(report)
+        title, subtitle = conclude_decode(report)
     elif report.bench == "stream":
         chart = draw_stream(report)
     else:
         raise ConfigError(f"there is no picture of `feeder-bench {report.bench}`: omit --plot")
     chart = chart.properties(
         title=alt.TitleParams(
-            f"feeder-bench {report.bench}",
+            title,
             subtitle=subtitle,
             anchor="start",
             fontSize=17,
@@ -65,7 +75,7 @@ def write_plot(report: Report, path: Path) -> None:
         background="white",
     )
     chart = (
-        chart.configure(font="Liberation Sans")
+        chart.configure(font="Liberation Sans, Arial, sans-serif")  # an SVG is shown elsewhere
         .configure_view(stroke=None)
         .configure_axis(
             labelColor=INK,
@@ -80,7 +90,10 @@ def write_plot(report: Report, path: Path) -> None:
         .configure_legend(labelFontSize=11, titleFontSize=11, labelColor=INK, titleColor=INK)
     )
     try:
-        chart.save(str(path), format="png", scale_factor=_PIXELS_A_POINT)
+        if path.suffix == ".svg":
+            chart.save(str(path), format="svg")
+        else:
+            chart.save(str(path), format="png", scale_factor=_PIXELS_A_POINT)
     except OSError as error:
         raise ResourceError(
             f"cannot write the picture to {path} ({error.strerror}): name another --plot file"

@@ -12,14 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.report import RATE, Report, Result, summarise
+from bench.report import Report, single
 from bench.stream.ablate import (
     NOTHING,
     OPTIMISATIONS,
     Setup,
     everything,
+    figure_rows,
     plan_figure,
     worker_counts,
+)
+from bench.stream.ablate_report import (
+    WORDS,
+    AblateReport,
+    cause_rows,
+    explain_dct_scaling,
+    is_same,
 )
 from tests.support.synthetic_sets import pack_synthetic
 
@@ -83,17 +91,95 @@ def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
         assert rows[f"added/{name}"]["ratio"] > 0
     assert rows["added/nothing"]["baseline"] is None
     assert rows["workers/1"]["baseline"] is None
-    assert {row["unit"] for row in rows.values()} == {"images/s"}
+    assert rows["all-of-them/against-nothing"]["baseline"] == "added/nothing"
+    rates = [row for name, row in rows.items() if not name.startswith("cause/")]
+    assert {row["unit"] for row in rates} == {"images/s"}
+    assert {row["unit"] for row in rows.values()} == {"images/s", "µs/image", "%"}
+    assert rows["cause/missed/everything"]["value"] >= 0
+    assert report["measured"] == {"rounds": 1, "images": 17, "images a round": 17}
 
 
-def test_an_ablation_is_drawn(tmp_path: Path) -> None:
+def _report(rounds: int = 5, workers: int = 4, **ratios: float) -> AblateReport:
+    """Make a report in which all rows have 1,000 images/s, but removed/X has ratio × 1,000."""
+    noise = [0.99, 1.0, 1.0, 1.0, 1.01][:rounds]
+    figure = plan_figure(workers)
+    every, nothing = figure["removed/nothing"], figure["added/nothing"]
+    rates = {setup: [1000.0 * each for each in noise] for setup in figure.values()}
+    rates[every] = [1000.0] * len(noise)
+    rates[nothing] = [100.0] * len(noise)
+    for name, ratio in ratios.items():
+        removed = figure[f"removed/{name.replace('_', '-')}"]
+        rates[removed] = [1000 * ratio * each for each in noise]
+    return AblateReport(
+        bench="ablate",
+        machine={"cpu": "Test CPU", "cores": 4, "cores_used": {"daemon": "0-3", "client": 3}},
+        results=[
+            *figure_rows(figure, rates),
+            *(
+                single(*row)
+                for row in cause_rows({"everything": (19.3, 2.5), "without-dct-scaling": (0, 0)})
+            ),
+        ],
+        measured={"rounds": rounds, "images": 201, "images a round": 512},
+    )
+
+
+def test_conclusion_is_first_and_separates_noise_from_gains() -> None:
+    text = _report(decoded_cache=0.5, int8=0.6, dct_scaling=1.2).to_text()
+    assert " ".join(text.split()).startswith(
+        "All optimisations together: 10.00 (10.00–10.00) times as fast as with none. "
+        "Slower without one: decoded cache × 0.50, int8 × 0.60. "
+        "Faster without one: DCT scaling × 1.20. "
+        "No difference beyond the noise: partial decode, own decoder, "
+    )
+    rows = {line.split()[0]: line for line in text.splitlines() if line.count("/") > 1}
+    assert rows["removed/int8"].endswith("× removed/nothing")
+    assert "0.59–0.61" in rows["removed/int8"]
+    assert rows["removed/ipc"].endswith("within noise")
+
+
+def test_reason_of_the_cost_of_dct_scaling_is_measured() -> None:
+    text = " ".join(_report(dct_scaling=1.2).to_text().split())
+    assert "2.5 % of the samples miss it, and decoding them takes 19 µs" in text
+    assert "without DCT scaling 0.0 % and 0 µs" in text
+    report = _report()
+    without = [row for row in report.results if not row.name.startswith("cause/")]
+    assert explain_dct_scaling(Report(bench="ablate", machine={}, results=without)) == []
+
+
+def test_rows_with_the_settings_of_their_baseline_are_called_so() -> None:
+    rows = {row.name: row for row in _report(workers=1).results}
+    assert is_same(rows["removed/parallel-workers"])
+    assert not is_same(rows["removed/int8"])
+    text = _report(workers=1).to_text()
+    assert "parallel workers" not in text.partition("feeder-bench ablate")[0]
+    assert "same settings" in text
+
+
+def test_fewer_than_five_rounds_distinguish_nothing_from_noise() -> None:
+    text = " ".join(_report(rounds=3, int8=0.6).to_text().split())
+    assert "too few rounds to distinguish anything from noise" in text
+    assert "Slower without one" not in text
+
+
+def test_all_optimisations_have_words() -> None:
+    assert set(WORDS) == set(OPTIMISATIONS)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_an_ablation_is_drawn(tmp_path: Path, workers: int) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
+    from bench.plots.ablate import conclude_ablation, draw_ablation, plot_rows
     from bench.plots.draw import write_plot
 
-    rows: list[Result] = [
-        summarise(name, RATE, [100.0 + number, 120.0 + number])
-        for number, name in enumerate(plan_figure(4))
-    ]
-    report = Report(bench="ablate", machine={"cpu": "Test CPU", "cores": 4}, results=rows)
+    report = _report(workers=workers, int8=0.6)
     write_plot(report, tmp_path / "ablate.png")
     assert (tmp_path / "ablate.png").read_bytes().startswith(b"\x89PNG")
+    title, subtitle = conclude_ablation(report)
+    assert title == ["All optimisations together are 10.0 times as fast as with none"]
+    assert "5 rounds of 512 images, from a dataset of 201" in " ".join(subtitle)
+    drawn = json.dumps(draw_ablation(report).to_dict())
+    bars = {row["what"]: row for row in plot_rows(report.results, "removed")}
+    assert (bars["int8"]["hollow"], bars["int8"]["verdict"]) == (False, "× 0.60")
+    assert (bars["ipc"]["hollow"], bars["ipc"]["verdict"]) == (True, "× 1.00 within noise")
+    assert ("linear scaling" in drawn) == (workers > 1)

@@ -13,6 +13,8 @@ from bench.machine import choose_core
 from bench.micro import contenders, decode, quality
 from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
+from bench.micro.decode_report import AllRowsReport
+from bench.micro.pillow_samples import PillowSamples
 from bench.micro.quality import measure_scaling
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.decode import VERSIONS, describe_decoder
@@ -36,7 +38,7 @@ def test_names_and_baselines_of_rows(
 ) -> None:
     out = tmp_path / "decode.json"
     before = os.sched_getaffinity(0)
-    assert main(["decode", str(dataset), "--rounds", "2", "--json", str(out)]) == 0
+    assert main(["decode", str(dataset), "--rounds", "2", "--all", "--json", str(out)]) == 0
     assert os.sched_getaffinity(0) == before
     report = json.loads(out.read_text())
     assert report["bench"] == "decode"
@@ -49,14 +51,20 @@ def test_names_and_baselines_of_rows(
         ("decode/full", None),
         ("decode/tiled", "decode/full"),
         ("decode/full-libraries", "decode/full"),
+        ("decode/pillow", "decode/full"),
         ("decode/tiled-unscaled", "decode/full"),
+        ("decode/tiled-against-pillow", "decode/pillow"),
+        ("decode/tiled-against-unscaled", "decode/tiled-unscaled"),
         ("decode/tiled-turbojpeg", "decode/full"),
         ("decode/tiled-against-libraries", "decode/full-libraries"),
         ("decode/tiled-against-turbojpeg", "decode/tiled-turbojpeg"),
         *((f"decode/tiled-{version}", "decode/tiled-turbojpeg") for version in VERSIONS),
         ("sample/full", None),
         ("sample/full-libraries", "sample/full"),
+        ("sample/pillow", "sample/full"),
         ("sample/whole", "sample/full"),
+        ("sample/whole-against-pillow", "sample/pillow"),
+        ("sample/whole-against-unscaled", "sample/whole-unscaled"),
         ("sample/whole-unscaled", "sample/full"),
         ("sample/whole-turbojpeg", "sample/full"),
         ("sample/whole-against-libraries", "sample/full-libraries"),
@@ -66,6 +74,7 @@ def test_names_and_baselines_of_rows(
         ("sample/centre", "sample/centre-turbojpeg"),
         ("sample/decoded-cache", "sample/whole"),
         ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
+        ("sample/decoded-cache-against-unscaled", "sample/decoded-cache-unscaled"),
         ("stage/read", "limit/read"),
         ("stage/decode", "limit/decode"),
         ("stage/resize", "limit/resize"),
@@ -85,7 +94,9 @@ def test_names_and_baselines_of_rows(
     assert rows["dataset/images"]["value"] == SAMPLES
     assert rows["check/equal-to-pillow"]["value"] == SAMPLES
     assert 0 <= rows["crops/scaled"]["value"] <= 100
+    assert report["measured"]["images"] == SAMPLES
     text = capsys.readouterr().out
+    assert "training samples/s on one core" in text.splitlines()[0]
     assert "sample/whole" in text
     assert "× sample/full" in text
     assert "libjpeg-turbo" in text
@@ -94,7 +105,8 @@ def test_names_and_baselines_of_rows(
 def test_classes_have_rows_and_a_table(dataset: Path) -> None:
     report = decode.measure_decode(dataset, images=SAMPLES, rounds=2, core=choose_core(None))
     rows = {row.name: row for row in report.results}
-    table = report.to_text().partition("µs an image by class")[2]
+    table = AllRowsReport.of(report).to_text().partition("µs an image by class")[2]
+    assert "µs an image by class" not in report.to_text()
     with Dataset.open(dataset) as opened:
         kinds = opened.read_records(np.arange(SAMPLES))["subsampling"]
         halves = [half_of(opened.name_of(each) or "") for each in range(SAMPLES)]
@@ -168,6 +180,21 @@ def test_our_pixels_that_differ_from_turbojpegs_end_the_bench(
     assert "sample/whole does not give the pixels of sample/whole-turbojpeg" in error
 
 
+def test_pillow_makes_the_same_samples(dataset: Path) -> None:
+    """From the same crops; within 1, because its decoder may be of another version."""
+    recipe = Recipe.for_split("train", batch_size=SAMPLES)
+    shape = (SAMPLES, recipe.image_size, recipe.image_size, 3)
+    by_pillow, expected = np.zeros(shape, np.int8), np.ones(shape, np.int8)
+    with (
+        Dataset.open(dataset) as opened,
+        PreparedSamples(opened, recipe, np.arange(SAMPLES)) as samples,
+    ):
+        PillowSamples(samples).decode_full(0, SAMPLES)
+        PillowSamples(samples).sample_full(0, SAMPLES, by_pillow)
+        samples.sample_full_same_code(0, SAMPLES, expected)
+    assert np.abs(by_pillow.astype(int) - expected).max() <= 1
+
+
 def test_ordinary_jpegs_have_no_restart_markers_and_the_true_size(dataset: Path) -> None:
     recipe = Recipe.for_split("train", batch_size=8)
     with (
@@ -188,7 +215,7 @@ def test_without_a_dataset_it_makes_one_and_removes_it(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["decode", "--images", "11", "--rounds", "1"]) == 0
-    assert "dataset/images" in capsys.readouterr().out
+    assert "Measured: 11 images" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -270,7 +297,7 @@ def test_samples_are_decoded_as_asked(
     assert "unnamed" not in made
     assert made.count("turbojpeg") == (len(made) if decoder == "turbojpeg" else references)
     assert document["machine"]["decoder"] == describe_decoder(decoder)
-    assert f"decoder: {describe_decoder(decoder)}\n" in capsys.readouterr().out
+    assert f"decoder {describe_decoder(decoder)};" in " ".join(capsys.readouterr().out.split())
     names = {row["name"] for row in document["results"]}
     assert names >= {f"sample/whole-{version}" for version in VERSIONS}
     assert ("stage/join" in names) == (decoder == "turbojpeg")

@@ -1,17 +1,21 @@
 """Reports: the JSON that every bench writes, the ratios in it, the table."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import RATE, Report, single, summarise
+from bench.report import FEWEST_ROUNDS, RATE, Report, median_interval, single, summarise
 from bench.rounds import run_rounds, warm_up
 from feeder.errors import ConfigError, ResourceError
 from feeder.jpeg.decode import describe_decoder
 
 FIELDS = {"name", "value", "unit", "min", "max", "baseline", "ratio"}
+FIELDS |= {"ratio_low", "ratio_high"}
 
 
 def _report() -> Report:
@@ -40,10 +44,52 @@ def test_json_has_the_fields_that_every_bench_has(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     _report().write_json(path)
     found = json.loads(path.read_text())
-    assert set(found) == {"bench", "machine", "results"}
+    assert set(found) == {"bench", "machine", "measured", "results"}
     assert found["machine"]["libraries"] == {"numpy": "2"}
     assert all(set(result) == FIELDS for result in found["results"])
     assert found["results"][0]["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "outside"), [(5, 0), (6, 0), (7, 0), (8, 1), (9, 1), (11, 2), (12, 2), (15, 3)]
+)
+def test_noise_is_the_narrowest_interval_with_90_percent_confidence(
+    rounds: int, outside: int
+) -> None:
+    values = [float(number) for number in range(rounds)]
+    assert median_interval(values[::-1]) == (outside, rounds - 1 - outside)
+
+
+@given(st.lists(st.floats(0.01, 100), max_size=40))
+def test_interval_of_the_median_holds_it_and_needs_five_rounds(values: list[float]) -> None:
+    found = median_interval(values)
+    assert (found is None) == (len(values) < FEWEST_ROUNDS)
+    if found is not None:
+        assert min(values) <= found[0] <= statistics.median(values) <= found[1] <= max(values)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "noise"),
+    [
+        ([0.9, 1.1, 1.2, 1.3, 1.4], True),
+        ([1.01, 1.1, 1.2, 1.3, 1.4], False),
+        ([0.5, 0.6, 0.7, 0.8, 0.9], False),
+        ([1.0, 1.0, 1.0, 1.0, 1.0], True),
+        ([2.0, 2.0], True),
+    ],
+)
+def test_a_difference_is_noise_if_the_interval_holds_1(ratios: list[float], noise: bool) -> None:
+    ones = [1.0] * len(ratios)
+    base = summarise("base", RATE, ones)
+    row = summarise("row", RATE, ratios, baseline=base, baseline_values=ones)
+    assert row.is_within_noise == noise
+    assert not base.is_within_noise
+
+
+def test_what_was_measured_is_in_header_and_json() -> None:
+    report = Report(bench="x", machine={}, results=[], measured={"rounds": 9, "images": 201})
+    assert "  measured: rounds 9, images 201\n" in report.to_text()
+    assert json.loads(report.to_json())["measured"] == {"rounds": 9, "images": 201}
 
 
 def test_json_that_cannot_be_written_is_a_resource_error(tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
     machine = {"cpu": "Test CPU", "cores": 2}
     write_plot(Report(bench="stream", machine=machine, results=rows), tmp_path / "stream.png")
     assert (tmp_path / "stream.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="no picture of `feeder-bench decode`"):
-        write_plot(Report(bench="decode", machine=machine, results=[]), tmp_path / "decode.png")
+    with pytest.raises(ConfigError, match="no picture of `feeder-bench resize`"):
+        write_plot(Report(bench="resize", machine=machine, results=[]), tmp_path / "resize.png")
     with pytest.raises(ResourceError, match="cannot write the picture"):
         write_plot(
             Report(bench="stream", machine=machine, results=rows), tmp_path / "none" / "x.png"

@@ -1,0 +1,146 @@
+"""The report of ``feeder-bench ablate``: the conclusion, then the rows with their noise."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from bench.report import FEWEST_ROUNDS, Report, Result, align, format_number, header_lines
+
+WORDS: Final = MappingProxyType(
+    {
+        "partial-decode": "partial decode",
+        "dct-scaling": "DCT scaling",
+        "own-decoder": "own decoder",
+        "decoded-cache": "decoded cache",
+        "prefetch-window": "prefetch window",
+        "parallel-workers": "parallel workers",
+        "numa-pinning": "NUMA pinning",
+        "int8": "int8",
+        "ipc": "ipc",
+    }
+)
+"""The optimisations as they are called in text and picture."""
+
+EVERYTHING: Final = "all-of-them/against-nothing"
+SAME: Final = "same settings"
+
+NOISE: Final = "Within the noise: the 90 % interval of the rounds' median ratio holds 1."
+
+_COLUMNS: Final = 79
+_CAUSES: Final = ("everything", "without-dct-scaling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblateReport(Report):
+    """The report of this bench."""
+
+    def to_text(self) -> str:
+        """Return conclusion, header and table as text, with a newline at its end."""
+        lines: list[str] = []
+        for sentence in (
+            conclude(self),
+            *explain_dct_scaling(self),
+            f"Measured: {describe_measured(self)}. {NOISE}",
+        ):
+            lines += textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
+        lines += ["", "feeder-bench ablate", *header_lines(self.machine)]
+        lines += [*header_lines({"measured": self.measured} if self.measured else {}), ""]
+        heads = ("", "value", "", "min", "max", "ratio", "noise", "to", "")
+        rows = [heads, *(_table_row(row) for row in self.results)]
+        return "\n".join([*lines, *align(rows, left={0, 2, 6, 7, 8})]) + "\n"
+
+
+def conclude(report: Report) -> str:
+    """Return what all of them gain together, and which ones matter when removed alone."""
+    rows = {row.name: row for row in report.results}
+    every = rows[EVERYTHING]
+    sentences = [f"All optimisations together: {format_times(every)} times as fast as with none"]
+    groups: dict[str, list[tuple[float, str]]] = {"slower": [], "faster": [], "noise": []}
+    for name, words in WORDS.items():
+        row = rows[f"removed/{name}"]
+        if row.ratio is None or is_same(row):
+            continue
+        kind = "noise" if row.is_within_noise else "slower" if row.ratio < 1 else "faster"
+        groups[kind].append((row.ratio, words))
+    slower = ", ".join(f"{words} × {ratio:.2f}" for ratio, words in sorted(groups["slower"]))
+    faster = ", ".join(f"{words} × {ratio:.2f}" for ratio, words in sorted(groups["faster"])[::-1])
+    noise = ", ".join(words for _, words in groups["noise"])
+    if slower:
+        sentences.append(f"Slower without one: {slower}")
+    if faster:
+        sentences.append(f"Faster without one: {faster}")
+    if noise:
+        sentences.append(f"No difference beyond the noise: {noise}")
+    return ". ".join(sentences) + "."
+
+
+def describe_measured(report: Report) -> str:
+    """Return rounds, images and cores as words, and whether the rounds suffice."""
+    measured, machine = report.measured, report.machine
+    rounds, cores = measured.get("rounds"), machine.get("cores_used")
+    where = "cores unknown"
+    if isinstance(cores, Mapping):
+        where = f"daemon on core {cores['daemon']}, client on core {cores['client']}"
+    text = (
+        f"{rounds} rounds of {measured.get('images a round')} images, from a dataset of "
+        f"{measured.get('images')}; {machine.get('cpu')}, {where}"
+    )
+    if isinstance(rounds, int) and rounds < FEWEST_ROUNDS:
+        return f"{text}; too few rounds to distinguish anything from noise"
+    return text
+
+
+def explain_dct_scaling(report: Report) -> list[str]:
+    """Return why a decoded cache is faster without DCT scaling, from the workers' own clocks."""
+    rows = {row.name: row for row in report.results}
+    found = [rows.get(f"cause/{what}/{each}") for what in ("decode", "missed") for each in _CAUSES]
+    if None in found:
+        return []
+    decode, decode_without, missed, missed_without = [row.value for row in found if row is not None]
+    if decode <= decode_without:
+        return []
+    return [
+        "Why DCT scaling costs time beside a decoded cache: crops at 1/2, 1/4 or 1/8 size are not "
+        f"in it. {missed:.1f} % of the samples miss it, and decoding them takes {decode:.0f} µs of "
+        f"the workers' time, as a mean of all samples; without DCT scaling {missed_without:.1f} % "
+        f"and {decode_without:.0f} µs."
+    ]
+
+
+def is_same(row: Result) -> bool:
+    """Return whether the row's setup is its baseline's, such as one worker on one core."""
+    return row.ratio == row.ratio_low == row.ratio_high == 1
+
+
+def format_times(row: Result) -> str:
+    """Return the ratio and, in brackets, the interval of its noise."""
+    if row.ratio_low is None:
+        return f"{row.ratio:.2f}"
+    return f"{row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
+
+
+def cause_rows(seconds: Mapping[str, tuple[float, float]]) -> list[tuple[str, str, float]]:
+    """Return name, unit and value of the rows, given µs a sample and % missed by setup."""
+    return [
+        row
+        for each in _CAUSES
+        if each in seconds
+        for row in (
+            (f"cause/decode/{each}", "µs/image", seconds[each][0]),
+            (f"cause/missed/{each}", "%", seconds[each][1]),
+        )
+    ]
+
+
+def _table_row(row: Result) -> Sequence[str]:
+    compared = ("", "", "", "")
+    if row.ratio is not None and is_same(row):
+        compared = ("", "", f"× {row.baseline}", SAME)
+    elif row.ratio is not None:
+        low_high = "" if row.ratio_low is None else f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
+        verdict = "within noise" if row.is_within_noise else ""
+        compared = (f"{row.ratio:.2f}", low_high, f"× {row.baseline}", verdict)
+    spread = ("", "") if row.min == row.max else (format_number(row.min), format_number(row.max))
+    return (row.name, format_number(row.value), row.unit, *spread, *compared)

@@ -1,0 +1,187 @@
+"""What ``feeder-bench decode`` prints and draws: conclusion, short tables, picture."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bench.cli import build_parser
+from bench.micro.decode_report import (
+    AllRowsReport,
+    DecodeReport,
+    conclude,
+    find_losses,
+    format_ways,
+    ways_of,
+)
+from bench.report import RATE, Result, single, summarise
+
+ROUNDS = (0.98, 0.99, 1.0, 1.01, 1.02)
+
+RATES: Mapping[str, float] = {
+    "decode/full": 800,
+    "decode/full-libraries": 780,
+    "decode/pillow": 600,
+    "decode/tiled": 3600,
+    "decode/tiled-turbojpeg": 1600,
+    "decode/tiled-unscaled": 3500,
+    "sample/full": 750,
+    "sample/full-libraries": 650,
+    "sample/pillow": 550,
+    "sample/whole": 2750,
+    "sample/whole-turbojpeg": 1400,
+    "sample/whole-unscaled": 2500,
+    "sample/decoded-cache": 7000,
+    "sample/decoded-cache-unscaled": 7000,
+}
+
+PAIRS = (
+    ("decode/tiled-against-pillow", "decode/tiled", "decode/pillow"),
+    ("decode/tiled-against-turbojpeg", "decode/tiled", "decode/tiled-turbojpeg"),
+    ("sample/whole-against-pillow", "sample/whole", "sample/pillow"),
+    ("sample/whole-against-unscaled", "sample/whole", "sample/whole-unscaled"),
+    (
+        "sample/decoded-cache-against-unscaled",
+        "sample/decoded-cache",
+        "sample/decoded-cache-unscaled",
+    ),
+)
+
+
+def _report(
+    *, fill: float = 0.0, small: float | None = None, pillow: str = "12.1", **changed: float
+) -> DecodeReport:
+    rates = {
+        **RATES,
+        **{name.replace("__", "/").replace("_", "-"): r for name, r in changed.items()},
+    }
+    values = {name: [rate * factor for factor in ROUNDS] for name, rate in rates.items()}
+    noisy = [rates["sample/whole"] * factor for factor in ROUNDS[::-1]]  # not in step with others
+    rows: list[Result] = []
+    for name in rates:
+        full = f"{name.partition('/')[0]}/full"
+        is_base = name == full
+        base = None if is_base else rows[[row.name for row in rows].index(full)]
+        rows.append(
+            summarise(name, RATE, values[name], baseline=base, baseline_values=values[full])
+        )
+    by_name = {row.name: row for row in rows}
+    for name, ours, other in PAIRS:
+        mine = noisy if ours == "sample/whole" else values[ours]
+        rows.append(
+            summarise(name, RATE, mine, baseline=by_name[other], baseline_values=values[other])
+        )
+    if small is not None:
+        name = "sample/whole-against-turbojpeg/small"
+        rows.append(Result(name=name, value=1, unit=RATE, min=1, max=1, baseline="x", ratio=small))
+    rows += [single("crops/scaled", "%", 3.5), single("decoded-cache/fill", "%", fill)]
+    machine = {
+        "cpu": "Test CPU",
+        "cores_used": {"all contenders": 3},
+        "decoder": "own (avx2)",
+        "libraries": {"libjpeg-turbo": "2.1.5", "pillow": pillow},
+    }
+    measured = {"images": 201, "rounds": 5}
+    return DecodeReport(bench="decode", machine=machine, results=rows, measured=measured)
+
+
+def test_conclusion_is_first_and_names_winner_ratios_and_spread() -> None:
+    text = " ".join(_report().to_text().split())
+    assert text.startswith("Feeder is the fastest: 2,750 training samples/s on one core, 3.67 (")
+    assert "times as many as with TurboJPEG's full decode" in text
+    assert "5.00 (4.80–5.20) times as many as Pillow alone." in text
+    assert "4.50 (4.50–4.50) times as fast as TurboJPEG decodes the whole image" in text
+    assert "6.00 (6.00–6.00) times Pillow, and 2.25 (2.25–2.25) times TurboJPEG on the same" in text
+    assert "201 images, a crop of each in each of 5 rounds, on core 3 of Test CPU" in text
+    assert "decoder own (avx2); libjpeg-turbo 2.1.5, pillow 12.1." in text
+    assert "Where it loses" not in text
+
+
+def test_another_winner_is_named() -> None:
+    text = conclude(_report(sample__pillow=5500))
+    assert text.startswith("Pillow alone is the fastest; Feeder, 0.50 of it, makes 2,750 training")
+
+
+def test_pillow_simd_is_called_so() -> None:
+    report = _report(pillow="12.1.1.post0 (pillow-simd, AVX2)")
+    assert "as many as Pillow-SIMD alone" in conclude(report)
+    assert {"Pillow-SIMD, whole image"} < {way.name for way in ways_of(report, "decode")}
+
+
+@pytest.mark.parametrize(
+    ("report", "loss"),
+    [
+        (_report(small=1.2), "small gain over TurboJPEG on the same tiles (small 1.20)"),
+        (_report(sample__whole_unscaled=2750), "DCT scaling gains nothing measurable: 1.00 ("),
+        (_report(sample__whole_unscaled=5500), "DCT scaling costs time: 0.50 ("),
+        (
+            _report(sample__decoded_cache_unscaled=10_000),
+            "from a full decoded cache, 0.70 (0.70–0.70) of the rate without DCT scaling: "
+            "the 3.5 % of crops",
+        ),
+        (_report(fill=11.4), "filling an empty decoded cache takes 11 % more time"),
+    ],
+    ids=["small", "scaling-noise", "scaling-loss", "cache", "fill"],
+)
+def test_each_loss_is_said(report: DecodeReport, loss: str) -> None:
+    assert loss in find_losses(report)[0]
+
+
+def test_gains_are_not_called_losses() -> None:
+    assert find_losses(_report(small=1.9)) == []
+
+
+def test_short_tables_are_sorted_and_fit_80_columns() -> None:
+    report = _report(decode__pillow=1000)
+    lines = report.to_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    decoding = [way.row.value for way in ways_of(report, "decode")]
+    assert decoding == sorted(decoding, reverse=True) == [3600, 1600, 1000, 800, 780]
+    table = format_ways(report)
+    assert table[3].split() == [
+        "Pillow,",
+        "whole",
+        "image",
+        "1,000",
+        "980–1,020",
+        "1.25",
+        "(1.25–1.25)",
+    ]
+    assert "decode/full-libraries" not in "\n".join(lines)
+    assert "--all" in lines[-1]
+
+
+def test_all_rows_follow_the_conclusion() -> None:
+    report = _report()
+    text = AllRowsReport.of(report).to_text()
+    assert text.splitlines()[0] == report.to_text().splitlines()[0]
+    assert all(f"\n{row.name} " in text for row in report.results)
+    assert AllRowsReport.of(report).to_json() == report.to_json()
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_picture_has_the_conclusion_as_its_title(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("altair", reason="the plots extra is not installed")
+    from bench.plots.decode import conclude_decode
+    from bench.plots.draw import write_plot
+
+    path = tmp_path / f"decode.{suffix}"
+    write_plot(_report(), path)
+    title, subtitle = conclude_decode(_report())
+    assert " ".join(title) == (
+        "One core makes 2,750 training samples/s with Feeder, "
+        "3.7 times TurboJPEG's full decode, 5.0 times Pillow"
+    )
+    assert max(map(len, subtitle)) <= 125
+    if suffix == "png":
+        assert path.read_bytes().startswith(b"\x89PNG")
+    else:
+        drawn = path.read_text()
+        assert drawn.startswith("<svg")
+        for words in (*title, "PyTurboJPEG, whole image", "images/s: bar the median"):
+            assert words in drawn.replace("&#39;", "'").replace("&apos;", "'")
+
+
+def test_plot_and_all_are_options() -> None:
+    parsed = build_parser().parse_args(["decode", "--plot", "x.svg", "--all"])
+    assert (parsed.plot, parsed.all) == (Path("x.svg"), True)
