@@ -119,6 +119,9 @@ class LoaderStatistics:
     """Read from the feeder's own memory, without a copy."""
     copied_because: str | None
     """Why batches are copied over the socket; None when they are lent."""
+    verdict: str
+    """What sets the pace and what would help, in the words of the feeder that this loader waits for
+    most, as in ``feeder status``; "" in a loader's first seconds."""
     received_bytes: int
     """Pixels, labels and sample ids copied, discarded chunks included."""
     wait_s: float

@@ -36,6 +36,7 @@ from feeder.wire.messages import (
     Chunk,
     Failed,
     Hello,
+    HostStats,
     Lent,
     NodeMessage,
     Refused,
@@ -275,7 +276,7 @@ class BatchFetcher:
                 )
             case Refused() if message.session in (None, self.welcome.session):
                 self._refuse(message)
-            case Welcome() | Stats():
+            case Welcome() | Stats() | HostStats():
                 raise ProtocolError(f"it sent a {type(message).__name__} that was not requested")
             case _:
                 pass  # Pong, Draining, and messages of other sessions

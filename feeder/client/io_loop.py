@@ -94,6 +94,7 @@ class IoLoop:
         if self.listed is not None:
             self._follow_list()
         if self._session.is_clock_due() or time.monotonic() >= self._session.due_s:
+            self._session.cpu_s = time.process_time()
             self._handle(_CLOCK_ADVANCED)  # which makes the requests
         wait_s = self._session.due_s - time.monotonic()
         if wait_s * 1000 < wait_ms:

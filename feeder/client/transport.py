@@ -133,7 +133,13 @@ class Transport:
         batch = self._find_batch()
         if batch is None:
             before_waiting()
-            batch = self._serve_until(self._find_batch, timeout_s, name)
+            with self._lock:
+                self._session.begin_wait(time.monotonic())
+            try:
+                batch = self._serve_until(self._find_batch, timeout_s, name)
+            finally:
+                with self._lock:
+                    self._session.end_wait(time.monotonic(), batch)
         return batch
 
     def return_buffers(self, buffers: Sequence[int], *, before_waiting: bool = False) -> None:

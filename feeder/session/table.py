@@ -128,7 +128,7 @@ class SessionTable:
             self._on_hello(event, message)
             return
         if not isinstance(message, Request | Ping | Bye):
-            return  # StatsRequest concerns no session
+            return  # requests of statistics concern no session
         session = self.sessions.open.get(message.session)
         if session is None or session.peer != event.peer or not session.is_open:
             if not isinstance(message, Bye):

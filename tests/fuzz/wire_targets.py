@@ -17,6 +17,7 @@ from feeder.wire.messages import (
     Draining,
     Failed,
     Hello,
+    HostStatsRequest,
     Lent,
     Ping,
     Pong,
@@ -46,9 +47,10 @@ CLIENT_MESSAGES = (
     ),
     Request(session=1, number=3, want=((0, 2), (0, 4)), release=((0, 6),)),
     Request(session=2**64 - 1, want=((0, 1),)),
-    Ping(session=1),
+    Ping(session=1, clock_s=3.5, waited_s=0.25, cpu_s=2.0),
     Bye(session=1),
     StatsRequest(),
+    HostStatsRequest(),
 )
 NODE_MESSAGES = (
     Welcome(
@@ -96,7 +98,7 @@ NODE_MESSAGES = (
     Chunk(session=1, epoch=0, index=2, first=3, images=4, valid=7),
     Lent(session=1, request=2, epoch=0, index=3, slot=4, valid=5),
     Failed(session=1, epoch=0, index=2, code="dataset", message="damaged"),
-    Pong(session=1),
+    Pong(session=1, verdict="compute-bound: add cores"),
     Draining(session=1),
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
 )

@@ -23,6 +23,7 @@ from feeder.wire.messages import (
     Draining,
     Failed,
     Hello,
+    HostStatsRequest,
     Lent,
     NodeMessage,
     Ping,
@@ -45,6 +46,7 @@ epochs = st.integers(0, 2**31 - 1)
 indices = st.integers(0, 2**48 - 1)
 batch_keys = st.lists(st.tuples(epochs, indices), max_size=MAX_INDICES).map(tuple)
 texts = st.text(st.characters(codec="utf-8"), max_size=50)
+durations = st.floats(0, 1e12)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=128)
 
 client_messages: st.SearchStrategy[ClientMessage] = st.one_of(
@@ -52,9 +54,10 @@ client_messages: st.SearchStrategy[ClientMessage] = st.one_of(
         Hello, dataset=names, recipe=recipes, seed=u64, window=st.integers(1, 64), client=names
     ),
     st.builds(Request, session=u64, want=batch_keys, release=batch_keys),
-    st.builds(Ping, session=u64),
+    st.builds(Ping, session=u64, clock_s=durations, waited_s=durations, cpu_s=durations),
     st.builds(Bye, session=u64),
     st.builds(StatsRequest),
+    st.builds(HostStatsRequest),
 )
 node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(
@@ -104,7 +107,7 @@ node_messages: st.SearchStrategy[NodeMessage] = st.one_of(
         valid=st.integers(0, 65_536),
     ),
     st.builds(Failed, session=u64, epoch=epochs, index=indices, code=names, message=texts),
-    st.builds(Pong, session=u64),
+    st.builds(Pong, session=u64, verdict=names | st.just("")),
     st.builds(Draining, session=u64),
     st.builds(
         Stats,

@@ -215,6 +215,8 @@ class Trainer:
         losses += epoch_losses
         after = self.loader.statistics()
         images = (after.images - before.images) * self.loader.world_size
+        if after.epoch.late == "feeder" and after.verdict:
+            report(f"  {after.verdict}")
         return EpochResult(
             epoch=epoch,
             steps=len(epoch_losses),

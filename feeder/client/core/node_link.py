@@ -51,6 +51,14 @@ class SessionLost:
     memory_is_short: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Totals since the client started."""
+
+    waited_s: float = 0.0
+    cpu_s: float = 0.0
+
+
 class LinkState:
     """What is known of the node at the other end of a link, and what to send to it."""
 
@@ -82,6 +90,10 @@ class LinkState:
         self._redial_at_s = float("inf")
         self._last_active_s = 0.0  # the node's last message, or our last greeting
         self._pinged_at_s = 0.0
+        self.verdict = ""  # on what sets the node's pace, from its Pongs
+        self._spent = _Spent()
+        self._spent_before = _Spent()  # when the session began
+        self._began_s = 0.0
 
     # --- State --------------------------------------------------------------------------------
 
@@ -169,6 +181,11 @@ class LinkState:
 
     # --- Events of the connection -------------------------------------------------------------
 
+    def record_spent(self, waited_s: float, cpu_s: float) -> None:
+        """Record for the next ping how long the training loop has waited for this link so far, and
+        the CPU time of the process."""
+        self._spent = _Spent(waited_s, cpu_s)
+
     def handle(self, event: Event, now_s: float) -> bool:
         """Handle an event of the connection or of the claim; the caller handles messages.
 
@@ -205,6 +222,7 @@ class LinkState:
         self._end_session()  # an earlier greeting was answered too: the last session counts
         self.welcome = welcome
         self._session = welcome.session
+        self._began_s, self._spent_before = now_s, self._spent
         self._retry_at_s = None
         if self._claim_path is not None:
             recipe = self._hello.recipe
@@ -287,8 +305,8 @@ class LinkState:
         silence_at_s = self._last_active_s + SILENCE_S
         if self._session is None:
             return silence_at_s
-        ping_at_s = max(self._last_active_s, self._pinged_at_s) + PING_INTERVAL_S
-        due_s = min(silence_at_s, ping_at_s)
+        # Also while batches come: pings report the waits.
+        due_s = min(silence_at_s, self._pinged_at_s + PING_INTERVAL_S)
         return due_s if self._claim_by_s is None else min(due_s, self._claim_by_s)
 
     def run_due(self, now_s: float) -> bool:
@@ -307,7 +325,15 @@ class LinkState:
             return self._give_up_claim(f"no answer to the claim within {CLAIM_S:g} s")
         else:
             self._pinged_at_s = now_s
-            self._send(Ping(session=self._session))
+            spent, before = self._spent, self._spent_before
+            self._send(
+                Ping(
+                    session=self._session,
+                    clock_s=max(0.0, now_s - self._began_s),
+                    waited_s=max(0.0, spent.waited_s - before.waited_s),
+                    cpu_s=max(0.0, spent.cpu_s - before.cpu_s),
+                )
+            )
         return False
 
     def greet(self, now_s: float) -> None:

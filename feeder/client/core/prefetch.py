@@ -54,6 +54,8 @@ class CompleteBatch(Struct, frozen=True, kw_only=True):
     padding: bool
     lent: HostBatch | None = None
     """Where its rows are, when not in the buffer."""
+    link: int | None = None
+    """The link that it came over; None for padding."""
 
 
 class BatchSequence(Struct, frozen=True):
@@ -90,6 +92,7 @@ class Assembly(Struct, kw_only=True):
     failure: str | None = None
     lent: HostBatch | None = None
     lender: int | None = None  # the link whose node has lent it
+    sender: int | None = None  # the link that its last chunk came over
 
 
 class _Loan(Struct, frozen=True, kw_only=True):
@@ -172,7 +175,15 @@ class Prefetch:
             valid=assembly.valid,
             padding=assembly.valid == 0,
             lent=assembly.lent,
+            link=assembly.sender if assembly.lender is None else assembly.lender,
         )
+
+    @property
+    def awaited_links(self) -> Sequence[int]:
+        """The links that the sequence's next batch is requested on; none once it is complete."""
+        for assembly in self._held.values():
+            return () if assembly.settled else tuple(assembly.requests)
+        return ()
 
     def return_buffer(self, buffer: int) -> None:
         """Free a taken batch's buffer; release the batch if it was lent."""
@@ -289,7 +300,7 @@ class Prefetch:
         request.missing.discard(placement.first)
         if request.missing:
             return None
-        assembly.settled = True
+        assembly.settled, assembly.sender = True, placement.link
         self._release(placement.key, assembly)
         return request
 

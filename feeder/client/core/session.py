@@ -26,6 +26,7 @@ from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, 
 from feeder.client.core.rendezvous import LaneKeys
 from feeder.client.core.requests import GiveUp, RequestScheduler
 from feeder.client.core.roster import Roster
+from feeder.client.core.waits import WaitClock
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.wire.messages import (
@@ -83,6 +84,9 @@ class ClientSession:
         self._request = 0  # the latest one's number
         self._has_taken = False
         self._first_request_at_s: float | None = None
+        self._waits = WaitClock()
+        self.cpu_s = 0.0
+        """CPU time of this process, which the shell sets before ClockAdvanced."""
         self._now_s = 0.0
         self._out: list[events.Instruction] = []
 
@@ -114,6 +118,15 @@ class ClientSession:
             raise DatasetError(f"{self.job.name}: {error}") from None
         self._has_taken |= batch is not None
         return batch
+
+    def begin_wait(self, now_s: float) -> None:
+        """Record that the consumer waits for the next batch."""
+        self._waits.begin(now_s)
+
+    def end_wait(self, now_s: float, batch: CompleteBatch | None) -> None:
+        """Record that the consumer waits no longer: it has the batch, or has given up (None)."""
+        link = None if batch is None else batch.link
+        self._waits.end(now_s, self._prefetch.awaited_links if link is None else (link,))
 
     def return_buffer(self, buffer: int) -> None:
         """Free the buffer of a batch that was taken."""
@@ -154,6 +167,14 @@ class ClientSession:
         links = list(self._links.values())  # one copy: another thread changes the dict
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
+
+    @property
+    def verdict(self) -> str:
+        """What sets the pace, as the node process that this client waits for most has diagnosed it;
+        "" before any has."""
+        links = [link for link in list(self._links.values()) if link.verdict]
+        slowest = max(links, key=lambda link: self._waits.total_s(link.link), default=None)
+        return "" if slowest is None else slowest.verdict
 
     @property
     def is_gathered(self) -> bool:
@@ -258,8 +279,8 @@ class ClientSession:
                 self._prefetch.failed(link.link, key, f"{message.message} ({message.code})")
             case Draining() if message.session == link.session:
                 link.drain()
-            case Pong():
-                pass
+            case Pong() if message.session == link.session:
+                link.verdict = message.verdict
             case _:  # of a session that is over
                 pass
 
@@ -330,6 +351,7 @@ class ClientSession:
         link.leave(self._now_s)
         self._collect(link)
         del self._links[link.link]
+        self._waits.forget(link.link)
         self._out.append(events.HangUp(link.link))
         self._greet_duplicates(link)
 
@@ -397,7 +419,9 @@ class ClientSession:
     # --- Requests -----------------------------------------------------------------------------
 
     def _on_clock(self) -> None:
+        self._waits.advance(self._now_s, self._prefetch.awaited_links)
         for link in list(self._links.values()):
+            link.record_spent(self._waits.total_s(link.link), self.cpu_s)
             if link.is_redial_due(self._now_s):
                 self._hang_up(link)
                 self._dial(link.endpoint)

@@ -28,6 +28,7 @@ from feeder.wire.messages import (
     Chunk,
     Draining,
     Failed,
+    Hello,
     Lent,
     NodeMessage,
     Ping,
@@ -99,20 +100,57 @@ def test_a_batch_comes_to_the_consumer_in_its_buffer() -> None:
     assert shell.take_keys() == [(0, 0), (0, 1)]
 
 
+def next_ping(shell: Shell) -> Ping:
+    """Return the ping that is sent within the next second, whatever else is."""
+    shell.now_s += PING_INTERVAL_S
+    [ping] = [each for each in sends(shell.do()) if isinstance(each, Ping)]
+    return ping
+
+
+def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
+    shell = serve(100.0)
+    shell.session.begin_wait(100.25)
+    shell.session.cpu_s = 7.0
+    ping = next_ping(shell)
+    assert (ping.clock_s, ping.waited_s, ping.cpu_s) == (1.0, 0.75, 7.0)
+    assert next_ping(shell).waited_s == 1.75
+    shell.answer(0)
+    shell.session.end_wait(102.5, shell.session.take())
+    assert next_ping(shell).waited_s == 2.25
+    assert next_ping(shell).waited_s == 2.25, "it does not wait any more"
+
+
+def test_pings_are_sent_while_batches_come() -> None:
+    shell = serve()
+    shell.now_s = 0.75
+    shell.answer(0)
+    assert shell.session.due_s == PING_INTERVAL_S, "not a second after the batch"
+
+
+def test_the_verdict_is_that_of_the_latest_pong() -> None:
+    shell = serve()
+    assert shell.session.verdict == ""
+    shell.receive(Pong(session=1, verdict="compute-bound: add cores"))
+    assert shell.session.verdict == "compute-bound: add cores"
+    shell.receive(Pong(session=2, verdict="of another session"))
+    assert shell.session.verdict == "compute-bound: add cores"
+
+
 def test_pings_are_sent_every_second_without_other_messages() -> None:
     shell = serve()
     for _ in range(20):
-        spoke_at_s = shell.now_s
-        assert shell.session.due_s == spoke_at_s + PING_INTERVAL_S
-        assert sends(shell.do_at(spoke_at_s + PING_INTERVAL_S)) == [Ping(session=1)]
+        pinged_at_s = shell.now_s
+        assert shell.session.due_s == pinged_at_s + PING_INTERVAL_S
         shell.now_s += 0.25
         shell.receive(Pong(session=1))
+        [ping] = sends(shell.do_at(pinged_at_s + PING_INTERVAL_S))
+        assert isinstance(ping, Ping)
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
     shell = serve()
     sent = sends(shell.run_until(SILENCE_S))
-    assert sent == [*[Ping(session=1)] * 4, Bye(session=1), HELLO]
+    assert [type(message) for message in sent] == [*[Ping] * 4, Bye, Hello]
     assert shell.logged[-1].text == (
         f"{PEER}: the session is lost: its node was silent for 5 s{SESSION}"
     )
