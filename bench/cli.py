@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batches", 4, f"batches of {ablate.BATCH_SIZE} images in a round")
     _add_plot(add)
     add.set_defaults(run=ablate.run)
-    add = benches.add_parser("soak", help="stream while clients come and go; does anything grow?")
+    add = benches.add_parser("soak", help="stream while clients come and go; does it stay as it was?")
     _add_dataset(add, images=1024)
     _add_core(add)
     _add_number(add, "--minutes", 5.0, "minutes to stream")

@@ -1,46 +1,145 @@
-"""The picture of a soak: resources and throughput over time, and when clients ended."""
+"""The picture of a soak: throughput, machine and resources over time, and when clients ended."""
+
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import altair as alt
 
 from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart
-from bench.soak.growth import WARM_UP_SHARE
+from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, cut_thirds
 from bench.soak.run import SoakReport
+
+_WIDTH: Final = 680
+_HEIGHT: Final = 96
+_LEGEND: Final = alt.Legend(labelLimit=140)
+_LINE_CHARACTERS: Final = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Time:
+    """The horizontal axis."""
+
+    unit: str
+    unit_s: float
+    end: float
+    """In units."""
+
+    def axis(self, *, labelled: bool) -> Chart:
+        return alt.X(
+            "at:Q",
+            title=f"{self.unit} since the clients began" if labelled else None,
+            axis=alt.Axis(labels=labelled, ticks=labelled, grid=False, tickCount=10),
+            scale=alt.Scale(domain=[0, self.end], nice=False),
+        )
+
+
+def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
+    """Return the title of the picture, and what it concludes: a line a sentence."""
+    verdict = "failed" if report.failures else "passed"
+    minutes = report.measured.get("minutes")
+    length = f" of {minutes:g} minutes" if isinstance(minutes, int | float) else ""
+    lines = [part for each in report.conclusions for part in textwrap.wrap(each, _LINE_CHARACTERS)]
+    lines.append(
+        "dashed: the medians of the first and the last third, which are compared; shaded: warm-up"
+    )
+    return f"Soak{length} {verdict}: {report.headline}", lines
 
 
 def draw_soak(report: SoakReport) -> Chart:
-    """Four panels over one time axis, with the warm-up shaded and the ends of clients marked."""
-    unit_s, unit = (60, "minutes") if max(report.at_s) >= 180 else (1, "seconds")
-    end = max(report.at_s) / unit_s
-    panels = []
-    for kind, title in (
-        ("memory", "own memory, MiB"),
-        ("shared-memory", "shared memory, MiB"),
-        ("fds", "descriptors"),
-        ("throughput", "images/s"),
-    ):
-        last = kind == "throughput"
-        x = alt.X(
-            "at:Q",
-            title=f"{unit}; shaded: warm-up, which is not judged" if last else None,
-            axis=alt.Axis(labels=last, grid=False, tickCount=10),
-            scale=alt.Scale(domain=[0, end], nice=False),
+    """Panels over one time axis: the warm-up is shaded, the medians compared are lines."""
+    is_long = max(report.at_s) >= 180
+    unit_s = 60 if is_long else 1
+    when = _Time(
+        unit="minutes" if is_long else "seconds", unit_s=unit_s, end=max(report.at_s) / unit_s
+    )
+    named = {
+        kind: {
+            name.partition("/")[2]: values
+            for name, values in report.series.items()
+            if name.partition("/")[0] == kind
+        }
+        for kind in ("throughput", "reference", "memory", "shared-memory", "fds")
+    }
+    machine = {
+        {"daemon-core": "the daemon's core", "client-core": "the clients' core"}.get(
+            part, part
+        ): _relative(values)
+        for part, values in named["reference"].items()
+    }
+    titles = (
+        (named["throughput"], "Throughput: images/s to all clients", "images/s"),
+        (machine, "The machine: a fixed load on the same cores, % of its first third", "%"),
+        (named["memory"], "Own memory of each process of the daemon", "MiB"),
+        (named["shared-memory"], "Shared memory, by purpose", "MiB"),
+        (named["fds"], "Open files and sockets of each process", "descriptors"),
+    )
+    panels = [
+        _draw_panel(report.at_s, series, when, title, unit)
+        for series, title, unit in titles
+        if series
+    ]
+    panels.append(_draw_restarts(report, when))
+    return alt.vconcat(*panels, spacing=10).resolve_scale(color="independent")
+
+
+def _relative(values: Sequence[float]) -> list[float]:
+    """Return the values as percent of the median of the first third that is judged."""
+    kept = cut_thirds(values)[0] if _is_judged(values) else values
+    first = statistics.median(kept) or 1.0
+    return [100 * value / first for value in values]
+
+
+def _is_judged(values: Sequence[float]) -> bool:
+    return len(values) - int(len(values) * WARM_UP_SHARE) >= SAMPLES_MIN
+
+
+def _draw_panel(
+    at_s: Sequence[float], series: Mapping[str, Sequence[float]], when: _Time, title: str, unit: str
+) -> Chart:
+    x = when.axis(labelled=False)
+    y = alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=3, minExtent=44))
+    colour = alt.value(BLUE)
+    if len(series) > 1:
+        colour = alt.Color(
+            "part:N", title=None, sort=None, scale=alt.Scale(range=list(COLOURS)), legend=_LEGEND
         )
-        names = [name for name in report.series if name.partition("/")[0] == kind]
-        rows = [
-            {"at": at_s / unit_s, "value": value, "part": name.partition("/")[2]}
-            for name in names
-            for at_s, value in zip(report.at_s, report.series[name], strict=True)
-        ]
-        lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.6)
-        y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=4, minExtent=36))
-        colour = alt.value(BLUE)
-        if len(names) > 1:
-            colour = alt.Color("part:N", title=None, scale=alt.Scale(range=list(COLOURS)))
-        panel = _shade(x, WARM_UP_SHARE * end) + lines.encode(x=x, y=y, color=colour)
-        panels.append(panel.properties(width=680, height=110))
-    panels.append(_draw_restarts(report, unit_s, end))
-    panels[-1], panels[-2] = panels[-2], panels[-1]
-    return alt.vconcat(*panels, spacing=12).resolve_scale(color="independent")
+    rows = [
+        {"at": moment / when.unit_s, "value": value, "part": part}
+        for part, values in series.items()
+        for moment, value in zip(at_s, values, strict=True)
+    ]
+    lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.4)
+    panel = _shade(x, WARM_UP_SHARE * when.end) + lines.encode(x=x, y=y, color=colour)
+    medians = [
+        median
+        for values in series.values()
+        if _is_judged(values)
+        for median in _medians(at_s, values, when)
+    ]
+    if medians:
+        rules = alt.Chart(alt.Data(values=medians)).mark_rule(
+            color=INK, strokeWidth=1.6, strokeDash=[4, 2]
+        )
+        panel += rules.encode(x=x, x2="until:Q", y=y)
+    return panel.properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(title))
+
+
+def _medians(at_s: Sequence[float], values: Sequence[float], when: _Time) -> list[dict[str, float]]:
+    """Return the medians of the first and the last third, each over its own time."""
+    first, last = cut_thirds(values)
+    begin = len(values) - len(values[int(len(values) * WARM_UP_SHARE) :])
+    spans = ((begin, begin + len(first) - 1, first), (len(values) - len(last), -1, last))
+    return [
+        {
+            "at": at_s[start] / when.unit_s,
+            "until": at_s[end] / when.unit_s,
+            "value": statistics.median(third),
+        }
+        for start, end, third in spans
+    ]
 
 
 def _shade(x: Chart, until: float) -> Chart:
@@ -48,32 +147,24 @@ def _shade(x: Chart, until: float) -> Chart:
     return alt.Chart(data).mark_rect(color="#f1f3f5").encode(x=x, x2="until:Q")
 
 
-def _draw_restarts(report: SoakReport, unit_s: float, end: float) -> Chart:
-    rows = [{"at": at_s / unit_s, "how": how} for at_s, how in report.restarts]
-    x = alt.X(
-        "at:Q",
-        title=None,
-        axis=alt.Axis(labels=False, grid=False, ticks=False, domain=False),
-        scale=alt.Scale(domain=[0, end], nice=False),
-    )
+def _draw_restarts(report: SoakReport, when: _Time) -> Chart:
+    rows = [{"at": at_s / when.unit_s, "how": how} for at_s, how in report.restarts]
     colours = alt.Scale(domain=["clean", "killed"], range=[GREY, RED])
     return (
         alt.Chart(alt.Data(values=rows))
         .mark_tick(thickness=2, size=10)
         .encode(
-            x=x,
-            y=alt.Y("how:N", title=None, axis=alt.Axis(minExtent=36, domain=False, ticks=False)),
+            x=when.axis(labelled=True),
+            y=alt.Y("how:N", title=None, axis=alt.Axis(minExtent=44, domain=False, ticks=False)),
             color=alt.Color("how:N", scale=colours, legend=None),
         )
         .properties(
-            width=680,
-            height=30,
-            title=alt.TitleParams(
-                "clients that ended",
-                anchor="start",
-                fontSize=12,
-                fontWeight="normal",
-                color=INK,
-            ),
+            width=_WIDTH, height=30, title=_panel_title("Clients that ended, each replaced at once")
         )
+    )
+
+
+def _panel_title(text: str) -> Chart:
+    return alt.TitleParams(
+        text, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=INK
     )

@@ -52,6 +52,15 @@ def find_trend(values: Sequence[float]) -> Trend:
 
     ConfigError when there are too few.
     """
+    first, last = cut_thirds(values)
+    return Trend(first=statistics.median(first), last=statistics.median(last))
+
+
+def cut_thirds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the first and the last third of the values after the warm-up, of equal length.
+
+    ConfigError when there are too few.
+    """
     kept = values[int(len(values) * WARM_UP_SHARE) :]
     if len(kept) < SAMPLES_MIN:
         raise ConfigError(
@@ -59,4 +68,4 @@ def find_trend(values: Sequence[float]) -> Trend:
             f"sample more often, so that {SAMPLES_MIN} remain after the warm-up"
         )
     third = len(kept) // 3
-    return Trend(first=statistics.median(kept[:third]), last=statistics.median(kept[-third:]))
+    return kept[:third], kept[-third:]

@@ -1,38 +1,36 @@
-"""``feeder-bench soak``: streams for hours while clients come and go; does anything grow?
+"""``feeder-bench soak``: streams for hours while clients come and go; does it stay as it was?
 
 Clients stream as fast as they are served, alternately over ipc and tcp. Every few seconds one of
 them ends, alternately cleanly and by SIGKILL, and another replaces it. Meanwhile the daemon's
-processes are sampled. The bench ends with status 1 and the reason when a process's own memory or
-descriptors, or the slots of all sessions, have grown (``growth`` defines how much), when slots
-remain after all clients have gone, and when a process was replaced.
+processes, the throughput and the speed of the machine are sampled. The bench ends with status 1 and
+the reason when a process's own memory or descriptors, or the slots of all sessions, have grown
+(``growth`` defines how much), when throughput fell on a machine that did not become slower
+(``throughput``), when slots remain after all clients have gone, and when a process was replaced.
 """
 
 import argparse
-import selectors
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from bench.client_process import Arrived, ClientProcess, await_open, read_clients
 from bench.daemon import Daemon, running_daemon
 from bench.data.material import dataset_or_synthetic
 from bench.footprint import Footprint
 from bench.machine import choose_core, choose_other_core, describe_machine
 from bench.report import RATE, JudgedReport, Result, single, summarise
+from bench.soak.clients import SoakClients
 from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.soak.reference import CoreReference
+from bench.soak.throughput import Verdict, judge_throughput
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, PeerError
 from feeder.pack.progress import ProgressLine
-
-WINDOW: Final = 4
-_FOR_EVER: Final = 10**9
-"""Batches that a client is asked for: more than it can fetch during any soak."""
 
 _MIB: Final = 2**20
 _TOLERANCES: Final = {
@@ -74,12 +72,23 @@ class SoakOptions:
 class SoakReport(JudgedReport):
     """A report with all samples."""
 
+    headline: str
+    """What became of the throughput, and what has grown, in a few words."""
+    conclusions: Sequence[str]
+    """The same with their evidence, a sentence each."""
+
     at_s: Sequence[float]
     """When each sample was taken."""
     series: Mapping[str, Sequence[float]]
     """By name, such as "memory/node-1" in MiB: one value a sample."""
     restarts: Sequence[tuple[float, str]]
     """When clients ended, and how: "clean" or "killed"."""
+
+    def to_text(self) -> str:
+        """Return the conclusion, header and table as text, with a newline at its end."""
+        head, _, rest = JudgedReport.to_text(self).partition("\n")
+        verdict = "failed" if self.failures else "passed"
+        return "\n".join([f"{head} {verdict}: {self.headline}", *self.conclusions, "", rest])
 
 
 @dataclass(slots=True)
@@ -113,12 +122,17 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
         before = {process.pid for process in daemon.processes()}
         record = _Record()
         with ExitStack() as stack:
-            clients = _Clients(daemon, options, min(options.batch_size, samples))
+            clients = SoakClients(
+                (daemon.ipc, daemon.tcp),
+                clients=options.clients,
+                batch_size=min(options.batch_size, samples),
+                core=options.client_core,
+            )
             stack.callback(clients.close)
             _stream(daemon, clients, options, record)
         held_bytes = _await_slots(daemon, options.lease_s)
         replaced = before != {process.pid for process in daemon.processes()}
-    results, failures = judge(record.series)
+    results, failures, verdict = judge(record.series)
     results.append(single("shared-memory/slots/left", "MiB", held_bytes / _MIB))
     for how in ("clean", "killed"):
         count = sum(each == how for _, each in record.restarts)
@@ -132,9 +146,25 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
         failures.append(
             f"a process of the daemon was replaced; the last log line: {daemon.last_log_line()}"
         )
+    conclusions = [verdict.sentence]
+    conclusions += failures or ["nothing has grown: memory, descriptors and slots are as before"]
+    growth = failures[0].partition(",")[0] if failures else "nothing has grown"
+    if len(failures) > 1:
+        growth += f" and {len(failures) - 1} more"
+    headline = f"{verdict.headline}; {growth}"
+    if verdict.kind == "fell":
+        failures.insert(0, verdict.sentence)
     return SoakReport(
         bench="soak",
         machine=machine,
+        measured={
+            "minutes": options.minutes,
+            "samples": len(record.at_s),
+            "clients": options.clients,
+            "restarts": len(record.restarts),
+        },
+        headline=headline,
+        conclusions=conclusions,
         results=results,
         at_s=record.at_s,
         series=record.series,
@@ -143,13 +173,18 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
     )
 
 
-def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str]]:
-    """Return the rows of all series, and a line for each series that has grown."""
+def judge(
+    series: Mapping[str, Sequence[float]],
+) -> tuple[list[Result], list[str], Verdict]:
+    """Return the rows of all series, a line for each that has grown, and the throughput's verdict.
+
+    The lines do not include that throughput fell.
+    """
     rows: list[Result] = []
     failures: list[str] = []
     for name, values in series.items():
         kind, _, _ = name.partition("/")
-        unit = {"fds": "fds", "throughput": RATE}.get(kind, "MiB")
+        unit = {"fds": "fds", "throughput": RATE, "reference": "MB/s"}.get(kind, "MiB")
         rows.append(summarise(name, unit, values[int(len(values) * WARM_UP_SHARE) :]))
         tolerance = _TOLERANCES.get(name, _TOLERANCES.get(kind))
         if tolerance is None:
@@ -162,67 +197,21 @@ def judge(series: Mapping[str, Sequence[float]]) -> tuple[list[Result], list[str
                 f"{trend.last:.1f} (medians of the first and the last third after the warm-up; "
                 f"at most {tolerance.allowed(trend.first):.1f} is allowed)"
             )
-    return rows, failures
+    references = {name: values for name, values in series.items() if name.startswith("reference/")}
+    verdict = judge_throughput(series["throughput"], references)
+    rows.append(single("throughput/change", "%", 100 * verdict.change))
+    rows.append(single("reference/change", "%", 100 * verdict.machine_change))
+    return rows, failures, verdict
 
 
-class _Clients:
-    """The streaming clients, which are restarted one after the other."""
-
-    def __init__(self, daemon: Daemon, options: SoakOptions, batch_size: int) -> None:
-        self._endpoints = (daemon.ipc, daemon.tcp)
-        self._options = options
-        self._batch_size = batch_size
-        self._selector = selectors.DefaultSelector()
-        self._running: list[ClientProcess] = []
-        self._started = 0
-        self.images = 0
-        """Delivered to all clients so far."""
-
-    def start(self) -> None:
-        """Start all clients; they begin to stream."""
-        for number in range(self._options.clients):
-            self._running.append(self._start(number))
-        await_open(self._running)
-
-    def restart(self, turn: int) -> str:
-        """End the client whose turn it is, start another, and return how it ended."""
-        number = turn % len(self._running)
-        old = self._running[number]
-        self._selector.unregister(old)
-        # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
-        how = "killed" if (turn + turn // len(self._running)) % 2 else "clean"
-        (old.kill if how == "killed" else old.terminate)()
-        self._running[number] = self._start(number)
-        return how
-
-    def read(self, until_s: float) -> None:
-        """Count the batches that clients report, waiting for some until ``until_s``."""
-        for events in read_clients(self._selector, until_s).values():
-            self.images += sum(event.images for event in events if isinstance(event, Arrived))
-
-    def close(self) -> None:
-        """End all clients."""
-        self._selector.close()
-        for client in self._running:
-            client.terminate()
-
-    def _start(self, number: int) -> ClientProcess:
-        client = ClientProcess(
-            self._endpoints[number % 2],
-            batch_size=self._batch_size,
-            window=WINDOW,
-            seed=self._started,
-            cores=frozenset({self._options.client_core}),
-        )
-        self._started += 1
-        client.fetch(0, _FOR_EVER)
-        self._selector.register(client, selectors.EVENT_READ)
-        return client
-
-
-def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Record) -> None:
+def _stream(daemon: Daemon, clients: SoakClients, options: SoakOptions, record: _Record) -> None:
     """Stream, restart clients and take samples, until all samples are taken."""
+    reference = CoreReference(
+        {"daemon-core": options.worker_core, "client-core": options.client_core},
+        every_s=options.every_s,
+    )
     clients.start()
+    reference.sample(_own_cpu_s(daemon, clients, options))
     began_s = time.monotonic()
     images, sampled_s = clients.images, began_s
     next_sample_s, next_restart_s = began_s + options.every_s, began_s + options.restart_s
@@ -239,17 +228,35 @@ def _stream(daemon: Daemon, clients: _Clients, options: SoakOptions, record: _Re
         if now_s >= next_sample_s:
             rate = (clients.images - images) / (now_s - sampled_s)
             images, sampled_s = clients.images, now_s
-            values = _values(_look_at(daemon)) | {"throughput": rate}
+            speeds = reference.sample(_own_cpu_s(daemon, clients, options))
+            values = {"throughput": rate}
+            values |= {f"reference/{part}": speed for part, speed in speeds.items()}
+            values |= _values(_look_at(daemon))
             record.add(round(now_s - began_s, 3), values)
             next_sample_s = now_s + options.every_s
             progress.add(1)
     progress.end()
 
 
+def _own_cpu_s(daemon: Daemon, clients: SoakClients, options: SoakOptions) -> Mapping[int, float]:
+    """Return the CPU seconds so far of daemon and clients, by their cores."""
+    with _reporting_losses(daemon):
+        own = {options.worker_core: daemon.busy_s()}
+    own[options.client_core] = own.get(options.client_core, 0.0) + clients.cpu_s()
+    return own
+
+
 def _look_at(daemon: Daemon) -> Footprint:
-    """Return its footprint; PeerError with its last log line when it has lost a process."""
-    try:
+    """Return its footprint."""
+    with _reporting_losses(daemon):
         return Footprint.of_processes(daemon.processes())
+
+
+@contextmanager
+def _reporting_losses(daemon: Daemon) -> Iterator[None]:
+    """Raise PeerError with the daemon's last log line when it has lost a process in the body."""
+    try:
+        yield
     except (OSError, psutil.Error) as error:
         raise PeerError(
             f"a process of the daemon ended during the soak ({error}); the last log line: "

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,8 +16,10 @@ from bench.cli import main
 from bench.footprint import ProcessFootprint
 from bench.plots import draw
 from bench.soak import run as soak
+from bench.soak.clients import SoakClients
 from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
 from bench.soak.run import SoakReport, judge
+from bench.soak.throughput import Verdict
 from feeder.errors import ConfigError
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
@@ -75,13 +79,20 @@ def test_too_few_samples_are_refused() -> None:
         find_trend([1.0] * (SAMPLES_MIN - 1))
 
 
-def test_each_kind_has_its_tolerance_and_throughput_none() -> None:
+def test_each_kind_has_its_tolerance_and_throughput_may_rise() -> None:
     steady = [50.0] * 30
-    rows, failures = judge({"memory/node-1": steady, "fds/node-1": steady, "throughput": steady})
+    rows, failures, verdict = judge(
+        {"memory/node-1": steady, "fds/node-1": steady, "throughput": steady}
+    )
     assert failures == []
-    assert {row.name: row.value for row in rows}["memory/node-1/growth"] == 0
+    assert verdict.kind == "held"
+    values = {row.name: row.value for row in rows}
+    assert values["memory/node-1/growth"] == values["throughput/change"] == 0
     leaking = [float(value) for value in range(50, 80)]
-    _, failures = judge({"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking})
+    _, failures, verdict = judge(
+        {"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking}
+    )
+    assert verdict.kind == "held"
     assert [failure.split(" grew by ")[0] for failure in failures] == [
         "memory/worker-1",
         "fds/node-1",
@@ -123,8 +134,9 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     monkeypatch.setattr(
         "bench.plots.draw.write_plot", lambda report, path: drawn.append((report, path))
     )
-    # Three seconds are too short to judge growth: only what does not depend on time is asserted.
-    monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], []))
+    # Three seconds are too short to judge: only what does not depend on time is asserted.
+    held = Verdict(kind="held", headline="held", sentence="it held", change=0, machine_change=0)
+    monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], [], held))
     plot = ["--plot", str(tmp_path / "soak.png")]
     assert main(["soak", str(dataset), *SHORT, *SMALL, "--json", str(out), *plot]) == 0
     document = json.loads(out.read_text())
@@ -134,6 +146,10 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     assert rows["restarts/clean"] >= 1
     assert rows["restarts/killed"] >= 1
     assert max(document["series"]["throughput"]) > 0
+    for part in ("daemon-core", "client-core"):
+        assert min(document["series"][f"reference/{part}"]) > 0
+    assert document["conclusions"][0] == "it held"
+    assert document["measured"]["clients"] == 2
     for role in ("supervisor", "node-1", "worker-1"):
         assert rows[f"memory/{role}"] > 1
         assert rows[f"fds/{role}"] > 3
@@ -145,23 +161,54 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     assert path == tmp_path / "soak.png"
 
 
+def _report(*failures: str, conclusions: Sequence[str] = ()) -> SoakReport:
+    moments = [float(at_s) for at_s in range(20)]
+    return SoakReport(
+        bench="soak",
+        machine={"cpu": "Test CPU", "cores": 2},
+        headline="throughput held; nothing has grown",
+        conclusions=conclusions,
+        results=[],
+        at_s=moments,
+        series={
+            "throughput": [3.0] * 20,
+            "reference/daemon-core": [700.0] * 20,
+            "reference/client-core": [600.0] * 20,
+            "memory/node-1": [1.0] * 20,
+            "shared-memory/slots": [2.0] * 20,
+        },
+        restarts=[(3.0, "clean"), (6.0, "killed")],
+        failures=failures,
+    )
+
+
 def test_growth_is_status_1_and_the_reason(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(path: Path, options: soak.SoakOptions) -> SoakReport:
-        return SoakReport(
-            bench="soak",
-            machine={},
-            results=[],
-            at_s=[],
-            series={},
-            restarts=[],
-            failures=["fds/node-1 grew by 40"],
-        )
-
-    monkeypatch.setattr(soak, "soak", failing)
+    monkeypatch.setattr(soak, "soak", lambda path, options: _report("fds/node-1 grew by 40"))
     assert main(["soak", str(dataset)]) == 1
     assert capsys.readouterr().err == "feeder-bench: failed: fds/node-1 grew by 40\n"
+
+
+@pytest.mark.extensive
+def test_throughput_that_falls_is_status_1_and_the_first_line(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fell = Verdict(
+        kind="fell",
+        headline="throughput fell",
+        sentence="throughput fell by 65 %",
+        change=-0.65,
+        machine_change=0,
+    )
+    monkeypatch.setattr(soak, "judge", lambda series: ([], [], fell))
+    assert main(["soak", str(dataset), *SHORT, *SMALL]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[:2] == [
+        "feeder-bench soak failed: throughput fell; nothing has grown",
+        fell.sentence,
+    ]
+    assert printed.err.splitlines()[-1] == "feeder-bench: failed: throughput fell by 65 %"
 
 
 def test_a_soak_too_short_to_judge_is_refused_at_once(
@@ -171,21 +218,30 @@ def test_a_soak_too_short_to_judge_is_refused_at_once(
     assert "soak for 1.1 minutes or more, or lower --every" in capsys.readouterr().err
 
 
-def test_a_soaked_report_is_drawn(tmp_path: Path) -> None:
+def test_the_text_and_the_picture_begin_with_the_conclusion() -> None:
+    report = _report(conclusions=["throughput held", "nothing has grown"])
+    assert report.to_text().splitlines()[:4] == [
+        "feeder-bench soak passed: throughput held; nothing has grown",
+        "throughput held",
+        "nothing has grown",
+        "",
+    ]
     pytest.importorskip("altair", reason="the plots extra is not installed")
-    report = SoakReport(
-        bench="soak",
-        machine={"cpu": "Test CPU", "cores": 2},
-        results=[],
-        at_s=[float(at_s) for at_s in range(12)],
-        series={
-            "memory/node-1": [1.0] * 12,
-            "shared-memory/slots": [2.0] * 12,
-            "throughput": [3.0] * 12,
-        },
-        restarts=[(3.0, "clean"), (6.0, "killed")],
-        failures=[],
-    )
+    from bench.plots.soak import conclude_soak
+
+    title, lines = conclude_soak(report)
+    assert title == "Soak passed: throughput held; nothing has grown"
+    assert lines[:2] == ["throughput held", "nothing has grown"]
+    assert conclude_soak(_report("it grew"))[0].startswith("Soak failed: ")
+
+
+@pytest.mark.parametrize("samples", [20, 5])
+def test_a_soaked_report_is_drawn(tmp_path: Path, samples: int) -> None:
+    """With fewer samples than are judged, without medians."""
+    pytest.importorskip("altair", reason="the plots extra is not installed")
+    report = _report(conclusions=["throughput held"])
+    series = {name: values[:samples] for name, values in report.series.items()}
+    report = replace(report, at_s=report.at_s[:samples], series=series)
     draw.write_plot(report, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
 
@@ -202,16 +258,16 @@ def test_plot_without_the_extra_reports_how_to_install_it(
 def test_a_daemon_that_dies_is_reported_with_its_last_log_line(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = soak._Clients.start
+    start = SoakClients.start
 
-    def start_and_kill_the_daemon(clients: soak._Clients) -> None:
+    def start_and_kill_the_daemon(clients: SoakClients) -> None:
         start(clients)
         for process in psutil.Process().children():
             if runs(process, "serve"):
                 process.kill()
                 process.wait()
 
-    monkeypatch.setattr(soak._Clients, "start", start_and_kill_the_daemon)
+    monkeypatch.setattr(SoakClients, "start", start_and_kill_the_daemon)
     assert main(["soak", str(dataset), *SHORT, *SMALL]) == 5
     error = capsys.readouterr().err.splitlines()[-1]
     assert "a process of the daemon ended during the soak" in error

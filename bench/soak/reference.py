@@ -1,0 +1,88 @@
+"""The reference of a soak's throughput: what the same cores could do in the same seconds.
+
+Throughput depends on the machine, which others use too: a neighbour takes time of the core, or of
+the memory and caches that all cores share. So with every sample, each core of the soak processes a
+fixed load for a moment: it copies and hashes bytes. Its speed is measured in CPU time, which does
+not depend on what else runs on that core, and multiplied by the share of the core's time that
+programs outside the soak have left since the last sample (from /proc/stat, time stolen by the
+hypervisor included). The daemon's own activity, however busy, cannot lower the product.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import psutil
+
+from bench.machine import pinned_to
+
+_PIECE_BYTES: Final = 128 * 1024
+_RING_PIECES: Final = 256
+"""32 MiB, more than a core's own caches: copying needs the memory, as decoding and packing do."""
+
+_BURST_SHARE: Final = 0.02
+"""Of the time between samples, on each core."""
+_BURST_MAX_S: Final = 0.1
+
+
+class CoreReference:
+    """Measures the cores of a soak, given by the part of it that runs there."""
+
+    def __init__(self, cores: Mapping[str, int], *, every_s: float) -> None:
+        """``every_s`` is the time between two samples."""
+        self._cores = dict(cores)
+        self._burst_s = min(_BURST_MAX_S, _BURST_SHARE * every_s)
+        self._ring = np.ones((_RING_PIECES, _PIECE_BYTES), np.uint8)
+        self._copy = np.empty(_PIECE_BYTES, np.uint8)
+        self._at = 0
+        self._burst_cpu_s = dict.fromkeys(set(cores.values()), 0.0)
+        self._before: Mapping[int, float] | None = None
+        self._before_s = 0.0
+
+    def sample(self, own_cpu_s: Mapping[int, float]) -> dict[str, float]:
+        """Return MB/s of each part's core since the last call; the first call returns its speed.
+
+        ``own_cpu_s`` are the CPU seconds so far of all processes of the soak, by core.
+        """
+        now_s = time.monotonic()
+        times = psutil.cpu_times(percpu=True)
+        others = {
+            core: busy_s(times[core]) - own_cpu_s.get(core, 0.0) - self._burst_cpu_s[core]
+            for core in self._burst_cpu_s
+        }
+        left = dict.fromkeys(others, 1.0)
+        if self._before is not None:
+            elapsed_s = now_s - self._before_s
+            left = {core: share_left(others[core] - self._before[core], elapsed_s) for core in left}
+        self._before, self._before_s = others, now_s
+        speeds = {core: self._run_burst(core) for core in others}
+        return {part: speeds[core] * left[core] for part, core in self._cores.items()}
+
+    def _run_burst(self, core: int) -> float:
+        """Process the load for a moment on ``core``; return MB per second of CPU time."""
+        pieces = 0
+        with pinned_to(frozenset({core})):
+            began_s, until_s = time.thread_time(), time.monotonic() + self._burst_s
+            while not pieces or time.monotonic() < until_s:
+                np.copyto(self._copy, self._ring[self._at % _RING_PIECES])
+                hashlib.blake2b(self._copy.data).digest()
+                self._at += 1
+                pieces += 1
+            taken_s = time.thread_time() - began_s
+        self._burst_cpu_s[core] += taken_s
+        return pieces * _PIECE_BYTES / 1e6 / max(taken_s, 1e-6)
+
+
+def share_left(other_s: float, elapsed_s: float) -> float:
+    """Return the share of a core's ``elapsed_s`` that others, busy for ``other_s``, have left."""
+    if elapsed_s <= 0:
+        return 1.0
+    return 1 - min(max(other_s / elapsed_s, 0.0), 0.99)
+
+
+def busy_s(times: object) -> float:
+    """Return the seconds of a core in which something ran or the hypervisor took it."""
+    fields = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(float(getattr(times, field, 0.0)) for field in fields)

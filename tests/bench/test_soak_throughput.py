@@ -1,0 +1,168 @@
+"""Judging the throughput of a soak: falling, flat, noisy, and on a machine that became slower."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.machine import choose_core
+from bench.soak.growth import SAMPLES_MIN
+from bench.soak.reference import CoreReference, share_left
+from bench.soak.throughput import FALL_MAX, Verdict, judge_throughput
+from feeder.errors import ConfigError
+
+SAMPLES = 50
+
+
+def _noisy(level: float, spread: float, samples: int, seed: int) -> list[float]:
+    draw = random.Random(seed)
+    return [level * draw.uniform(1 - spread, 1 + spread) for _ in range(samples)]
+
+
+def _falling(first: float, last: float, spread: float = 0.05, seed: int = 0) -> list[float]:
+    noise = _noisy(1, spread, SAMPLES, seed)
+    return [
+        (first + (last - first) * place / (SAMPLES - 1)) * factor
+        for place, factor in enumerate(noise)
+    ]
+
+
+def _judge(throughput: Sequence[float], *references: Sequence[float]) -> Verdict:
+    return judge_throughput(
+        throughput, {f"reference/{number}": each for number, each in enumerate(references)}
+    )
+
+
+STEADY = _noisy(700, 0.03, SAMPLES, 9)
+
+
+def test_a_fall_on_a_steady_machine_is_the_feeders() -> None:
+    verdict = _judge(_falling(1430, 500), STEADY, STEADY)
+    assert verdict.kind == "fell"
+    assert verdict.sentence.startswith("throughput fell by ")
+    assert "images/s (medians of the first and the last third" in verdict.sentence
+    assert "the feeder became slower" in verdict.sentence
+    assert verdict.change < -0.3
+    assert verdict.machine_change == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_throughput_that_stays_holds(seed: int) -> None:
+    assert _judge(_noisy(1400, 0.15, SAMPLES, seed), STEADY).kind == "held"
+    assert _judge(_falling(1000, 1600, seed=seed), STEADY).kind == "held"
+
+
+def test_a_small_fall_is_tolerated() -> None:
+    """From the middle of the first third to that of the last it is about half of the whole."""
+    assert _judge(_falling(1000, 1000 * (1 - FALL_MAX)), STEADY).kind == "held"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_without_a_trend_is_never_a_fall(seed: int) -> None:
+    draw = random.Random(seed)
+    wild = [draw.choice([100.0, 500.0, 1500.0, 2500.0]) for _ in range(SAMPLES)]
+    assert _judge(wild, STEADY).kind in {"held", "too-noisy"}
+
+
+def test_a_fall_that_noise_could_explain_is_not_judged() -> None:
+    wild = list(itertools.islice(itertools.cycle([100.0, 2000.0, 1900.0]), SAMPLES))
+    kept = SAMPLES - SAMPLES // 5
+    wild[-(kept // 3) :] = itertools.islice(itertools.cycle([100.0, 2000.0, 110.0]), kept // 3)
+    verdict = _judge(wild, STEADY)
+    assert verdict.kind == "too-noisy"
+    assert "varied too much to tell a fall from noise" in verdict.sentence
+
+
+def test_a_fall_with_the_machine_is_not_the_feeders() -> None:
+    verdict = _judge(_falling(1430, 500), STEADY, _falling(700, 240, seed=5))
+    assert verdict.kind == "machine-slower"
+    assert "but the machine became slower" in verdict.sentence
+    assert "was not judged: soak again on a machine that is not in use" in verdict.sentence
+    assert verdict.machine_change < -0.3
+
+
+def test_a_fall_beyond_the_machines_is_the_feeders() -> None:
+    slightly = _falling(700, 600, seed=5)
+    verdict = _judge(_falling(1430, 400), slightly, STEADY)
+    assert verdict.kind == "fell"
+    assert f"changed by {round(100 * verdict.machine_change)} %:" in verdict.sentence
+    assert -FALL_MAX < verdict.machine_change < -0.05
+
+
+def test_neighbours_that_come_and_go_do_not_hide_a_fall() -> None:
+    """Both thirds have as many slow moments; in proportion to the machine it halves."""
+    machine = [350.0 if place % 4 == 0 else 700.0 for place in range(SAMPLES)]
+    falling = [rate * speed / 700 for rate, speed in zip(_falling(1600, 300), machine, strict=True)]
+    assert _judge(falling, machine).kind == "fell"
+
+
+def test_throughput_that_ends_fell_and_none_at_all_is_not_judged() -> None:
+    ended = [1400.0] * 25 + [0.0] * 25
+    assert _judge(ended, STEADY).kind == "fell"
+    silent = _judge([0.0] * SAMPLES, STEADY)
+    assert silent.kind == "too-noisy"
+    assert "had no image; sample less often (--every)" in silent.sentence
+
+
+rates = st.lists(st.floats(0, 1e6), min_size=20, max_size=40)
+
+
+@given(rates, st.floats(0.1, 100))
+def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
+    machine = [5.0] * len(values)
+    scaled = [value * factor for value in values]
+    verdict = _judge(values, machine)
+    assert _judge(scaled, [factor * 5.0] * len(values)).change == pytest.approx(verdict.change)
+
+
+@given(rates)
+def test_every_verdict_agrees_with_its_change(values: list[float]) -> None:
+    verdict = _judge(values, [5.0] * len(values))
+    assert verdict.kind != "machine-slower"
+    if verdict.kind == "held":
+        assert verdict.change >= -FALL_MAX
+    if verdict.kind == "fell":
+        assert verdict.change < -FALL_MAX
+
+
+def test_too_few_samples_are_refused() -> None:
+    with pytest.raises(ConfigError, match="too few"):
+        _judge([1.0] * (SAMPLES_MIN - 1))
+
+
+def test_the_share_left_is_what_others_did_not_take() -> None:
+    assert share_left(0.0, 2.0) == 1
+    assert share_left(0.5, 2.0) == 0.75
+    assert share_left(-0.3, 2.0) == 1, "clocks of processes lag behind those of cores"
+    assert share_left(5.0, 2.0) == pytest.approx(0.01), "a core is never wholly lost"
+    assert share_left(1.0, 0.0) == 1
+
+
+def test_the_reference_counts_what_others_take_from_each_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the second between the samples, core 0 is 0.2 s with others, core 1 with the soak only."""
+    busy, now = {0: 10.0, 1: 20.0}, [100.0]
+
+    class Times:
+        def __init__(self, seconds: float) -> None:
+            self.user = seconds
+
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: {c: Times(s) for c, s in busy.items()})
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0 + core)
+    reference = CoreReference({"daemon-core": 0, "client-core": 1}, every_s=1.0)
+    assert reference.sample({0: 3.0, 1: 4.0}) == {"daemon-core": 1000.0, "client-core": 1001.0}
+    busy, now = {0: 10.9, 1: 20.6}, [101.0]
+    found = reference.sample({0: 3.7, 1: 4.6})
+    assert found == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1001.0)}
+
+
+def test_the_reference_load_runs_on_one_core_for_both_parts() -> None:
+    core = choose_core(None)
+    reference = CoreReference({"daemon-core": core, "client-core": core}, every_s=0.01)
+    found = reference.sample({core: 0.0})
+    assert found["daemon-core"] == found["client-core"] > 0
