@@ -1,4 +1,4 @@
 """What the machine offers, and where processes run on it.
 
-May import: errors, process.
+May import: errors, metrics, process.
 """

@@ -1,0 +1,130 @@
+"""`feeder.host.load`: the kernel's counters of a machine's load."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ResourceError
+from feeder.host.load import (
+    LoadReader,
+    parse_cpu_seconds,
+    parse_pressure_s,
+    parse_refaults,
+    parse_throttled_s,
+)
+from feeder.host.topology import UsableCpus
+from feeder.metrics.report import HostLoad
+from tests.support.machine_tree import cgroup_v1, cgroup_v2, write_tree
+
+TICKS = os.sysconf("SC_CLK_TCK")
+STAT = f"""\
+cpu  999 9 99 9999 99 9 9 9 9 9
+cpu0 {10 * TICKS} {TICKS} {2 * TICKS} {100 * TICKS} {4 * TICKS} 0 {TICKS} {TICKS} 7 7
+cpu1 {20 * TICKS} 0 0 {90 * TICKS} {6 * TICKS} 0 0 0 0 0
+cpu11 {500 * TICKS} 0 0 0 {500 * TICKS} 0 0 0 0 0
+intr 12345 0 9
+ctxt 1
+"""
+PRESSURE = """\
+some avg10=1.50 avg60=0.86 avg300=0.51 total={some}
+full avg10=0.00 avg60=0.00 avg300=0.00 total=999999999
+"""
+USABLE = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="")
+
+
+def read(root: Path, usable: UsableCpus = USABLE) -> HostLoad:
+    return LoadReader(root, usable, clock=lambda: 12.5, available=lambda _: 1 << 30).read()
+
+
+def test_a_machine_s_load_is_that_of_the_daemon_s_cpus(tmp_path: Path) -> None:
+    files = {
+        "proc/stat": STAT,
+        "proc/pressure/cpu": PRESSURE.format(some=1_500_000),
+        "proc/pressure/io": PRESSURE.format(some=2_500_000),
+        "proc/pressure/memory": PRESSURE.format(some=3_500_000),
+        "proc/vmstat": "nr_free_pages 5\nworkingset_refault_anon 8\nworkingset_refault_file 77",
+    }
+    assert read(write_tree(tmp_path, files)) == HostLoad(
+        clock_s=12.5,
+        usable_cpus=2.0,
+        cpus=2,
+        busy_s=35.0,
+        io_wait_s=10.0,
+        pressure_cpu_s=1.5,
+        pressure_io_s=2.5,
+        pressure_memory_s=3.5,
+        refaults=77,
+        free_memory_bytes=1 << 30,
+    )
+
+
+def test_the_throttled_time_is_that_of_the_group_which_was_stopped_longest(tmp_path: Path) -> None:
+    files = cgroup_v2("/a/b", {}) | {
+        "sys/fs/cgroup/cpu.stat": "usage_usec 5",
+        "sys/fs/cgroup/a/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
+        "sys/fs/cgroup/a/b/cpu.stat": "usage_usec 5\nnr_throttled 1\nthrottled_usec 500000",
+    }
+    assert read(write_tree(tmp_path, files)).throttled_s == 2.5
+
+
+def test_cgroup_v1_counts_throttled_nanoseconds(tmp_path: Path) -> None:
+    files = cgroup_v1("/pod", {"pod": (100_000, 100_000)})
+    files["sys/fs/cgroup/cpu,cpuacct/pod/cpu.stat"] = "nr_throttled 1\nthrottled_time 1500000000"
+    assert read(write_tree(tmp_path, files)).throttled_s == 1.5
+
+
+def test_a_quota_below_the_affinity_bounds_the_usable_cpus(tmp_path: Path) -> None:
+    for quota, usable_cpus in ((1.5, 1.5), (8.0, 2.0)):
+        usable = UsableCpus(affinity=frozenset({0, 1}), quota=quota, count=1, reason="")
+        assert read(tmp_path, usable).usable_cpus == usable_cpus
+
+
+def test_missing_files_give_zeros(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"proc/self/cgroup": "garbage"})
+
+    def unknown(_: Path) -> int:
+        raise ResourceError("no /proc/meminfo")
+
+    load = LoadReader(tmp_path, USABLE, clock=lambda: 1.0, available=unknown).read()
+    assert load == HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
+
+
+def test_this_machine_s_own_load_is_read() -> None:
+    affinity = frozenset(os.sched_getaffinity(0))
+    usable = UsableCpus(affinity=affinity, quota=None, count=len(affinity), reason="")
+    load = LoadReader(Path("/"), usable).read()
+    assert load.busy_s > 0
+    assert load.free_memory_bytes > 0
+
+
+@pytest.mark.parametrize("stat", ["cpu0", "cpu0 1 2 3", "cpu0 a b c d e f g h", "cpu0 -1 0 0 0 0"])
+def test_a_line_that_is_too_short_or_no_numbers_is_left_out(stat: str) -> None:
+    assert parse_cpu_seconds(stat.encode(), {0}) == (0.0, 0.0)
+
+
+KERNEL_WORDS = st.sampled_from(
+    [
+        *(b"cpu0", b"cpu1", b"some", b"total=", b"avg10=0.00", b"throttled_usec", b"\n", b" "),
+        *(b"throttled_time", b"workingset_refault_file", b"7", b"99999999999999999999", b"-3"),
+    ]
+)
+
+
+@given(st.one_of(st.binary(max_size=200), st.lists(KERNEL_WORDS, max_size=40).map(b"".join)))
+def test_garbage_gives_a_load_that_a_report_can_hold(data: bytes) -> None:
+    busy_s, io_wait_s = parse_cpu_seconds(data, {0, 1})
+    load = HostLoad(
+        clock_s=0.0,
+        usable_cpus=1.0,
+        cpus=1,
+        busy_s=busy_s,
+        io_wait_s=io_wait_s,
+        throttled_s=parse_throttled_s(data),
+        pressure_io_s=parse_pressure_s(data),
+        refaults=parse_refaults(data),
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(load), type=HostLoad) == load
