@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
-from feeder.doctor.kernel_files import KernelFiles, to_cpus, to_fields
+from feeder.doctor.kernel_files import KernelFiles, to_bytes, to_cpus, to_fields
 from feeder.errors import FeederError
 from feeder.host.topology import (
     UsableCpus,
@@ -22,13 +22,13 @@ _CPU = re.compile(r"cpu[0-9]{1,6}")
 _POLICY = re.compile(r"policy[0-9]{1,6}")
 
 
-def read_processor(files: KernelFiles) -> Processor:
-    """Return what /proc/cpuinfo and the CPUs' topology in sysfs show."""
+def read_processor(files: KernelFiles, *, with_cores: bool = True) -> Processor:
+    """Return what /proc/cpuinfo shows, and ``with_cores`` the topology of the CPUs in sysfs."""
     info = files.fields("proc/cpuinfo", _CPUINFO_BYTES)
     flags = set(info.get("flags", "").split())
-    widths = {"avx512bw": "AVX-512", "avx2": "AVX2", "fpu": "SSE4"}
+    widths = {"avx512bw": "AVX-512", "avx2": "AVX2", "sse4_1": "SSE4", "sse2": "SSE2"}
     online = files.cpus("sys/devices/system/cpu/online")
-    cores, threads = _read_cores(files, online)
+    cores, threads = _read_cores(files, online) if with_cores else (None, None)
     return Processor(
         model=info.get("model name") or info.get("Model") or info.get("CPU part", ""),
         vectors=next((width for flag, width in widths.items() if flag in flags), ""),
@@ -60,11 +60,14 @@ def read_nodes(files: KernelFiles, unreadable: list[str]) -> tuple[Node, ...]:
     except FeederError as error:
         unreadable.append(str(error))
         return ()
+    whole = None
+    if not any(name.startswith("node") for name in files.entries("sys/devices/system/node")):
+        whole = to_bytes(files.fields("proc/meminfo").get("MemTotal", ""))
     return tuple(
         Node(
             id=node.id,
             cpus=node.cpus,
-            memory_bytes=node.memory_bytes,
+            memory_bytes=node.memory_bytes if whole is None else whole,
             memory_node=node.memory_node,
         )
         for node in nodes

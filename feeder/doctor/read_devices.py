@@ -9,6 +9,7 @@ virtual machines)."""
 
 _DISPLAY, _ACCELERATOR = "0x03", "0x12"
 _SHOWN_MAX = 64
+_MODEL_LETTERS_MAX = 64
 
 
 def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
@@ -42,15 +43,23 @@ def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
         if not kind.startswith((_DISPLAY, _ACCELERATOR)):
             continue
         vendor, device = (files.text(f"{folder}/{name}", 64) for name in ("vendor", "device"))
+        if not (vendor.isalnum() and device.isalnum()):
+            continue
         if vendor not in _VENDORS and not kind.startswith(_ACCELERATOR):
             continue
         node = files.number(f"{folder}/numa_node")
-        number = device.removeprefix("0x")
         found.append(
             Accelerator(
                 address=address if address.isprintable() else ascii(address),
-                name=f"{_VENDORS.get(vendor, 'accelerator')} {number if number.isalnum() else '?'}",
+                name=_read_model(files, address) or f"{_VENDORS.get(vendor, vendor)} {device}",
                 node=node if node is not None and node >= 0 else None,
             )
         )
     return tuple(found[:_SHOWN_MAX])
+
+
+def _read_model(files: KernelFiles, address: str) -> str:
+    """Return the name that NVIDIA's driver gives a GPU, such as "NVIDIA A100-SXM4-40GB", or ""."""
+    path = f"proc/driver/nvidia/gpus/{address}/information"
+    model = files.fields(path).get("Model", "")
+    return model[:_MODEL_LETTERS_MAX] if model.isprintable() else ""

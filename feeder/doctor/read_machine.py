@@ -25,6 +25,7 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
     allowed = read_allowed(files, unreadable)
     daemons, swapped_bytes = read_processes(files)
     return Machine(
+        process=process,
         kernel=read_kernel(files),
         processor=read_processor(files),
         nodes=nodes,
@@ -53,7 +54,7 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
     nodes = read_nodes(files, unreadable)
     allowed = read_allowed(files, unreadable)
     return Machine(
-        processor=read_processor(files),
+        processor=read_processor(files, with_cores=False),
         nodes=nodes,
         allowed=allowed,
         governors=read_governors(files, allowed.cpus),

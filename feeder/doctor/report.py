@@ -22,7 +22,8 @@ _WORDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.
 def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> str:
     """Return the whole report, wrapped to ``width`` columns; lines to type are never wrapped."""
     wrapped = max(40, min(width - 1, _WIDTH_MAX))
-    lines = ["The machine as Feeder sees it", ""]
+    whose = "" if machine.process == "self" else f", for process {machine.process}"
+    lines = [f"The machine as Feeder sees it{whose}", ""]
     for label, text in _rows(machine):
         lines += _wrap_row(label, text, wrapped)
     problems = [finding for finding in findings if finding.severity > Severity.NOTE]
@@ -172,12 +173,10 @@ def _counted(devices: Counter[str]) -> Iterable[str]:
 def _device_rows(machine: Machine) -> Iterator[tuple[str, str]]:
     for card in machine.cards:
         yield "network card", _describe_card(card)
-    by_node: Counter[tuple[str, int | None]] = Counter(
-        (each.name, each.node) for each in machine.accelerators
-    )
-    for (name, node), count in by_node.items():
-        times = "" if count == 1 else f"{count} × "
-        yield "accelerator", f"{times}{name}, {_node(node)}"
+    shown = {node.id for node in machine.nodes}
+    elsewhere = Counter(each.name for each in machine.accelerators if each.node not in shown)
+    for text in _counted(elsewhere):
+        yield "accelerator", f"{text}, node not known"
 
 
 def _describe_card(card: NetworkCard) -> str:

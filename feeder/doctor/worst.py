@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.doctor.findings.conditions import find_all
-from feeder.doctor.findings.finding import Severity
+from feeder.doctor.findings.finding import Finding, Severity
 from feeder.doctor.read_machine import read_for_serving
 
 WARNINGS_MAX: Final = 3
@@ -22,18 +22,19 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     except Exception:  # noqa: BLE001 -- see above
         return []
     warnings = [finding for finding in found if finding.severity >= Severity.WARNING]
-    lines = [
-        f"{finding.what}: "
-        + (f"{_command(finding.mend[0])} (" if finding.mend else "(")
-        + "`feeder doctor` explains it)"
-        for finding in warnings[:WARNINGS_MAX]
-    ]
+    lines = [_describe(finding) for finding in warnings[:WARNINGS_MAX]]
     if len(warnings) > WARNINGS_MAX:
-        more = len(warnings) - WARNINGS_MAX
-        lines[-1] += f"; {more} more there"
+        lines[-1] += f", with {len(warnings) - WARNINGS_MAX} more"
     return lines
 
 
-def _command(line: str) -> str:
-    """Return a line to type without its comment."""
-    return line.partition("   #")[0].rstrip()
+def _describe(finding: Finding) -> str:
+    """Return a finding with its first line to type, in one line."""
+    command = finding.mend[0] if finding.mend else ""
+    for line in finding.mend[1:]:
+        if not command.endswith("\\"):
+            break
+        command = f"{command[:-1].rstrip()} {line.strip()}"
+    text, _, comment = command.partition("   #")
+    remedy = f": {text.rstrip()}" + (f" ({comment.strip()})" if comment else "") if command else ""
+    return f"{finding.what}{remedy}; see `feeder doctor`"

@@ -1,8 +1,8 @@
 """Findings about CPUs, NUMA nodes and network cards."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from feeder.doctor.findings.facts import Governor, Machine
+from feeder.doctor.findings.facts import Governor, Machine, NetworkCard
 from feeder.doctor.findings.finding import Finding, Severity
 
 _SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil", "userspace"}
@@ -11,7 +11,6 @@ _OWN_POLICY = ("intel_pstate", "amd-pstate-epp")
 
 _IMAGE_BYTES = 224 * 224 * 3
 _IMAGES_PER_CORE = 1_636  # daemon to client over tcp, docs/performance.md
-_PLANS_TCP_MBIT = 10  # slower cards are for management
 
 
 def find_governor(machine: Machine) -> Iterator[Finding]:
@@ -30,7 +29,10 @@ def find_governor(machine: Machine) -> Iterator[Finding]:
         severity=Severity.WARNING,
         what=f"the CPU frequency governor is {names}",
         detail=" ".join(dict.fromkeys(map(_explain_governor, slow))),
-        mend=("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",),
+        mend=(
+            "echo performance | sudo tee \\",
+            "    /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        ),
     )
 
 
@@ -64,8 +66,8 @@ def find_narrow_mask(machine: Machine) -> Iterator[Finding]:
             what=f"the CPU mask has {_cpus(cpus)}, but the quota allows {quota:g}",
             detail=f"Feeder starts {cpus} workers; {int(quota) - cpus} more could run.",
             mend=(
-                "AllowedCPUs=                          # in the unit: an empty list is all CPUs",
-                "docker update --cpuset-cpus LIST NAME  # a container; or run it without",
+                "AllowedCPUs=   # in the unit: an empty list is all CPUs",
+                "docker update --cpuset-cpus LIST CONTAINER",
             ),
         )
     elif quota < cpus:
@@ -137,7 +139,7 @@ def find_memory_only_nodes(machine: Machine) -> Iterator[Finding]:
 def find_narrow_vectors(machine: Machine) -> Iterator[Finding]:
     """Yield a finding if an x86 CPU shows no AVX2."""
     processor = machine.processor
-    if processor.vectors != "SSE4":
+    if processor.vectors not in ("SSE4", "SSE2"):
         return
     cost = (
         "One core makes 1,369 samples/s without AVX2, 1,822 with it and 2,072 with AVX-512, "
@@ -189,24 +191,30 @@ def find_far_cards(machine: Machine) -> Iterator[Finding]:
                 ),
                 detail="Trainers there receive remote batches across the link between the nodes.",
             )
-    speeds = [card.speed_mbit for card in up if card.speed_mbit and card.node != -1]
-    if speeds and sum(speeds) >= _PLANS_TCP_MBIT and machine.allowed.count:
-        most = sum(speeds) * 1_000_000 // 8 // _IMAGE_BYTES
-        made = machine.allowed.count * _IMAGES_PER_CORE
-        if most < made:
-            yield Finding(
-                name="card-bandwidth",
-                severity=Severity.NOTE,
-                what=(
-                    f"the network carries at most {most:,} images/s of 224 px "
-                    f"({sum(speeds):,} Mb/s), as many as {max(1, most // _IMAGES_PER_CORE)} of "
-                    f"{_cpus(machine.allowed.count)} make"
-                ),
-                detail=(
-                    "Calculated, at 1,636 images/s a core over tcp (docs/performance.md). Trainers "
-                    "on this host that connect over ipc use no network."
-                ),
-            )
+    yield from _find_bandwidth(machine, up)
+
+
+def _find_bandwidth(machine: Machine, up: Sequence[NetworkCard]) -> Iterator[Finding]:
+    speeds = [card.speed_mbit for card in up if card.speed_mbit]
+    allowed, cores = machine.allowed.count, machine.processor.cores
+    workers = min(allowed, cores or allowed)  # threads of a core share what it makes
+    if not speeds or len(speeds) < len(up) or not workers:
+        return
+    most = sum(speeds) * 1_000_000 // 8 // _IMAGE_BYTES
+    if most < workers * _IMAGES_PER_CORE:
+        need = max(1, round(most / _IMAGES_PER_CORE))
+        yield Finding(
+            name="card-bandwidth",
+            severity=Severity.NOTE,
+            what=(
+                f"the network carries at most {most:,} images/s of 224 px ({sum(speeds):,} Mb/s); "
+                f"{need} of {workers} cores make about as many"
+            ),
+            detail=(
+                "Calculated, at 1,636 images/s a core over tcp (docs/performance.md). Trainers on "
+                "this host that connect over ipc use no network."
+            ),
+        )
 
 
 def _cpus(count: int) -> str:

@@ -24,7 +24,7 @@ class Processor:
 
     model: str = ""
     vectors: str = ""
-    """The widest of "AVX-512", "AVX2" and "SSE4"; empty if not x86 or not known."""
+    """The widest of "AVX-512", "AVX2", "SSE4" and "SSE2"; empty if not x86 or not known."""
     is_virtual: bool = False
     online: int = 0
     cores: int | None = None
@@ -160,6 +160,8 @@ class Libraries:
 class Machine:
     """All facts."""
 
+    process: str = "self"
+    """Whose CPU mask, cgroup and limits these are: its folder in /proc."""
     kernel: str = ""
     processor: Processor = Processor()
     nodes: tuple[Node, ...] = ()

@@ -22,7 +22,8 @@ def find_swap(machine: Machine) -> Iterator[Finding]:
         sum(getattr(device, name) for device in memory.swap) / 2**30
         for name in ("size_bytes", "used_bytes")
     )
-    what = f"swap is enabled ({size:,.1f} GiB, {used:,.1f} in use) and may take Feeder's memory"
+    in_use = f"{used:,.1f} in use" if used else "none in use"
+    what = f"swap is enabled ({size:,.1f} GiB, {in_use}) and may take Feeder's memory"
     if swapped:
         what = f"{swapped / 2**20:,.0f} MiB of Feeder's processes are swapped out"
     yield Finding(
@@ -31,9 +32,9 @@ def find_swap(machine: Machine) -> Iterator[Finding]:
         what=what,
         detail="A batch or cached image that was swapped out waits for the disk, not for memory.",
         mend=(
-            "MemorySwapMax=0                                # in the unit, as systemd/ has it",
-            "docker run --memory 64g --memory-swap 64g …    # equal: the container swaps nothing",
-            "sudo swapoff -a                                # the whole machine",
+            "MemorySwapMax=0                             # in the unit",
+            "docker run --memory 64g --memory-swap 64g   # the same figure twice",
+            "sudo swapoff -a                             # the whole machine",
         ),
     )
 
@@ -56,10 +57,13 @@ def find_reserved_pages(machine: Machine) -> Iterator[Finding]:
             "memory."
         ),
         mend=tuple(
-            f"echo {pages.total - pages.free} | sudo tee /sys/kernel/mm/hugepages/"
-            f"hugepages-{pages.size_bytes // 1024}kB/nr_hugepages"
+            line
             for pages in machine.memory.reserved
             if pages.free
+            for line in (
+                f"echo {pages.total - pages.free} | sudo tee \\",
+                f"    /sys/kernel/mm/hugepages/hugepages-{pages.size_bytes // 1024}kB/nr_hugepages",
+            )
         ),
     )
 
@@ -67,19 +71,20 @@ def find_reserved_pages(machine: Machine) -> Iterator[Finding]:
 def find_locked_limit(machine: Machine) -> Iterator[Finding]:
     """Yield a finding if trainers beside a GPU may lock too little memory."""
     limit = machine.limits.locked_bytes
-    if not machine.accelerators or limit is None or limit >= _LOCKED_BYTES_WANTED:
+    has_cuda = any(each.name.startswith("NVIDIA") for each in machine.accelerators)
+    if not has_cuda or limit is None or limit >= _LOCKED_BYTES_WANTED:
         return
     yield Finding(
         name="locked-memory",
         severity=Severity.WARNING,
-        what=f"a process may lock {limit / 2**20:,.2f} MiB, and this machine has accelerators",
+        what=f"a process may lock {limit / 2**20:,.2f} MiB, and this machine has NVIDIA GPUs",
         detail=(
             "A trainer on this host that connects over ipc page-locks the slots, so that the GPU "
             "copies from them; where it may not, it copies each batch once more. A window of 16 "
             "batches of 256 takes 0.6 GB."
         ),
         mend=(
-            "LimitMEMLOCK=infinity              # in the trainer's unit",
-            "docker run --ulimit memlock=-1 …   # its container",
+            "LimitMEMLOCK=infinity            # in the trainer's unit",
+            "docker run --ulimit memlock=-1   # its container",
         ),
     )

@@ -117,8 +117,8 @@ def find_few_files(machine: Machine) -> Iterator[Finding]:
             "With fewer, later clients are refused."
         ),
         mend=(
-            "LimitNOFILE=65536                           # in the unit, as systemd/ has it",
-            "docker run --ulimit nofile=65536:65536 …    # a container",
-            "echo '* hard nofile 65536' | sudo tee -a /etc/security/limits.conf   # a login",
+            "LimitNOFILE=65536                        # in the unit",
+            "docker run --ulimit nofile=65536:65536   # a container",
+            "echo '* hard nofile 65536' | sudo tee -a /etc/security/limits.conf",
         ),
     )
