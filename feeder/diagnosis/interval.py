@@ -21,6 +21,7 @@ class WorkerInterval:
     pid: int
     state: str
     silent_s: float
+    kernel_state: str
     cpu: int
     images_a_s: float
     busy_share: float
@@ -272,6 +273,7 @@ def worker_interval(before: WorkerSnapshot, now: WorkerSnapshot, seconds: float)
         pid=now.pid,
         state=now.state,
         silent_s=now.silent_s,
+        kernel_state=now.kernel_state,
         cpu=now.cpu,
         images_a_s=rate(before.images, now.images),
         busy_share=busy,

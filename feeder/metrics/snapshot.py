@@ -38,6 +38,8 @@ class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.stalls)."""
     silent_s: Seconds = 0.0
     """Now: since its last progress, while it is silent."""
+    kernel_state: Label = ""
+    """Now, while it is silent: what the kernel says, such as "stopped by a signal"."""
     cpu: int = -1
     """Now: the CPU that it last ran on; -1 if unknown."""
     chunks: Total = 0

@@ -1,0 +1,83 @@
+"""What a change would give: images a second, from what the parts of the pipeline cost now.
+
+Each estimate assumes that the cost of an image stays what it is, so that the rate grows until
+something else runs out. The CPUs of this host that the daemon and its local clients use grow with
+the rate; what other processes use does not. Texts round an estimate to two digits.
+"""
+
+from feeder.diagnosis.interval import HostInterval
+
+
+def feeder_cpus(interval: HostInterval) -> float:
+    """Return the CPUs that the daemon and its clients on this host use."""
+    workers = sum(node.busy_workers * node.cpu_share for node in interval.nodes)
+    nodes = sum(node.own_cpus for node in interval.nodes)
+    return workers + nodes + local_client_cpus(interval)
+
+
+def local_client_cpus(interval: HostInterval) -> float:
+    """Return the CPUs that clients on this host use; a client of several node processes counts
+    once."""
+    by_client: dict[tuple[str, str], float] = {}
+    for client in interval.clients:
+        if client.is_local:
+            key = client.account, client.name
+            by_client[key] = max(client.cpus, by_client.get(key, 0.0))
+    return sum(by_client.values())
+
+
+def neighbour_cpus(interval: HostInterval) -> float:
+    """Return the CPUs that processes use which belong neither to the daemon nor to its clients."""
+    return max(0.0, interval.machine.busy_cpus - feeder_cpus(interval))
+
+
+def with_workers(interval: HostInterval, more: int) -> float:
+    """Return images/s with more workers on the CPUs that there are."""
+    workers, used = interval.busy_workers, feeder_cpus(interval)
+    if not workers or not used:
+        return 0.0
+    available = max(used, interval.machine.cpus - neighbour_cpus(interval))
+    return interval.images_a_s * min((workers + more) / workers, available / used)
+
+
+def with_cpus(interval: HostInterval, more: int) -> float:
+    """Return images/s with more CPUs, and a worker on each."""
+    cpus = interval.machine.usable_cpus
+    return interval.images_a_s * (cpus + more) / cpus if cpus else 0.0
+
+
+def without_blocking(interval: HostInterval) -> float:
+    """Return images/s if no worker waited for storage."""
+    return _faster_workers(interval, 1.0 - interval.mean_of_busy("blocked_share"))
+
+
+def without_stages(interval: HostInterval, stages: tuple[str, ...]) -> float:
+    """Return images/s if the stages took no time."""
+    spent = sum(interval.stages.get(stage, 0.0) for stage in stages)
+    return _faster_workers(interval, 1.0 - spent)
+
+
+def without_neighbours(interval: HostInterval) -> float:
+    """Return images/s if no worker waited for a CPU."""
+    return _faster_workers(interval, 1.0 - interval.mean_of_busy("run_delay_share"))
+
+
+def at_full_use(interval: HostInterval) -> float:
+    """Return images/s if clients took all that the workers can make."""
+    busy, used = interval.busy_workers, feeder_cpus(interval)
+    if not busy or not used:
+        return interval.images_a_s
+    available = max(used, interval.machine.cpus - neighbour_cpus(interval))
+    return interval.images_a_s * min(interval.workers / busy, available / used)
+
+
+def _faster_workers(interval: HostInterval, remaining: float) -> float:
+    """Return images/s if a chunk took the remaining share of its time."""
+    return interval.images_a_s / max(remaining, 0.02)
+
+
+def round_estimate(images_a_s: float) -> str:
+    """Return an estimate with two digits, such as 12,000."""
+    if images_a_s < 10:
+        return f"{images_a_s:.1f}"
+    return f"{float(f'{images_a_s:.1e}'):,.0f}"

@@ -1,0 +1,268 @@
+"""The conditions of a daemon that works: which side waits, and for what."""
+
+from typing import Final
+
+from feeder.diagnosis import estimates
+from feeder.diagnosis.estimates import round_estimate
+from feeder.diagnosis.facts import Facts, gigabytes, megabytes_a_s, percent, verdict
+from feeder.diagnosis.interval import ClientInterval
+from feeder.metrics.report import Verdict
+
+ALWAYS_BUSY: Final = 0.8
+"""Workers that are in chunks for this share of the time have no spare: between two chunks a worker
+waits for the node process, which shares its CPUs."""
+
+LITTLE_BUSY: Final = 0.3
+BLOCKED: Final = 0.3
+"""Of the workers' time in chunks: a page cache that holds most of the data leaves a few percent."""
+
+THROTTLED: Final = 0.1
+RUN_DELAYED: Final = 0.2
+"""Of the workers' time in chunks; the node process and clients on their CPUs take some."""
+
+NEIGHBOUR_CPUS: Final = 0.3
+TOP_SHARE: Final = 0.6
+UNFAIR: Final = 1.5
+"""Times the even share."""
+
+OTHERS_WAIT: Final = 0.1
+CACHE_PART: Final = 0.7
+MEMORY_BUSY: Final = 0.6
+"""Of the bandwidth of plain copies: random access of decoders reaches no more."""
+
+ON_THE_WAY: Final = 0.5
+"""Share of a waiting client's slots that are with the socket or the network."""
+
+NODE_BUSY: Final = 0.85
+
+
+def idle(facts: Facts) -> Verdict | None:
+    """Nothing is requested."""
+    clients = facts.interval.clients
+    if facts.interval.images_a_s > 0 or facts.interval.busy_workers > 0.01:
+        return None
+    if not clients:
+        return verdict("idle", "no client is connected", is_problem=False)
+    if any(client.wanted for client in clients) and facts.do_clients_wait:
+        return None
+    return verdict("idle", f"{_count(clients)} requested nothing", is_problem=False)
+
+
+def set_by_clients(facts: Facts) -> Verdict | None:
+    """Clients hardly wait."""
+    if facts.do_clients_wait:
+        return None
+    interval = facts.interval
+    could = estimates.at_full_use(interval)
+    enough = f"they could make about {round_estimate(could)} images/s (estimate)"
+    if interval.busy_share < LITTLE_BUSY:
+        return verdict(
+            "client-bound",
+            f"the clients set the pace, {interval.images_a_s:,.0f} images/s: {facts.waits}, "
+            f"{facts.busy}; {enough}",
+            is_problem=False,
+            estimate=could,
+        )
+    return verdict(
+        "healthy",
+        f"{interval.images_a_s:,.0f} images/s, {facts.waits}, {facts.busy}; {enough}",
+        is_problem=False,
+        estimate=could,
+    )
+
+
+def greedy_client(facts: Facts) -> Verdict | None:
+    """One client gets most of the workers' time, and others wait."""
+    by_client: dict[str, float] = {}
+    waits: dict[str, float] = {}
+    busy = facts.interval.busy_workers
+    for node in facts.interval.nodes:
+        for client in node.clients:
+            part = client.worker_share * node.busy_workers / busy if busy else 0.0
+            by_client[client.name] = by_client.get(client.name, 0.0) + part
+            waits[client.name] = waits.get(client.name, 0.0) + (client.wait_share or 0.0)
+    if len(by_client) < 2 or facts.interval.busy_share < ALWAYS_BUSY:
+        return None
+    top = max(by_client, key=lambda name: by_client[name])
+    share = by_client[top]
+    waiting = [name for name in waits if name != top and waits[name] > OTHERS_WAIT]
+    if share < max(TOP_SHARE, UNFAIR / len(by_client)) or not waiting:
+        return None
+    longest = max(waits[name] for name in waiting)
+    return verdict(
+        "greedy-client",
+        f"{top} takes {percent(share)} of the workers' time, {len(waiting)} other"
+        f"{'' if len(waiting) == 1 else 's'} wait up to {percent(longest)} of theirs; give it a "
+        "feeder of its own, or make its images or window smaller",
+    )
+
+
+def io_bound(facts: Facts) -> Verdict | None:
+    """Workers wait for storage."""
+    interval = facts.interval
+    blocked = interval.mean_of_busy("blocked_share")
+    reading = interval.stages.get("read", 0.0)
+    if blocked < BLOCKED or reading < BLOCKED or interval.busy_share < LITTLE_BUSY:
+        return None
+    storage = sum(node.storage_bytes_a_s for node in interval.nodes)
+    requested = sum(node.requested_bytes_a_s for node in interval.nodes)
+    missed = ""
+    if storage and requested:
+        share = percent(min(1.0, storage / requested))
+        missed = f", {share} of what they read is not in the page cache"
+    could = estimates.without_blocking(interval)
+    return verdict(
+        "io-bound",
+        f"reading takes {percent(reading)} of {_workers(facts)}' time at "
+        f"{megabytes_a_s(max(storage, requested))}{missed}, {facts.waits}; faster storage or more "
+        f"free memory for the page cache would give about {round_estimate(could)} images/s "
+        "(estimate)",
+        estimate=could,
+    )
+
+
+def quota_bound(facts: Facts) -> Verdict | None:
+    """The cgroup's quota stops the daemon."""
+    machine = facts.interval.machine
+    if machine.throttled_share < THROTTLED:
+        return None
+    return verdict(
+        "quota-bound",
+        f"the cgroup's CPU quota of {machine.usable_cpus:g} stopped the daemon "
+        f"{percent(machine.throttled_share)} of the time, {facts.waits}; raise CPUQuota= (systemd) "
+        "or limits.cpu (Kubernetes)",
+    )
+
+
+def neighbour_bound(facts: Facts) -> Verdict | None:
+    """Other processes use the daemon's CPUs."""
+    interval = facts.interval
+    delayed = interval.mean_of_busy("run_delay_share")
+    others = estimates.neighbour_cpus(interval)
+    if delayed < RUN_DELAYED or others < NEIGHBOUR_CPUS:
+        return None
+    could = estimates.without_neighbours(interval)
+    return verdict(
+        "neighbour-bound",
+        f"other processes use {others:.1f} of {interval.machine.cpus} CPUs, workers wait for one "
+        f"{percent(delayed)} of their time, {facts.waits}; move them, or keep them off the "
+        f"daemon's CPUs: about {round_estimate(could)} images/s (estimate)",
+        estimate=could,
+    )
+
+
+def cache_bound(facts: Facts) -> Verdict | None:
+    """A decoded cache is configured, and too small to help."""
+    interval = facts.interval
+    caches = [node.now.cache for node in facts.report.nodes if node.now is not None]
+    budget = sum(cache.budget_bytes for cache in caches)
+    full = sum(cache.full_bytes for cache in caches)
+    hits = [node.cache_hit_share for node in interval.nodes if node.cache_hit_share is not None]
+    if not budget or budget > CACHE_PART * full or interval.busy_share < ALWAYS_BUSY or not hits:
+        return None
+    if min(hits) > CACHE_PART:
+        return None
+    could = estimates.without_stages(interval, ("read", "join", "decode", "fill"))
+    return verdict(
+        "cache-bound",
+        f"the decoded cache of {gigabytes(budget)} serves {percent(sum(hits) / len(hits))} of the "
+        f"images, the rest is decoded again, {facts.waits}; decoded_bytes for all of them, "
+        f"{gigabytes(full)}, would give about {round_estimate(could)} images/s (estimate)",
+        estimate=could,
+    )
+
+
+def memory_bound(facts: Facts) -> Verdict | None:
+    """Workers move about as many bytes as memory can."""
+    interval = facts.interval
+    share = interval.mean_of_busy("memory_share")
+    if share < MEMORY_BUSY or interval.busy_share < ALWAYS_BUSY:
+        return None
+    return verdict(
+        "memory-bound",
+        f"the sample path moves about {percent(share)} of what memory can copy (estimate), "
+        f"{facts.busy}, {facts.waits}; smaller images, or feeders on more hosts: more cores would not "
+        "help",
+    )
+
+
+def compute_bound(facts: Facts) -> Verdict | None:
+    """Workers are always busy computing."""
+    interval, machine = facts.interval, facts.interval.machine
+    if interval.busy_share < ALWAYS_BUSY:
+        return None
+    stage, share = next(iter(interval.stages.items()), ("decode", 0.0))
+    cause = f"{stage} takes {percent(share)} of {_workers(facts, 'busy ')}, {facts.waits}"
+    spare = int(min(machine.usable_cpus, machine.cpus)) - interval.workers
+    if spare > 0:
+        could = estimates.with_workers(interval, spare)
+        what = f"{spare} more worker{'' if spare == 1 else 's'} (--workers)"
+    else:
+        more = max(1, interval.workers // 2)
+        could = estimates.with_cpus(interval, more)
+        what = f"{more} more core{'' if more == 1 else 's'}"
+    return verdict(
+        "compute-bound",
+        f"{cause}; {what} would give about {round_estimate(could)} images/s (estimate)",
+        estimate=could,
+    )
+
+
+def network_bound(facts: Facts) -> Verdict | None:
+    """Whole batches wait in sockets, and their clients wait for them."""
+    waiting = [
+        client
+        for client in facts.clients
+        if not client.is_lent and (client.wait_share or 0.0) > OTHERS_WAIT
+    ]
+    slow = [client for client in waiting if _share_on_the_way(client) > ON_THE_WAY]
+    if not slow:
+        return None
+    moved = sum(client.bytes_a_s for client in slow)
+    slots = sum(client.slots.sending + client.slots.client for client in slow)
+    return verdict(
+        "network-bound",
+        f"{slots:.1f} finished batches are on their way to {_count(slow)} at "
+        f"{megabytes_a_s(moved)}, {facts.waits}, {facts.busy}; a faster network, smaller images, "
+        "or trainers on the feeder's host over ipc",
+    )
+
+
+def dispatch_bound(facts: Facts) -> Verdict | None:
+    """A node process's own thread is always busy."""
+    busiest = max(facts.interval.nodes, key=lambda node: node.own_cpus, default=None)
+    if busiest is None or busiest.own_cpus < NODE_BUSY:
+        return None
+    return verdict(
+        "dispatch-bound",
+        f"node process {busiest.number} uses {busiest.own_cpus:.2f} CPUs itself, {facts.waits}, "
+        f"{facts.busy}; larger chunks (chunk_images) or batches, or clients over ipc",
+    )
+
+
+def window_bound(facts: Facts) -> Verdict:
+    """Nothing here is slow: too little is requested at a time."""
+    windows = [client.window for client in facts.clients if client.wait_share]
+    least = min(windows, default=0)
+    return verdict(
+        "window-bound",
+        f"{facts.waits} though {facts.busy}, and no batch waits to be sent; their windows "
+        f"({least} batch{'' if least == 1 else 'es'} at least) are too small for the distance or "
+        "for bursts: raise prefetch in the loader",
+    )
+
+
+def _share_on_the_way(client: ClientInterval) -> float:
+    slots = client.slots
+    total = slots.free + slots.filling + slots.sending + slots.client
+    return (slots.sending + slots.client) / total if total else 0.0
+
+
+def _workers(facts: Facts, kind: str = "") -> str:
+    count = facts.interval.workers
+    return f"the {kind}worker" if count == 1 else f"{count} {kind}workers"
+
+
+def _count(clients: tuple[ClientInterval, ...] | list[ClientInterval]) -> str:
+    count = len({(client.account, client.name) for client in clients})
+    return "1 client" if count == 1 else f"{count} clients"
