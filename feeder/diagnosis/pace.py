@@ -181,8 +181,8 @@ def memory_bound(facts: Facts) -> Verdict | None:
     return verdict(
         "memory-bound",
         f"the sample path moves about {percent(share)} of what memory can copy (estimate), "
-        f"{facts.busy}, {facts.waits}; smaller images, or feeders on more hosts: more cores would not "
-        "help",
+        f"{facts.busy}, {facts.waits}; smaller images or feeders on more hosts: more cores would "
+        "not help",
     )
 
 
