@@ -3,6 +3,8 @@
 import contextlib
 import subprocess
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,11 +13,13 @@ from feeder.daemon.backoff import RestartPolicy
 from feeder.host.placement import NodePlacement
 from feeder.node.__main__ import encode_placement
 from feeder.node.messages import (
+    Diagnosed,
     Drain,
     Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
+    ReportPart,
     SupervisorToNode,
 )
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
@@ -24,6 +28,7 @@ from feeder.process.child import describe_ending, start_child
 START_DEADLINE_S: Final = 120.0  # its workers have 60 s each, in parallel
 _EXIT_GRACE_S: Final = 0.3  # from the end of the channel to the end of the process
 _REAP_DEADLINE_S: Final = 2.0
+_REPORTS_MAX: Final = 2  # one that is being sent, and one for what is asked meanwhile
 
 
 class NodeProcess:
@@ -41,6 +46,12 @@ class NodeProcess:
         self._policy = RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[SupervisorToNode, NodeToSupervisor] | None = None
+        self._outbox: deque[SupervisorToNode] = deque()  # what the channel had no room for
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether to call ``flush`` when ``fd`` can be written to."""
+        return bool(self._outbox)
 
     @property
     def is_running(self) -> bool:
@@ -99,18 +110,48 @@ class NodeProcess:
         """Have it finish requested batches and end."""
         self._send(Drain())
 
-    def _send(self, message: SupervisorToNode) -> None:
-        if self._channel is not None:
+    def send_report(self, parts: Sequence[ReportPart]) -> None:
+        """Send the host's report; left out where two others are waiting to be sent.
+
+        The second of them was asked for as this one, and is hardly older.
+        """
+        waiting = sum(isinstance(each, ReportPart) and each.is_last for each in self._outbox)
+        if waiting < _REPORTS_MAX:
+            for part in parts:
+                self._send(part)
+
+    def send_verdict(self, diagnosed: Diagnosed) -> None:
+        """Send the verdict for clients; left out while the channel has no room, as others follow."""
+        if not self._outbox:
+            self._send(diagnosed)
+
+    def flush(self) -> None:
+        """Send what the channel had no room for, as far as it has now."""
+        while self._outbox and self._channel is not None:
             try:
-                self._channel.send(message)
-            except (ChannelClosedError, ChannelFullError):
-                self.kill()  # receive() reports the end
+                self._channel.send(self._outbox[0])
+            except ChannelFullError:
+                return
+            except ChannelClosedError:
+                self._outbox.clear()  # receive() reports the end
+                return
+            self._outbox.popleft()
+
+    def _send(self, message: SupervisorToNode) -> None:
+        """Send a message after those that wait, without blocking.
+
+        A process that does not read sends no heartbeats either, and is ended for that.
+        """
+        if self._channel is not None:
+            self._outbox.append(message)
+            self.flush()
 
     def close_channel(self) -> None:
         """Close the channel, on which the process ends soon."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+            self._outbox.clear()
 
     def kill(self) -> None:
         """Kill the process."""

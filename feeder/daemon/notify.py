@@ -17,7 +17,7 @@ _SEND_DEADLINE_S = 1.0  # systemd reads at once; if it is stuck, the daemon must
 
 
 class Notifier:
-    """Sends READY=1, STOPPING=1, WATCHDOG=1 and EXTEND_TIMEOUT_USEC=."""
+    """Sends READY=1, STATUS=, STOPPING=1, WATCHDOG=1 and EXTEND_TIMEOUT_USEC=."""
 
     __slots__ = ("_address", "watchdog_interval_s")
 
@@ -56,6 +56,10 @@ class Notifier:
                 f"systemd cannot be notified of readiness: NOTIFY_SOCKET={self._address} accepts "
                 "no message; check the sandbox's access to it"
             )
+
+    def status(self, status: str) -> None:
+        """Report a state in a line, which systemctl status shows."""
+        self._send(f"STATUS={_one_line(status)}")
 
     def stopping(self, status: str = "") -> None:
         """Report that the daemon drains and will end."""

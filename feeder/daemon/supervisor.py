@@ -22,14 +22,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from feeder.daemon.announcements import Announcer
 from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
 from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
+from feeder.daemon.served import describe_served, host_name, split_report
+from feeder.daemon.watch import HostWatch, NodeState
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
+from feeder.diagnosis.verdict import diagnose
 from feeder.errors import ConfigError, DisagreementError, ResourceError
+from feeder.host.load import LoadReader
 from feeder.host.memory_budget import (
     CACHE_SHARE,
     available_bytes,
@@ -47,7 +52,14 @@ from feeder.host.placement import (
 )
 from feeder.host.topology import UsableCpus, read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
-from feeder.node.messages import Neighbours, NodeConfig, NodeReady
+from feeder.node.messages import (
+    Diagnosed,
+    Heartbeat,
+    Neighbours,
+    NodeConfig,
+    NodeReady,
+    ReportAsked,
+)
 from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.wakeup import SignalWakeup
@@ -99,6 +111,16 @@ class Supervisor:
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
         self._wakeup = SignalWakeup((signal.SIGTERM, signal.SIGINT, *hangup))
+        folders = {name: Path(text) for name, text in config.data.items()}
+        self._watch = HostWatch(
+            len(self._nodes),
+            host=host_name(),
+            pid=os.getpid(),
+            datasets=describe_served(folders),
+            read_load=LoadReader(root, self._usable).read,
+            diagnose=diagnose,
+        )
+        self._announcer = Announcer()
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -121,14 +143,19 @@ class Supervisor:
                     break
                 self._notifier.watchdog()
                 self._run_due(now_s)
+                if self._watch.due_s <= now_s:
+                    self._turn(now_s)
                 self._log.report_dropped()
                 ready = self._polls.poll(max(0.0, self._next_deadline_s() - now_s) * 1000 + 1)
                 if any(fd == self._wakeup.fileno() for fd, _ in ready):
                     self._on_signals()
-                fds = {fd for fd, _ in ready}
+                found = dict(ready)
                 for node in self._nodes:
-                    if node.fd in fds:
+                    if found.get(node.fd, 0) & select.POLLOUT:
+                        node.flush()
+                    if found.get(node.fd, 0) & ~select.POLLOUT:
                         self._on_message(node)
+                self._await_room()
         finally:
             self._end_all()
 
@@ -136,7 +163,8 @@ class Supervisor:
         sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
         if self._log.has_dropped:
             sleep_s = min(sleep_s, REPORT_INTERVAL_S)
-        deadlines = [time.monotonic() + sleep_s, *(node.due_s for node in self._nodes)]
+        dues_s = (node.due_s for node in self._nodes)
+        deadlines = [time.monotonic() + sleep_s, self._watch.due_s, *dues_s]
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
     def _run_due(self, now_s: float) -> None:
@@ -175,6 +203,10 @@ class Supervisor:
         except ChannelClosedError:
             self._reap(node)
             return
+        if isinstance(message, Heartbeat):
+            self._watch.take(message.snapshot)
+        if isinstance(message, ReportAsked):
+            node.send_report(split_report(self._watch.report))
         if isinstance(message, CannotStart):
             error = message.as_error()
             if isinstance(error, DisagreementError) or not node.config.is_successor:
@@ -193,6 +225,34 @@ class Supervisor:
                     other.send_neighbours(self._neighbours())
                 self._announce()
 
+    def _turn(self, now_s: float) -> None:
+        """Make a new report of the host, and announce its verdict if that is new."""
+        report = self._watch.turn(
+            [(self._state(node), node.config.restarts) for node in self._nodes]
+        )
+        news = self._announcer.observe(report.verdict, now_s)
+        if news is None:
+            return
+        for node in self._nodes:
+            node.send_verdict(Diagnosed(text=news.verdict.text))
+        if news.is_new and self._end_by_s is None and self._was_ready:
+            self._notifier.status(news.verdict.text)
+        if news.is_logged:
+            level = logging.WARNING if news.verdict.is_problem else logging.INFO
+            _log.log(level, "%s", news.verdict.text)
+
+    def _state(self, node: NodeProcess) -> NodeState:
+        if node.ready is not None:
+            return "ready" if self._end_by_s is None else "draining"
+        return "restarting" if node.config.is_successor else "starting"
+
+    def _await_room(self) -> None:
+        """Poll for room in the channels for which messages wait."""
+        for node in self._nodes:
+            if node.is_running:
+                room = select.POLLOUT if node.has_unsent else 0
+                self._polls.modify(node.fd, select.POLLIN | room)
+
     def _neighbours(self) -> Neighbours:
         """Return the endpoints of all node processes, including those that are restarting."""
         return Neighbours(endpoints=tuple(node.config.endpoints for node in self._nodes))
@@ -200,6 +260,7 @@ class Supervisor:
     def _reap(self, node: NodeProcess) -> None:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
+        self._watch.forget(node.config.number)
         ending = self._end(node)
         if self._end_by_s is not None:
             return

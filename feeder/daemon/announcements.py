@@ -1,0 +1,67 @@
+"""Decides when a verdict is worth a line in the log and a message to clients.
+
+A new kind counts once it has held for HOLD_S, so that a moment's condition changes nothing. Of the
+same kind there is at most one line a minute. Pure: the caller has the clock.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from feeder.metrics.report import Verdict
+
+HOLD_S: Final = 5.0
+LINE_S: Final = 60.0
+"""Between two lines of the same kind."""
+
+REFRESH_S: Final = 10.0
+"""Between two messages with the same kind and new figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What to do about a verdict."""
+
+    verdict: Verdict
+    is_new: bool
+    """Whether its kind has changed, so that systemd should know."""
+    is_logged: bool
+
+
+class Announcer:
+    """Takes the verdict of every second."""
+
+    __slots__ = ("_announced", "_announced_s", "_lines", "_logged", "_rising", "_rising_s")
+
+    def __init__(self) -> None:
+        self._announced: Verdict | None = None
+        self._announced_s = 0.0
+        self._rising = ""
+        self._rising_s = 0.0
+        self._lines: dict[str, float] = {}
+        self._logged = ""
+
+    def observe(self, verdict: Verdict, now_s: float) -> Announcement | None:
+        """Return what to do now; None for nothing."""
+        announced = self._announced
+        if announced is not None and verdict.kind == announced.kind:
+            self._rising = ""
+            if now_s - self._announced_s < REFRESH_S:
+                return None
+            if verdict.text == announced.text and verdict.kind == self._logged:
+                return None
+            return self._announce(verdict, now_s, is_new=False)
+        if verdict.kind != self._rising:
+            self._rising, self._rising_s = verdict.kind, now_s
+        if now_s - self._rising_s < HOLD_S:
+            return None
+        self._rising = ""
+        return self._announce(verdict, now_s, is_new=True)
+
+    def _announce(self, verdict: Verdict, now_s: float, *, is_new: bool) -> Announcement:
+        self._announced, self._announced_s = verdict, now_s
+        last_s = self._lines.get(verdict.kind)
+        # A line that was held back follows once it may, so that the log's last one is true.
+        is_logged = verdict.kind != self._logged and (last_s is None or now_s - last_s >= LINE_S)
+        if is_logged:
+            self._lines[verdict.kind], self._logged = now_s, verdict.kind
+        return Announcement(verdict, is_new, is_logged)

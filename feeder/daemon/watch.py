@@ -1,0 +1,161 @@
+"""What the supervisor knows of its node processes: their snapshots of the last seconds, the
+machine's load, curves of the last minutes, and from these the host's report.
+
+Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
+that has ended are dropped. Reports are immutable, so other threads may read the latest one.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from feeder import __version__
+from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.report import (
+    HistoryPoint,
+    HostLoad,
+    HostReport,
+    NodeReport,
+    ServedDatasetReport,
+    Verdict,
+)
+from feeder.metrics.snapshot import NodeSnapshot
+
+NodeState: TypeAlias = Literal["starting", "ready", "draining", "hung", "restarting"]
+
+INTERVAL_S: Final = 10.0
+"""Of rates: long enough for several batches, short enough to see what happens now."""
+
+TURN_S: Final = 1.0
+"""Between two reports, as between two heartbeats."""
+
+POINT_S: Final = 5.0
+HISTORY_S: Final = 900.0
+"""Points of the curves, and how far back they go."""
+
+_WARNINGS_MAX: Final = 64
+_WARNING_CHARS_MAX: Final = 512
+_UNDECIDED: Final = Verdict(kind="starting", text="starting: no snapshots yet", is_problem=False)
+
+
+class HostWatch:
+    """Collects snapshots and returns reports."""
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        host: str,
+        pid: int,
+        datasets: Sequence[ServedDatasetReport],
+        read_load: Callable[[], HostLoad],
+        diagnose: Callable[[HostReport], Verdict],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Watch ``nodes`` node processes; the first report describes them as starting."""
+        self._recent: list[deque[NodeSnapshot]] = [deque() for _ in range(nodes)]
+        self._read_load = read_load
+        self._diagnose = diagnose
+        self._clock = clock
+        self._began_s = clock()
+        self._loads: deque[HostLoad] = deque([read_load()])
+        self._history: deque[HistoryPoint] = deque(maxlen=round(HISTORY_S / POINT_S))
+        self._point_before: HostReport | None = None
+        self.due_s = self._began_s
+        """When to call ``turn``."""
+        self.report = HostReport(
+            host=host,
+            feeder_version=__version__,
+            pid=pid,
+            clock_s=self._began_s,
+            uptime_s=0.0,
+            datasets=tuple(datasets),
+            nodes=tuple(NodeReport(number=number, state="starting") for number in range(nodes)),
+            load=self._loads[0],
+            load_before=self._loads[0],
+            verdict=_UNDECIDED,
+        )
+        """The latest one."""
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Have all reports repeat the warnings of the start."""
+        shown = tuple(
+            "".join(filter(str.isprintable, text))[:_WARNING_CHARS_MAX] for text in warnings
+        )
+        self.report = msgspec.structs.replace(self.report, warnings=shown[:_WARNINGS_MAX])
+
+    def take(self, snapshot: NodeSnapshot) -> None:
+        """Keep a node process's snapshot; ones of its predecessor are dropped."""
+        recent = self._recent[snapshot.number]
+        if recent and recent[-1].pid != snapshot.pid:
+            recent.clear()
+        recent.append(snapshot)
+        while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
+            recent.popleft()
+
+    def forget(self, number: int) -> None:
+        """Drop the snapshots of a node process that has ended."""
+        self._recent[number].clear()
+
+    def turn(self, states: Sequence[tuple[NodeState, int]]) -> HostReport:
+        """Return a new report, given each node process's state and number of restarts."""
+        now_s = self._clock()
+        self.due_s = now_s + TURN_S
+        load = self._read_load()
+        self._loads.append(load)
+        while len(self._loads) > 2 and self._loads[1].clock_s <= load.clock_s - INTERVAL_S:
+            self._loads.popleft()
+        report = msgspec.structs.replace(
+            self.report,
+            clock_s=now_s,
+            uptime_s=now_s - self._began_s,
+            nodes=tuple(
+                _describe(number, state, restarts, self._recent[number])
+                for number, (state, restarts) in enumerate(states)
+            ),
+            load=load,
+            load_before=self._loads[0],
+        )
+        self._add_point(report)
+        report = msgspec.structs.replace(report, history=tuple(self._history))
+        self.report = msgspec.structs.replace(report, verdict=self._diagnose(report))
+        return self.report
+
+    def _add_point(self, report: HostReport) -> None:
+        """Add a point to the curves, of what happened since the last one."""
+        before = self._point_before
+        if before is None:
+            self._point_before = report
+        elif report.clock_s - before.clock_s >= POINT_S:
+            self._point_before = report
+            interval = HostInterval.of(_between(before, report))
+            self._history.append(
+                HistoryPoint(
+                    clock_s=report.clock_s,
+                    images_a_s=interval.images_a_s,
+                    busy_share=interval.busy_share,
+                    wait_share=interval.wait_share or 0.0,
+                )
+            )
+
+
+def _describe(
+    number: int, state: NodeState, restarts: int, recent: Sequence[NodeSnapshot]
+) -> NodeReport:
+    return NodeReport(
+        number=number,
+        state=state,
+        restarts=restarts,
+        now=recent[-1] if recent else None,
+        before=recent[0] if len(recent) > 1 else None,
+    )
+
+
+def _between(before: HostReport, now: HostReport) -> HostReport:
+    """Return a report over the time between two of them."""
+    pairs = zip(before.nodes, now.nodes, strict=True)
+    nodes = tuple(msgspec.structs.replace(late, before=early.now) for early, late in pairs)
+    return msgspec.structs.replace(now, nodes=nodes, load_before=before.load)

@@ -1,0 +1,199 @@
+"""What the supervisor keeps of its node processes, and the reports it makes of it."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.daemon.announcements import HOLD_S, LINE_S, REFRESH_S, Announcement, Announcer
+from feeder.daemon.served import PART_BYTES, split_report
+from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, HostWatch
+from feeder.diagnosis.interval import HostInterval
+from feeder.diagnosis.verdict import diagnose
+from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
+from feeder.metrics.snapshot import NodeSnapshot, WorkerSnapshot
+
+
+class Machine:
+    """A clock, and a load that is one busy CPU of two."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def read_load(self) -> HostLoad:
+        return HostLoad(clock_s=self.now_s, usable_cpus=2.0, cpus=2, busy_s=self.now_s / 2)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
+    return HostWatch(
+        nodes,
+        host="h",
+        pid=7,
+        datasets=(),
+        read_load=machine.read_load,
+        diagnose=lambda report: Verdict(kind="idle", text="idle", is_problem=False),
+        clock=lambda: machine.now_s,
+    )
+
+
+def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) -> NodeSnapshot:
+    return NodeSnapshot(
+        number=number,
+        name=f"h/{number}",
+        pid=pid,
+        clock_s=at_s,
+        uptime_s=at_s,
+        endpoints=(),
+        images=images,
+        workers=(WorkerSnapshot(number=0, pid=51, state="busy", busy_s=images / 200),),
+    )
+
+
+def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
+    watch = watch_of(machine)
+    for second in range(30):
+        machine.now_s = 1000.0 + second
+        watch.take(snapshot(machine.now_s, images=second**2))
+        report = watch.turn([("ready", 0)])
+    node = report.nodes[0]
+    assert node.now is not None
+    assert node.before is not None
+    assert (node.before.clock_s, node.now.clock_s) == (1019.0, 1029.0)
+    assert report.load.clock_s - report.load_before.clock_s == INTERVAL_S
+    assert HostInterval.of(report).images_a_s == (29**2 - 19**2) / 10
+    assert report.uptime_s == 29.0
+
+
+def test_before_is_the_first_snapshot_until_ten_seconds_have_passed(machine: Machine) -> None:
+    watch = watch_of(machine)
+    watch.take(snapshot(1000.0))
+    assert watch.turn([("ready", 0)]).nodes[0].before is None
+    watch.take(snapshot(1001.0))
+    watch.take(snapshot(1009.9))
+    before = watch.turn([("ready", 0)]).nodes[0].before
+    assert before is not None
+    assert before.clock_s == 1000.0
+
+
+def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor(
+    machine: Machine,
+) -> None:
+    watch = watch_of(machine, nodes=2)
+    for second in range(3):
+        watch.take(snapshot(1000.0 + second, 100, number=0))
+        watch.take(snapshot(1000.0 + second, 100, number=1))
+    watch.take(snapshot(1003.0, 5, number=0, pid=60))
+    first, second_node = watch.turn([("ready", 1), ("ready", 0)]).nodes
+    assert (first.before, first.restarts) == (None, 1)
+    assert second_node.before is not None
+    watch.forget(1)
+    gone = watch.turn([("ready", 1), ("restarting", 1)]).nodes[1]
+    assert (gone.state, gone.now, gone.before) == ("restarting", None, None)
+
+
+def test_the_curves_have_a_point_each_five_seconds_for_fifteen_minutes(machine: Machine) -> None:
+    watch = watch_of(machine)
+    for second in range(1000):
+        machine.now_s = 1000.0 + second
+        watch.take(snapshot(machine.now_s, images=100 * second))
+        report = watch.turn([("ready", 0)])
+        assert watch.due_s == machine.now_s + 1
+    assert len(report.history) == HISTORY_S / POINT_S
+    last = report.history[-1]
+    assert (last.images_a_s, last.busy_share) == (100.0, 0.5)
+    assert last.clock_s - report.history[0].clock_s == HISTORY_S - POINT_S
+
+
+def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None:
+    watch = watch_of(machine)
+    watch.warn(["swap is on\x1b[31m", *["x" * 600] * 100])
+    warnings = watch.turn([("ready", 0)]).warnings
+    assert warnings[0] == "swap is on[31m"
+    assert len(warnings) == 64
+    report = msgspec.msgpack.encode(watch.report)
+    assert msgspec.msgpack.decode(report, type=HostReport) == watch.report
+
+
+def test_a_report_s_parts_are_small_and_give_the_report(machine: Machine) -> None:
+    watch = watch_of(machine)
+    for many in (0, 1, 4096):
+        counters: dict[str, int | float | str] = {f"a.long.name.{n}": n for n in range(many)}
+        watch.take(msgspec.structs.replace(snapshot(1000.0), counters=counters))
+        report = watch.turn([("ready", 0)])
+        parts = split_report(report)
+        assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+        assert max(len(part.data) for part in parts) <= PART_BYTES
+        whole = b"".join(part.data for part in parts)
+        assert msgspec.msgpack.decode(whole, type=HostReport) == report
+    assert len(parts) > 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 20), st.integers(0, 1000), st.integers(1, 2)),
+        max_size=30,
+    )
+)
+def test_any_snapshots_give_a_report_with_a_verdict(
+    steps: list[tuple[float, int, int]],
+) -> None:
+    machine = Machine()
+    watch = HostWatch(
+        1,
+        host="h",
+        pid=7,
+        datasets=(),
+        read_load=machine.read_load,
+        diagnose=diagnose,
+        clock=lambda: machine.now_s,
+    )
+    for passed_s, images, pid in steps:
+        machine.now_s += passed_s
+        watch.take(snapshot(machine.now_s, images, pid=pid))
+        report = watch.turn([("ready", 0)])
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=HostReport) == report
+
+
+def verdict(kind: VerdictKind, text: str = "") -> Verdict:
+    return Verdict(kind=kind, text=f"{kind}{text}", is_problem=False)
+
+
+def observe(announcer: Announcer, kinds: str, text: str = "") -> list[tuple[int, Announcement]]:
+    """One verdict a second: I is idle, C compute-bound."""
+    found = []
+    for second, letter in enumerate(kinds):
+        each = verdict("idle" if letter == "I" else "compute-bound", text and f"{text}{second}")
+        news = announcer.observe(each, float(second))
+        if news is not None:
+            found.append((second, news))
+    return found
+
+
+def test_a_kind_is_announced_once_it_has_held_for_five_seconds() -> None:
+    found = observe(Announcer(), "IIIIIIIICCCCIICCCCCCCC")
+    assert [(second, news.verdict.kind) for second, news in found] == [
+        (HOLD_S, "idle"),
+        (14 + HOLD_S, "compute-bound"),
+    ]
+    assert all(news.is_new and news.is_logged for _, news in found)
+
+
+def test_new_figures_of_the_same_kind_are_sent_every_ten_seconds_and_not_logged() -> None:
+    found = observe(Announcer(), "I" * 30, text=" at ")
+    assert [second for second, _ in found] == [HOLD_S, HOLD_S + REFRESH_S, HOLD_S + 2 * REFRESH_S]
+    assert [news.is_logged for _, news in found] == [True, False, False]
+    assert [news.is_new for _, news in found] == [True, False, False]
+    assert found[-1][1].verdict.text == "idle at 25"
+
+
+def test_a_kind_is_logged_once_a_minute_and_the_last_line_is_true() -> None:
+    kinds = "I" * 6 + "C" * 6 + "I" * 6 + "C" * 6 + "I" * 120
+    found = observe(Announcer(), kinds)
+    logged = [(second, news.verdict.kind) for second, news in found if news.is_logged]
+    assert [kind for _, kind in logged] == ["idle", "compute-bound", "idle"]
+    assert LINE_S + HOLD_S <= logged[2][0] <= LINE_S + HOLD_S + REFRESH_S
