@@ -1,10 +1,11 @@
 """A file system that can stop responding: a FUSE mirror of a folder.
 
-    python -m tests.support.hanging_fs SOURCE MOUNT SILENCE
+    python -m tests.support.hanging_fs SOURCE MOUNT SILENCE [READ_S]
 
 While the file SILENCE exists, requests for the files that it lists (one name a line; an empty list
 means all) get no reply. The process that made one waits in uninterruptible sleep, which no signal
-ends, as with a dead NFS server. Needs root and /dev/fuse; implements the kernel's protocol
+ends, as with a dead NFS server. Reads take READ_S each, one after the other, as on a hard disk
+that seeks. Needs root and /dev/fuse; implements the kernel's protocol
 (linux/fuse.h), read-only, one folder deep.
 """
 
@@ -17,6 +18,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +42,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Mirror:
-    def __init__(self, source: Path, silence: Path) -> None:
+    def __init__(self, source: Path, silence: Path, read_s: float) -> None:
         self._source = source
+        self._read_s = read_s
         self._silence = silence
         self._names = sorted(os.listdir(source))
         self._held: list[bytes] = []
@@ -108,6 +111,7 @@ class _Mirror:
                 return struct.pack("<QII", node, _DIRECT_IO, 0)
             case x if x == _READ:
                 _, offset, size = struct.unpack_from("<QQI", body)
+                time.sleep(self._read_s)
                 with path.open("rb") as file:
                     return os.pread(file.fileno(), size, offset)
             case x if x == _READDIR:
@@ -140,13 +144,13 @@ class _Mirror:
         return entries
 
 
-def main(source: str, mount: str, silence: str) -> int:
+def main(source: str, mount: str, silence: str, read_s: str = "0") -> int:
     """Mount the mirror and serve it."""
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     if _libc.mount(b"hanging", os.fsencode(mount), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "mount")
-    _Mirror(Path(source), Path(silence)).serve(fuse)
+    _Mirror(Path(source), Path(silence), float(read_s)).serve(fuse)
     return 0
 
 
@@ -169,8 +173,11 @@ class HangingFolder:
 
 
 @contextlib.contextmanager
-def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
-    """Mirror ``source`` below ``work``; skips the test if file systems cannot be mounted."""
+def hanging_folder(source: Path, work: Path, *, read_s: float = 0.0) -> Iterator[HangingFolder]:
+    """Mirror ``source`` below ``work``; skips the test if file systems cannot be mounted.
+
+    Each read takes ``read_s`` more.
+    """
     mount, silence = work / "mount", work / "silence"
     mount.mkdir(parents=True)
     try:
@@ -178,7 +185,10 @@ def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
     except OSError as error:
         pytest.skip(f"a file system that hangs needs /dev/fuse: {error.strerror}")
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.hanging_fs", str(source), str(mount), str(silence)],
+        [
+            *(sys.executable, "-m", "tests.support.hanging_fs"),
+            *(str(source), str(mount), str(silence), str(read_s)),
+        ],
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,0 +1,1 @@
+"""Verdicts: pure, from built reports; and of real daemons under conditions made on purpose."""
