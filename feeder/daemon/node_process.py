@@ -121,7 +121,7 @@ class NodeProcess:
                 self._send(part)
 
     def send_verdict(self, diagnosed: Diagnosed) -> None:
-        """Send the verdict for clients; left out while the channel has no room, as others follow."""
+        """Send the verdict for clients; left out while the channel has no room: others follow."""
         if not self._outbox:
             self._send(diagnosed)
 
