@@ -137,8 +137,7 @@ def find_losses(report: Report) -> list[str]:
     cached = rows["sample/decoded-cache-against-unscaled"]
     if cached.ratio is not None and cached.ratio < 1 and not cached.is_within_noise:
         losses.append(
-            f"from a full decoded cache, {_times(cached)} of the rate without DCT scaling: "
-            f"the {rows['crops/scaled'].value:.1f} % of crops at 1/2 to 1/8 size are not in it"
+            f"from a full decoded cache, {_times(cached)} of the rate without DCT scaling"
         )
     fill = rows["decoded-cache/fill"]
     if fill.value > 0:

@@ -17,7 +17,6 @@ from bench.stream.ablate_report import (
     WORDS,
     conclude,
     describe_measured,
-    explain_dct_scaling,
     is_same,
 )
 
@@ -59,7 +58,6 @@ def conclude_ablation(report: Report) -> tuple[list[str], list[str]]:
     title = [f"All optimisations together are {every.ratio or 0:.1f} times as fast as with none"]
     sentences = [
         conclude(report).partition(". ")[2],
-        *explain_dct_scaling(report),
         f"Measured: {describe_measured(report)}. Bar: the median; line: least and most.",
         f"Hollow: {NOISE[0].lower()}{NOISE[1:]}",
     ]

@@ -19,9 +19,9 @@ from typing import Any, Final
 from bench.daemon import DATASET_NAME, Daemon, running_daemon
 from bench.data.material import dataset_or_synthetic
 from bench.machine import describe_machine, pinned_to
-from bench.report import RATE, Report, Result, single, summarise
+from bench.report import RATE, Report, Result, summarise
 from bench.rounds import Contender, run_rounds, warm_up
-from bench.stream.ablate_report import EVERYTHING, AblateReport, cause_rows
+from bench.stream.ablate_report import EVERYTHING, AblateReport
 from feeder.client.blocking import BatchFetcher
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
@@ -181,39 +181,13 @@ def measure_ablation(path: Path, options: AblateOptions) -> AblateReport:
         }
         _fill_caches({daemons[each]: fetch for each, fetch in cached.items()}, options.batches)
         rates = _run(setups, contenders, options, batch_size)
-        causes = {
-            name: _find_cause(daemons[setup.daemon], contenders[setups.index(setup)], options)
-            for name, setup in (
-                ("everything", figure["removed/nothing"]),
-                ("without-dct-scaling", figure["removed/dct-scaling"]),
-            )
-        }
     rows = figure_rows(figure, rates)
-    rows += [single(*row) for row in cause_rows(causes)]
     measured = {
         "rounds": options.rounds,
         "images": images,
         "images a round": options.batches * batch_size,
     }
     return AblateReport(bench="ablate", machine=machine, results=rows, measured=measured)
-
-
-def _find_cause(daemon: Daemon, fetch: Contender, options: AblateOptions) -> tuple[float, float]:
-    """Return the workers' µs of decoding a sample, and the % that missed the decoded cache.
-
-    Over as many batches as in a round, and outside the rounds, because asking takes time.
-    """
-    before = request_counters(daemon.ipc, _TIMEOUT_S)
-    fetch(0, options.batches)
-    after = request_counters(daemon.ipc, _TIMEOUT_S)
-
-    def grown(name: str) -> float:
-        return float(after[name]) - float(before[name])
-
-    samples = grown("images")
-    decode_s = grown("stage_seconds.join") + grown("stage_seconds.decode")
-    missed = grown("cache.misses") / max(1, grown("cache.hits") + grown("cache.misses"))
-    return 1e6 * decode_s / samples, 100 * missed
 
 
 def _fetch(stream: BatchFetcher, first: int, end: int) -> None:

@@ -29,7 +29,6 @@ SAME: Final = "same settings"
 NOISE: Final = "Within the noise: the 90 % interval of the rounds' median ratio holds 1."
 
 _COLUMNS: Final = 79
-_CAUSES: Final = ("everything", "without-dct-scaling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,6 @@ class AblateReport(Report):
         lines: list[str] = []
         for sentence in (
             conclude(self),
-            *explain_dct_scaling(self),
             f"Measured: {describe_measured(self)}. {NOISE}",
         ):
             lines += textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
@@ -92,23 +90,6 @@ def describe_measured(report: Report) -> str:
     return text
 
 
-def explain_dct_scaling(report: Report) -> list[str]:
-    """Return why a decoded cache is faster without DCT scaling, from the workers' own clocks."""
-    rows = {row.name: row for row in report.results}
-    found = [rows.get(f"cause/{what}/{each}") for what in ("decode", "missed") for each in _CAUSES]
-    if None in found:
-        return []
-    decode, decode_without, missed, missed_without = [row.value for row in found if row is not None]
-    if decode <= decode_without:
-        return []
-    return [
-        "Why DCT scaling costs time beside a decoded cache: crops at 1/2, 1/4 or 1/8 size are not "
-        f"in it. {missed:.1f} % of the samples miss it, and decoding them takes {decode:.0f} µs of "
-        f"the workers' time, as a mean of all samples; without DCT scaling {missed_without:.1f} % "
-        f"and {decode_without:.0f} µs."
-    ]
-
-
 def is_same(row: Result) -> bool:
     """Return whether the row's setup is its baseline's, such as one worker on one core."""
     return row.ratio == row.ratio_low == row.ratio_high == 1
@@ -119,19 +100,6 @@ def format_times(row: Result) -> str:
     if row.ratio_low is None:
         return f"{row.ratio:.2f}"
     return f"{row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
-
-
-def cause_rows(seconds: Mapping[str, tuple[float, float]]) -> list[tuple[str, str, float]]:
-    """Return name, unit and value of the rows, given µs a sample and % missed by setup."""
-    return [
-        row
-        for each in _CAUSES
-        if each in seconds
-        for row in (
-            (f"cause/decode/{each}", "µs/image", seconds[each][0]),
-            (f"cause/missed/{each}", "%", seconds[each][1]),
-        )
-    ]
 
 
 def _table_row(row: Result) -> Sequence[str]:

@@ -6,8 +6,8 @@
     resize    the crop's box in that picture, antialiased, mirrored, packed into the slot
     augment   only if the recipe augments; ``feeder.sample.finish`` then also resizes and packs
 
-An image that the decoded cache holds whole skips the first two: its crop is resized from there. A
-row that is the same in every epoch may be copied from the cache.
+An image that the decoded cache holds whole, at the crop's scale, skips the first two: its crop is
+resized from there. A row that is the same in every epoch may be copied from the cache.
 
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
 libjpeg-turbo at the crop's scale and calling Pillow-SIMD's ``Image.resize(size, BILINEAR,
@@ -240,7 +240,9 @@ class SampleReader:
         if self._pictures is not None:
             for row, cached, stride_bytes in found.hits:
                 *_, width, height = windows[row]
-                self._finish(cached, stride_bytes, width, height, *finishes[row])
+                scale = scales[row]
+                size = -(-width // scale), -(-height // scale)
+                self._finish(cached, stride_bytes, *size, *finishes[row])
         layouts = records[_LAYOUT_FIELDS][missing].tolist()
         for row, location, layout, whole in zip(
             missing.tolist(), blobs, layouts, to_fill, strict=True
@@ -362,7 +364,7 @@ class SampleReader:
         columns, tile_rows, tile_mcus, *_ = layout
         everything = (0, columns * tile_mcus, 0, tile_rows, whole.width, whole.height)
         try:
-            picture, stride_bytes = self._decode(blob, layout, everything, 1)
+            picture, stride_bytes = self._decode(blob, layout, everything, whole.scale)
             self._pictures.keep(entry, picture[: whole.size_bytes])
         except BaseException:  # else the entry stays locked for as long as this process lives
             self._pictures.abandon(entry)

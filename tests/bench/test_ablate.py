@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.report import Report, single
 from bench.stream.ablate import (
     NOTHING,
     OPTIMISATIONS,
@@ -25,8 +24,6 @@ from bench.stream.ablate import (
 from bench.stream.ablate_report import (
     WORDS,
     AblateReport,
-    cause_rows,
-    explain_dct_scaling,
     is_same,
 )
 from tests.support.synthetic_sets import pack_synthetic
@@ -92,10 +89,7 @@ def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
     assert rows["added/nothing"]["baseline"] is None
     assert rows["workers/1"]["baseline"] is None
     assert rows["all-of-them/against-nothing"]["baseline"] == "added/nothing"
-    rates = [row for name, row in rows.items() if not name.startswith("cause/")]
-    assert {row["unit"] for row in rates} == {"images/s"}
-    assert {row["unit"] for row in rows.values()} == {"images/s", "µs/image", "%"}
-    assert rows["cause/missed/everything"]["value"] >= 0
+    assert {row["unit"] for row in rows.values()} == {"images/s"}
     assert report["measured"] == {"rounds": 1, "images": 17, "images a round": 17}
 
 
@@ -113,13 +107,7 @@ def _report(rounds: int = 5, workers: int = 4, **ratios: float) -> AblateReport:
     return AblateReport(
         bench="ablate",
         machine={"cpu": "Test CPU", "cores": 4, "cores_used": {"daemon": "0-3", "client": 3}},
-        results=[
-            *figure_rows(figure, rates),
-            *(
-                single(*row)
-                for row in cause_rows({"everything": (19.3, 2.5), "without-dct-scaling": (0, 0)})
-            ),
-        ],
+        results=figure_rows(figure, rates),
         measured={"rounds": rounds, "images": 201, "images a round": 512},
     )
 
@@ -136,15 +124,6 @@ def test_conclusion_is_first_and_separates_noise_from_gains() -> None:
     assert rows["removed/int8"].endswith("× removed/nothing")
     assert "0.59–0.61" in rows["removed/int8"]
     assert rows["removed/ipc"].endswith("within noise")
-
-
-def test_reason_of_the_cost_of_dct_scaling_is_measured() -> None:
-    text = " ".join(_report(dct_scaling=1.2).to_text().split())
-    assert "2.5 % of the samples miss it, and decoding them takes 19 µs" in text
-    assert "without DCT scaling 0.0 % and 0 µs" in text
-    report = _report()
-    without = [row for row in report.results if not row.name.startswith("cause/")]
-    assert explain_dct_scaling(Report(bench="ablate", machine={}, results=without)) == []
 
 
 def test_rows_with_the_settings_of_their_baseline_are_called_so() -> None:

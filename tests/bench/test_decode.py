@@ -10,7 +10,7 @@ import pytest
 from bench.cli import main
 from bench.data.synthetic import write_synthetic
 from bench.machine import choose_core
-from bench.micro import contenders, decode, quality
+from bench.micro import cached, contenders, decode, quality
 from bench.micro.classes import FEWEST, half_of
 from bench.micro.contenders import PreparedSamples
 from bench.micro.decode_report import AllRowsReport
@@ -261,11 +261,12 @@ def test_the_product_is_what_is_measured(dataset: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(decode.SampleReader, "fill", counted)
     report = decode.measure_decode(dataset, images=7, rounds=3, core=choose_core(None))
-    # The cache is filled; then the readers are compared (the first one with Pillow's pixels and
-    # with TurboJPEG's), warmed up and measured.
+    # The cache is filled, at full size and in a few epochs at other scales; then the readers are
+    # compared (the first one with Pillow's pixels and with TurboJPEG's), warmed up and measured.
     readers = 8 + len(VERSIONS[:-1])
     first = 1 + readers * (1 + 1 + 3)
-    assert calls[: 7 + first] == [1] * 7 + [7] * first
+    filling = 7 * (1 + cached._SCALED_EPOCHS)
+    assert calls[: filling + first] == [1] * filling + [7] * first
     assert {result.name for result in report.results} >= {"sample/whole"}
 
 

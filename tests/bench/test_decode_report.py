@@ -116,8 +116,7 @@ def test_pillow_simd_is_called_so() -> None:
         (_report(sample__whole_unscaled=5500), "DCT scaling costs time: 0.50 ("),
         (
             _report(sample__decoded_cache_unscaled=10_000),
-            "from a full decoded cache, 0.70 (0.70–0.70) of the rate without DCT scaling: "
-            "the 3.5 % of crops",
+            "from a full decoded cache, 0.70 (0.70–0.70) of the rate without DCT scaling",
         ),
         (_report(fill=11.4), "filling an empty decoded cache takes 11 % more time"),
     ],
