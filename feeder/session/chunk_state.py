@@ -20,6 +20,8 @@ class PendingBatch:
     request: int = 0
     """Number of the client's request for it."""
     slot: int | None = None
+    wanted_s: float = 0.0
+    """When the client's request for it was handled."""
     enqueued_s: float = 0.0
     """When it could first be dispatched."""
     unfilled: int = 0
@@ -59,6 +61,8 @@ class PendingChunk:
     count: int
     ticket: int = 0
     worker: int = 0
+    dispatched_s: float = 0.0
+    """When it was sent to its worker."""
     deaths: int = 0
     """Workers that crashed with only this chunk in flight."""
     kills: int = 0

@@ -26,6 +26,8 @@ class MessageReceived:
     account: str = ""
     """The client that a session counts towards: a key's name, a user of this machine, or an
     address; set for a Hello."""
+    is_local: bool = False
+    """Whether the peer runs on this machine; set for a Hello."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,16 @@ class SlotsRefused:
 
     session: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSent:
+    """The socket has finished with all chunks of this slot that it was given so far."""
+
+    session: int
+    slot: int
+    at_s: float
+    """When, as well as this is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +122,12 @@ class WorkerReleased:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFilled:
-    """A worker has written all rows of a chunk."""
+    """A worker has written all rows of a chunk, in ``busy_s`` of wall-clock and ``cpu_s`` of CPU
+    time."""
 
     ticket: int
+    busy_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,7 @@ Event = (
     | PeerGone
     | SlotsOpened
     | SlotsRefused
+    | SlotSent
     | SlotReturned
     | SlotsClosed
     | SlotsClaimed

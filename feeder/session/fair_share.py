@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.wire.messages import ClientMessage, Hello, Request, StatsRequest
+from feeder.wire.messages import ClientMessage, Hello, HostStatsRequest, Request, StatsRequest
 
 BURST: Final = 256.0
 TOKENS_A_S: Final = 64.0
@@ -41,6 +41,8 @@ def cost_of(message: ClientMessage) -> float:
             return 16.0  # memory, and a message to each worker
         case StatsRequest():
             return 8.0
+        case HostStatsRequest():
+            return 32.0  # a report of all node processes, which may be long
         case Request():
             return 1.0 + 0.25 * len(message.want)
         case _:

@@ -38,6 +38,10 @@ class SessionRegistry:
         """Remove an ended session: its memory is freed."""
         self.ended.pop(number, None)
 
+    def of_number(self, number: int) -> Session:
+        """Return a session, open or ended, whose memory is not yet freed."""
+        return self.open.get(number) or self.ended[number]
+
     def of_peer(self, peer: bytes) -> Session | None:
         """Return the open session of a peer."""
         return self._by_peer.get(peer)

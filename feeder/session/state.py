@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
 from feeder.session.chunk_state import PendingBatch
+from feeder.session.tally import SessionTally, SlotTimes
 from feeder.wire.messages import BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
 
@@ -31,6 +32,9 @@ class Session:
     """The client that it counts towards."""
     last_message_s: float
     """When the client last sent something."""
+    is_local: bool = False
+    """Whether the client runs on this machine."""
+    tally: SessionTally = field(init=False)
     free_slots: list[int] = field(init=False)
     wanted: dict[BatchKey, PendingBatch] = field(default_factory=dict)
     """Batches that were requested and not yet released."""
@@ -46,6 +50,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
+        self.tally = SessionTally(SlotTimes(self.layout.slots, self.last_message_s))
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
         """Return why these batches, none of them wanted yet, cannot be requested now, or None."""
@@ -75,7 +80,7 @@ class Session:
             return "this session gets its batches over the socket: claim slots before a request"
         return None
 
-    def want(self, key: BatchKey, request: int) -> None:
+    def want(self, key: BatchKey, request: int, now_s: float) -> None:
         """Add a batch that the client wants."""
         self.has_requested = True
         epoch, index = key
@@ -88,13 +93,15 @@ class Session:
             valid=self.plan.valid(index),
             chunk_images=self.chunk_images,
             request=request,
+            wanted_s=now_s,
         )
         self.wanted[key] = batch
         self.waiting.append(batch)
 
-    def assign_slots(self) -> Iterator[PendingBatch]:
+    def assign_slots(self, now_s: float) -> Iterator[PendingBatch]:
         """Give free slots to waiting batches, and yield these."""
         while self.waiting and self.free_slots:
             batch = self.waiting.popleft()
             batch.slot = self.free_slots.pop()
+            self.tally.slots.move(batch.slot, "filling", now_s)
             yield batch

@@ -37,6 +37,7 @@ from feeder.session.dispatch import Dispatcher
 from feeder.session.registry import SessionRegistry
 from feeder.session.stalls import PATIENCE_S
 from feeder.session.state import Session
+from feeder.session.tally import NodeTally, WorkerTally, real_images
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
 
 _UNKNOWN_SESSION = Refusal(
@@ -61,6 +62,9 @@ class SessionTable:
         self._counters = counters
         self._dispatcher = Dispatcher()
         self.sessions = SessionRegistry()
+        self.tally = NodeTally()
+        self.verdict = ""
+        """Of the supervisor, on the whole host; repeated in every Pong."""
         self._is_draining = False
         self._out: list[events.Instruction] = []
         self._now_s = 0.0
@@ -78,6 +82,17 @@ class SessionTable:
         )
 
     @property
+    def chunks_in_flight(self) -> int:
+        """How many chunks workers have."""
+        return self._dispatcher.chunks_in_flight
+
+    @property
+    def queued_batches(self) -> int:
+        """How many batches wait for a worker or a slot; suspect chunks count one by one."""
+        waiting = sum(len(session.waiting) for session in self.sessions.open.values())
+        return self._dispatcher.queued_batches + waiting
+
+    @property
     def stalled_datasets(self) -> int:
         """How many datasets stall."""
         return self._dispatcher.stalled_datasets
@@ -92,10 +107,13 @@ class SessionTable:
                 self._on_message(event)
             case events.SlotReturned():
                 self._on_slot_returned(event)
+            case events.SlotSent():
+                self._on_slot_sent(event)
             case events.ChunkFailed():
                 self._on_chunk_failed(event)
             case events.WorkerJoined():
                 self._dispatcher.add_worker(event.worker)
+                self.tally.workers[event.worker] = WorkerTally()
             case events.WorkerLost():
                 self._on_worker_lost(event)
             case events.WorkerReleased():
@@ -138,7 +156,11 @@ class SessionTable:
         if isinstance(message, Request):
             self._on_request(session, message)
         elif isinstance(message, Ping):
-            self._out.append(events.Send(event.peer, Pong(session=session.number)))
+            tally = session.tally
+            tally.clock_s, tally.waited_s = message.clock_s, message.waited_s
+            tally.cpu_s = message.cpu_s
+            pong = Pong(session=session.number, verdict=self.verdict)
+            self._out.append(events.Send(event.peer, pong))
         else:
             self._counters.sessions_closed += 1
             self._end(session, "closed")
@@ -171,6 +193,7 @@ class SessionTable:
             chunk_images=admission.chunk_images,
             account=event.account,
             last_message_s=self._now_s,
+            is_local=event.is_local,
         )
         self.sessions.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
@@ -195,19 +218,20 @@ class SessionTable:
             self._refuse(session.peer, refusal, session.number)
             return
         for key in fresh:
-            session.want(key, request.number)
+            session.want(key, request.number, self._now_s)
         self._give_slots(session)
 
     # --- Slots and chunks ---------------------------------------------------------------------
 
     def _give_slots(self, session: Session) -> None:
-        for batch in session.assign_slots():
+        for batch in session.assign_slots(self._now_s):
             self._dispatcher.enqueue(batch, self._now_s)
 
     def _dispatch(self) -> None:
         for chunk in self._dispatcher.dispatch(self._now_s):
             batch = chunk.batch
             self.sessions.open[batch.session].in_flight += 1
+            self.tally.on_dispatched(chunk, self._now_s)
             self._out.append(
                 events.FillChunk(
                     chunk.worker, chunk.ticket, *batch.location, chunk.first, chunk.count
@@ -221,12 +245,18 @@ class SessionTable:
         if chunk is None:
             return
         batch = chunk.batch
+        self.tally.on_finished(chunk)
+        self.tally.on_filled(chunk, event.busy_s, event.cpu_s, self._now_s)
+        session = self.sessions.of_number(batch.session)
+        session.tally.worker_s += event.busy_s
         if not batch.is_cancelled:
             self._counters.chunks += 1
-            self._counters.images += max(0, min(chunk.count, batch.valid - chunk.first))
-            session = self.sessions.open[batch.session]
-            self._counters.batches += batch.is_whole
+            self._counters.images += real_images(chunk)
+            session.tally.images += real_images(chunk)
+            if batch.is_whole:
+                self._count_whole(session, batch)
             if not session.is_held:
+                session.tally.sent_bytes += chunk.count * session.layout.row_bytes
                 self._out.append(
                     events.SendChunk(
                         session.peer, *batch.location, chunk.first, chunk.count, batch.valid
@@ -236,8 +266,17 @@ class SessionTable:
                 self._lend(session, batch)
         self._settle(batch)
 
+    def _count_whole(self, session: Session, batch: PendingBatch) -> None:
+        """Count a batch whose last row is written."""
+        _, slot, _, _ = batch.location
+        self._counters.batches += 1
+        session.tally.batches += 1
+        session.tally.slots.move(slot, "client" if session.is_held else "sending", self._now_s)
+        self.tally.batch_s.add(self._now_s - batch.wanted_s)
+
     def _lend(self, session: Session, batch: PendingBatch) -> None:
         """Lend a whole batch in its slot."""
+        self.tally.lent_bytes += session.layout.batch_bytes
         number, slot, epoch, index = batch.location
         self._counters.batches_lent += 1
         lent = Lent(
@@ -253,10 +292,12 @@ class SessionTable:
     def _on_chunk_failed(self, event: events.ChunkFailed) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is not None:
+            self.tally.on_finished(chunk)
             self._fail(chunk.batch, event.code, event.message)
             self._settle(chunk.batch)
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
+        self.tally.on_worker_lost(event.worker)
         removal = self._dispatcher.remove_worker(event.worker, event.was_killed, event.is_held)
         self._counters.chunks_returned += len(removal.batches) - len(removal.given_up)
         for chunk in removal.given_up:
@@ -271,6 +312,8 @@ class SessionTable:
         self._dispatcher.cancel(batch)
         self._counters.batches_failed += 1
         session = self.sessions.open[batch.session]
+        if batch.slot is not None:
+            session.tally.slots.move(batch.slot, "client", self._now_s)
         failed = Failed(
             session=session.number,
             epoch=batch.epoch,
@@ -303,14 +346,22 @@ class SessionTable:
     def _return_slot(self, session: Session, batch: PendingBatch) -> None:
         """Return a released batch's slot, unless a worker still writes to it."""
         if batch.in_flight == 0 and batch.slot is not None:
+            if session.tally.slots.state(batch.slot) == "filling":  # given up while it was filled
+                session.tally.slots.move(batch.slot, "sending", self._now_s)
             self._out.append(events.ReturnSlot(session.number, batch.slot))
             batch.slot = None
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self.sessions.open.get(event.session)
         if session is not None:
+            session.tally.slots.move(event.slot, "free", self._now_s)
             session.free_slots.append(event.slot)
             self._give_slots(session)
+
+    def _on_slot_sent(self, event: events.SlotSent) -> None:
+        session = self.sessions.open.get(event.session)
+        if session is not None and session.tally.slots.state(event.slot) == "sending":
+            session.tally.slots.move(event.slot, "client", event.at_s)
 
     # --- Slots that clients map ---------------------------------------------------------------
 
@@ -393,6 +444,7 @@ class SessionTable:
 
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)
+        self.tally.on_session_ended(session.tally, self._now_s)
         self._out.append(events.LogEnd(session.number, session.account, session.hello.dataset, how))
         for batch in session.wanted.values():
             self._dispatcher.cancel(batch)

@@ -68,6 +68,11 @@ class SlotLayout:
         return self.batch_size * self.pixel_layout.image_bytes(self.image_size)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: its pixels, label and sample id."""
+        return self.pixel_layout.image_bytes(self.image_size) + self.labels.row_bytes + _ID_BYTES
+
+    @property
     def batch_bytes(self) -> int:
         """Bytes of one batch: its pixels, labels and sample ids."""
         return self.pixel_bytes + self.batch_size * (self.labels.row_bytes + _ID_BYTES)
