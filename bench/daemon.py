@@ -26,6 +26,7 @@ from feeder.process.python_process import child_environment
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 READY_LINE: Final = r"^feeder: ready, "
+ENDPOINTS_LINE: Final = "feeder: endpoints of node process "
 DATASET_NAME: Final = "bench"
 
 _LAUNCH: Final = (

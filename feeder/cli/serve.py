@@ -1,6 +1,7 @@
 """``feeder serve``: runs the daemon until SIGTERM."""
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -50,10 +51,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--window-max", metavar="N", help="maximum window of a client, in batches")
     parser.add_argument("--chunk-images", metavar="N", help="images per message")
     parser.add_argument(
-        "--slots-bytes", metavar="auto|N", help="memory for batches per node process"
+        "--slots-bytes",
+        metavar="auto|SIZE",
+        help="memory for batches per node process, such as 4GiB or 1.5GB",
     )
     parser.add_argument(
-        "--decoded-bytes", metavar="auto|N", help="decoded cache per node process; 0 for none"
+        "--decoded-bytes", metavar="auto|SIZE", help="decoded cache per node process; 0 for none"
     )
     parser.add_argument(
         "--cache-dir",
@@ -67,7 +70,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--clients-max", metavar="N", help="maximum sessions per node process")
     parser.add_argument("--client-sessions-max", metavar="N", help="of these, per client")
     parser.add_argument(
-        "--client-slots-bytes", metavar="auto|N", help="memory for batches per client"
+        "--client-slots-bytes", metavar="auto|SIZE", help="memory for batches per client"
     )
     parser.add_argument("--recipes-max", metavar="N", help="maximum recipes per node process")
     parser.add_argument("--client-recipes-max", metavar="N", help="of these, per client")
@@ -79,6 +82,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
     )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", choices=("text", "json"), help="json: an object a line")
     parser.add_argument("--show", action="store_true", help="print the configuration and exit")
     parser.set_defaults(run=run)
 
@@ -86,15 +90,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a stop signal, then return 0."""
     from feeder.daemon.config import format_effective, load_config
+    from feeder.process.journal import is_journal
+    from feeder.process.log_form import WARNING, LineForm, Unmarked
     from feeder.process.program import call_before_exit
     from feeder.process.stderr_relay import StderrRelay
 
     is_terminal = sys.stderr.isatty()
-    call_before_exit(StderrRelay().close)
+    relay = StderrRelay(is_journal=is_journal(os.environ, 2))
+    call_before_exit(relay.close)
     config = load_config(arguments.config, _overrides(arguments), is_insecure=arguments.insecure)
     if arguments.show:
         print(format_effective(config))
         return 0
+    relay.unmarked = Unmarked(config.log_format)
     from feeder.cli.packed_sources import replace_sources
     from feeder.daemon.notify import Notifier
     from feeder.daemon.supervisor import Supervisor
@@ -106,8 +114,13 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if isinstance(packed, int):
         return packed
-    log = start_logging(config.log_level)
-    Supervisor(packed, notifier, log).run()
+    # From now on only what is wrong is written past logging, by C libraries and in crashes.
+    relay.unmarked = Unmarked(config.log_format, WARNING)
+    log = start_logging(config.log_level, LineForm(format=config.log_format))
+    try:
+        Supervisor(packed, notifier, log).run()
+    finally:
+        logging.shutdown()  # the numbers of lines that were limited
     return 0
 
 
@@ -140,6 +153,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     overrides["cache.dir"] = arguments.cache_dir
     overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
     overrides["log_level"] = arguments.log_level
+    overrides["log_format"] = arguments.log_format
     overrides["data"] = _parse_data(arguments.data)
     return overrides
 

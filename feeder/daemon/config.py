@@ -1,6 +1,6 @@
 """The daemon's configuration: a TOML file and the command line, into frozen dataclasses.
 
-    log_level = "info"
+    log_level = "info"      and log_format
     [serve]                 the keys of ServeConfig
     [cache]                 the keys of CacheConfig
     [data]                  NAME = "folder of a packed dataset, or a source to pack"
@@ -31,11 +31,13 @@ from feeder.daemon.config_keys import (
     Kind,
     Number,
     PinList,
+    Size,
     WholeNumber,
 )
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.node.endpoint import check_exposure, parse_endpoint
+from feeder.process.log_form import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text
 from feeder.process.regular_file import read_regular
 
@@ -78,7 +80,7 @@ class ServeConfig:
     chunk_images: Annotated[int, WholeNumber(1, 1024)] = 32
 
     # A share of the memory that cgroup and machine have left, so that one file fits any host.
-    slots_bytes: Annotated[int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)] = "auto"
+    slots_bytes: Annotated[int | Literal["auto"], Size(1 << 20, 1 << 44, auto=True)] = "auto"
 
     # Each rank has a session at every feeder of its list, and another one for validation: room for
     # 16 hosts of 8 accelerators, twice. Windows shrink if these do not fit into slots_bytes.
@@ -88,9 +90,7 @@ class ServeConfig:
     client_sessions_max: Annotated[int, WholeNumber(1, 4096)] = 384
 
     # "auto" is CLIENT_SHARE of slots_bytes, for the same reason.
-    client_slots_bytes: Annotated[
-        int | Literal["auto"], WholeNumber(1 << 20, 1 << 44, auto=True)
-    ] = "auto"
+    client_slots_bytes: Annotated[int | Literal["auto"], Size(1 << 20, 1 << 44, auto=True)] = "auto"
 
     # Training and validation of some jobs. The cache keeps finished rows of each recipe, and never
     # evicts them.
@@ -123,7 +123,7 @@ class CacheConfig:
     # fits, the page cache uses the memory better. "auto" is CACHE_SHARE of the memory that cgroup
     # and machine have left (host/memory_budget.py), so that one file fits any host.
     decoded_bytes: Annotated[
-        int | Literal["auto"], WholeNumber(1 << 20, 1 << 46, auto=True, zero=True)
+        int | Literal["auto"], Size(1 << 20, 1 << 46, auto=True, zero=True)
     ] = 0
 
     # The folder for caches that systemd gives the service, or the one of the user's session.
@@ -144,6 +144,8 @@ class Config:
     data: Mapping[str, str]
     # Enough for an operator; "debug" adds a line for each event of a session.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
+    # For people; "json" is for log collectors.
+    log_format: Annotated[LogFormat, Choice(LOG_FORMATS)] = "text"
     provenance: Mapping[str, str]
     is_insecure: bool = False
     """Allow plain tcp beyond this machine: only the command line sets it, never a file."""
@@ -193,7 +195,7 @@ def load_config(
 def format_effective(config: Config) -> str:
     """Return the configuration as TOML that loads again, each key with its origin."""
     tables: tuple[tuple[str, Mapping[str, object]], ...] = (
-        ("", {"log_level": config.log_level}),
+        ("", {name: getattr(config, name) for name in _TOP_LEVEL}),
         ("serve", dataclasses.asdict(config.serve)),
         ("cache", dataclasses.asdict(config.cache)),
         ("data", {name: path_to_text(text) for name, text in config.data.items()}),
@@ -203,10 +205,12 @@ def format_effective(config: Config) -> str:
         lines += [("", ""), (f"[{table}]", "")] if table else []
         for name, value in values.items():
             key = f"{table}.{name}" if table else name
-            lines.append((f"{_quote_key(name)} = {_toml_value(value)}", config.provenance[key]))
+            shown = _KINDS[key].to_toml(value) if key in _KINDS else value
+            lines.append((f"{_quote_key(name)} = {_toml_value(shown)}", config.provenance[key]))
     width = max(len(text) for text, _ in lines)
-    shown = [f"{text.ljust(width)}  # {origin}" if origin else text for text, origin in lines]
-    return "\n".join(shown)
+    return "\n".join(
+        f"{text.ljust(width)}  # {origin}" if origin else text for text, origin in lines
+    )
 
 
 def _check_security(config: Config) -> None:

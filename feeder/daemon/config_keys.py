@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from feeder.daemon.sizes import format_size, parse_size
 from feeder.errors import ConfigError
 from feeder.host.placement_plan import parse_pin
 from feeder.node.endpoint import parse_endpoint
@@ -31,6 +32,10 @@ class Kind(Protocol):
     def from_text(self, text: str) -> object:
         """Return the value of the command line's text, not yet parsed."""
         return text
+
+    def to_toml(self, value: object) -> object:
+        """Return a parsed value as a file has it, from which it is parsed to the same."""
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,25 @@ class WholeNumber(Kind):
             return int(text)
         except ValueError:
             return text
+
+
+@dataclass(frozen=True, slots=True)
+class Size(WholeNumber):
+    """Bytes within inclusive bounds, as a whole number or as text with a unit: "4 GiB"."""
+
+    @property
+    def allowed(self) -> str:
+        bounds = f"{format_size(self.minimum)} .. {format_size(self.maximum)}"
+        words = ", or 0" * self.zero + ', or "auto"' * self.auto
+        return f'a size {bounds} such as "4 GiB", "1.5 GB" or 1048576 (bytes){words}'
+
+    def parse(self, value: object) -> object:
+        is_size = isinstance(value, str) and not (self.auto and value == AUTO)
+        return WholeNumber.parse(self, parse_size(str(value)) if is_size else value)
+
+    def to_toml(self, value: object) -> object:
+        shown = format_size(value) if isinstance(value, int) else ""
+        return value if not shown or shown.endswith(" B") else shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +29,12 @@ from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors,
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_served, host_name, split_report
+from feeder.daemon.start_report import compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
-from feeder.dataset.first_read import check_readable
-from feeder.dataset.opened import Dataset
 from feeder.diagnosis.verdict import diagnose
-from feeder.errors import ConfigError, DisagreementError, ResourceError
+from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
 from feeder.host.memory_budget import (
-    CACHE_SHARE,
     available_bytes,
     cache_budget,
     client_slots_budget,
@@ -50,7 +48,7 @@ from feeder.host.placement import (
     parse_pin,
     plan_placement,
 )
-from feeder.host.topology import UsableCpus, read_topology, usable_cpus
+from feeder.host.topology import read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import (
     Diagnosed,
@@ -61,7 +59,7 @@ from feeder.node.messages import (
     ReportAsked,
 )
 from feeder.process.channel import ChannelClosedError
-from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
+from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
 from feeder.process.wakeup import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.session.admission import SessionLimits
@@ -89,7 +87,8 @@ class Supervisor:
         files_max = raise_file_limit()
         self._notifier = notifier
         self._log = log
-        self._summary = summarise_datasets({name: Path(text) for name, text in config.data.items()})
+        self._config = config
+        self._data = describe_datasets({name: Path(text) for name, text in config.data.items()})
         root = Path(serve.topology_root)
         self._usable = usable_cpus(root)
         placements = plan_placement(
@@ -105,8 +104,6 @@ class Supervisor:
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         if shortage:
             _log.warning("%s", shortage)
-        self._cache_line = describe_cache(config, self._nodes[0].config.decoded_bytes)
-        self._security_line = describe_security(config)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
@@ -192,7 +189,7 @@ class Supervisor:
             return
         self._end_by_s = time.monotonic() + HARD_END_S
         self._notifier.stopping("draining")
-        _log.info("draining: finishing requested batches")
+        _log.info("draining: finishing requested batches", extra=KEPT)
         for node in self._nodes:
             node.due_s = float("inf")
             node.drain()
@@ -315,37 +312,15 @@ class Supervisor:
             found = [check_placement(pid, node.placement) for pid in pids]
             checks[node.placement.node_id] = merge_checks([c for c in found if c is not None])
         placements = [node.placement for node, _ in reports]
-        warnings = [warning for _, ready in reports for warning in ready.warnings]
-        for line in format_table(placements, self._usable, checks, warnings).splitlines():
-            self._report(line)
-        # Node processes have the same ones, unless packages changed between their starts.
-        for line in dict.fromkeys(line for _, ready in reports for line in ready.library_warnings):
-            self._report(f"warning: {line}")
-        self._report(self._cache_line)
-        if self._security_line:
-            self._report(self._security_line)
-        text = describe_ready([ready for _, ready in reports], self._usable, self._summary)
-        self._report(f"ready, {text}")
+        for line in format_table(placements, self._usable, checks).splitlines():
+            self._log.report(line)
+        ready = [report for _, report in reports]
+        decoded_bytes = self._nodes[0].config.decoded_bytes
+        for each in compose_report(self._config, ready, self._data, decoded_bytes):
+            self._log.report(each.text, each.priority)
+        text = describe_ready(ready, sorted(self._config.data))
+        self._log.report(text)
         self._notifier.ready(text)
-
-    def _report(self, line: str) -> None:
-        self._log.write(f"feeder: {line}\n")
-
-
-def summarise_datasets(folders: Mapping[str, Path]) -> str:
-    """Open each dataset and return a summary; FeederError if there is none or one is damaged."""
-    if not folders:
-        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
-    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
-    parts: list[str] = []
-    for name, folder in sorted(folders.items()):
-        with Dataset.open(folder) as dataset:
-            layout, labels = dataset.layout, dataset.labels.describe(len(dataset.classes))
-            parts.append(
-                f"data={name}: {layout.samples:,} samples, {layout.shards:,} shards, "
-                f"{labels}, {dataset.fingerprint[:12]}"
-            )
-    return "; ".join(parts)
 
 
 def plan_nodes(
@@ -401,42 +376,7 @@ def plan_nodes(
             decoder=serve.decoder,
             open_shards=files.open_shards,
             log_level=config.log_level,
+            log_format=config.log_format,
         )
         for number, placement in enumerate(placements)
     ]
-
-
-def describe_cache(config: Config, decoded_bytes: int) -> str:
-    """Return in one line the size of a node process's decoded cache and its origin."""
-    where = config.provenance["cache.decoded_bytes"]
-    if decoded_bytes == 0:
-        return f"decoded cache: off (cache.decoded_bytes: {where})"
-    reason = where
-    if config.cache.decoded_bytes == "auto":
-        reason = f"{CACHE_SHARE:.0%} of the free memory; auto: {where}"
-    return (
-        f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
-        f"(cache.decoded_bytes: {reason})"
-    )
-
-
-def describe_security(config: Config) -> str:
-    """Return in one line which clients tcp accepts; "" if only those of this machine."""
-    serve = config.serve
-    if serve.secret_key:
-        return f"tcp is encrypted, for the clients whose keys are in {serve.client_keys}"
-    exposed = [text for text in serve.bind if not parse_endpoint(text).is_local]
-    if exposed:
-        return f"warning: --insecure: anyone who can reach {', '.join(exposed)} can connect"
-    return ""
-
-
-def describe_ready(reports: Sequence[NodeReady], usable: UsableCpus, summary: str) -> str:
-    """Return in one line the endpoints, workers, datasets, decoder and libraries."""
-    endpoints = ", ".join(endpoint for report in reports for endpoint in report.endpoints)
-    workers = sum(len(report.worker_pids) for report in reports)
-    libraries = ", ".join(f"{name} {text}" for name, text in reports[0].libraries.items())
-    return (
-        f"{endpoints}; {workers} workers (usable CPUs: {usable.reason}); {summary}; "
-        f"decoder {reports[0].decoder}; {libraries}, self-test {reports[0].self_test[:12]}"
-    )

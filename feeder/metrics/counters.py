@@ -114,6 +114,8 @@ class LogCounters:
 
     log_lines_dropped: int = 0
     """Log lines of the node process that were dropped because stderr was not read."""
+    log_lines_limited: int = 0
+    """Log lines of the node process that were counted instead, because they repeated."""
 
 
 CounterGroup = LogCounters | SessionCounters | SocketCounters | ClaimCounters | WorkerCounters

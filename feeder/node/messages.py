@@ -17,6 +17,7 @@ import msgspec
 
 from feeder.jpeg.decoders import Decoder
 from feeder.metrics.snapshot import NodeSnapshot
+from feeder.process.log_form import LogFormat
 from feeder.session.admission import SessionLimits
 from feeder.worker.messages import CannotStart
 
@@ -51,6 +52,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     decoder: Decoder
     open_shards: int
     log_level: str
+    log_format: LogFormat
 
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

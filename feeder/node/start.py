@@ -25,6 +25,7 @@ from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.node.router import Router, ServerKeys
 from feeder.node.zap_handler import KeyList
 from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.log_form import LineForm
 from feeder.process.log_lines import start_logging
 from feeder.process.path_text import path_from_bytes
 from feeder.process.wakeup import SignalWakeup
@@ -53,7 +54,8 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
     try:
         config = control.receive()
         assert isinstance(config, NodeConfig), "NodeConfig comes before anything else"
-        log = start_logging(config.log_level, f"node {config.number}: ")
+        form = LineForm(process=f"node {config.number}", format=config.log_format)
+        log = start_logging(config.log_level, form)
         warnings = (warning, restore_affinity(placement))
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode

@@ -3,7 +3,8 @@
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
 (``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
 there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
-not mix; longer ones are cut.
+not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), except for errors,
+those with KEPT, and those for debugging, where each one may matter.
 """
 
 import io
@@ -12,17 +13,29 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 from feeder.metrics.counters import LogCounters
+from feeder.process.log_form import (
+    FIELDS,
+    INFO,
+    WARNING,
+    LineForm,
+    priority_of,
+)
+from feeder.process.log_limiter import INTERVAL_S, LogLimiter, Suppressed
 
 _STDERR: Final = 2
 _CUT: Final = " … (cut)\n".encode()
 
 REPORT_INTERVAL_S: Final = 1.0
 """Between two attempts to report dropped lines."""
+
+KEPT: Final = {"is_kept": True}
+"""As ``extra=`` of a log call: the line is not limited, however often it repeats."""
 
 counters: Final = LogCounters()
 """This process's."""
@@ -31,21 +44,22 @@ counters: Final = LogCounters()
 class LineStream(io.TextIOBase):
     """Replaces ``sys.stderr``: raises nothing, and blocks only if the descriptor does."""
 
-    def __init__(self, source: str = "", fd: int = _STDERR) -> None:
-        """Write to ``fd``; ``source`` is the prefix of the line that reports dropped ones."""
-        self._source = source
+    def __init__(self, form: LineForm | None = None, fd: int = _STDERR) -> None:
+        """Write lines of ``form`` to ``fd``."""
+        self._form = LineForm() if form is None else form
         self._fd = fd
         # Reentrant: the garbage collector may run a __del__ during a write, and if that fails,
         # Python reports it on this stream in the same thread.
         self._lock = threading.RLock()
-        self._waiting: deque[bytes] = deque()  # the first is being written
-        self._begun = b""  # a line without its end
+        self._waiting: deque[tuple[str, bool]] = deque()  # the first is being written
+        self._begun = ""  # a line without its end
         self._unreported = 0
+        self.handler: _LineHandler | None = None
 
     @property
     def has_dropped(self) -> bool:
-        """Whether dropped lines have not been reported yet."""
-        return self._unreported > 0
+        """Whether ``report_dropped`` is to be called again soon."""
+        return self._unreported > 0 or (self.handler is not None and self.handler.is_limiting)
 
     def writable(self) -> bool:
         """Return True."""
@@ -56,30 +70,47 @@ class LineStream(io.TextIOBase):
         return self._fd
 
     def write(self, text: str) -> int:
-        """Write or drop the lines that ``text`` completes; keep the beginning of the next."""
-        self._take(text.encode(errors="backslashreplace"))
+        """Write or drop the lines that ``text`` completes; keep the beginning of the next.
+
+        They are errors, for what is written here past logging is a traceback or the error that
+        ends the process.
+        """
+        self._take(text, is_rendered=False)
         return len(text)
 
-    def report_dropped(self) -> None:
-        """Log how many lines were dropped, if any were and there is room again."""
-        self._take(b"")
+    def report(self, message: str, priority: int = INFO) -> None:
+        """Write a message, whatever the log's level is, and however often."""
+        self._take(self._form.render(priority, message), is_rendered=True)
 
-    def _take(self, text: bytes) -> None:
+    def write_rendered(self, lines: str) -> None:
+        """Write or drop whole lines that have their form."""
+        self._take(lines, is_rendered=True)
+
+    def report_dropped(self) -> None:
+        """Log how many lines were dropped, if there is room again, and how many were limited."""
+        if self.handler is not None:
+            self.handler.report_limited()
+        self._take("", is_rendered=True)
+
+    def _take(self, text: str, *, is_rendered: bool) -> None:
         with self._lock:
-            self._waiting.append(text)
+            self._waiting.append((text, is_rendered))
             if len(self._waiting) > 1:
                 return  # a reentrant call: the loop below, further up the stack, writes it
             try:
                 while self._waiting:
-                    self._put(self._waiting[0])
+                    self._put(*self._waiting[0])
                     self._waiting.popleft()
             finally:
                 self._waiting.clear()  # an exception of a signal handler must not stop the stream
 
-    def _put(self, text: bytes) -> None:
-        whole, newline, self._begun = (self._begun + text).rpartition(b"\n")
+    def _put(self, text: str, is_rendered: bool) -> None:
+        if not is_rendered:
+            whole, newline, self._begun = (self._begun + text).rpartition("\n")
+            lines = whole.split("\n") if newline else []
+            text = "".join(map(self._form.render_raw, lines))
         self._report()
-        for piece in cut_into_pieces(whole + newline):
+        for piece in cut_into_pieces(text.encode(errors="backslashreplace")):
             if not (self._report() and self._put_piece(piece)):
                 self._unreported += piece.count(b"\n")
                 counters.log_lines_dropped += piece.count(b"\n")
@@ -88,11 +119,8 @@ class LineStream(io.TextIOBase):
         """Report dropped lines; return whether none are unreported."""
         if self._unreported:
             s = "" if self._unreported == 1 else "s"
-            line = (
-                f"feeder: {self._source}warning: {self._unreported:,} log line{s} dropped while "
-                "stderr was not read\n"
-            )
-            if self._put_piece(line.encode()):
+            line = f"{self._unreported:,} log line{s} dropped while stderr was not read"
+            if self._put_piece(self._form.render(WARNING, line).encode()):
                 self._unreported = 0
         return not self._unreported
 
@@ -123,30 +151,87 @@ def cut_into_pieces(lines: bytes) -> Iterator[bytes]:
         yield piece
 
 
-class _OneLine(logging.Formatter):
-    """``feeder: node 0: warning: message``; the journal adds the time."""
+class _LineHandler(logging.Handler):
+    """Writes records to a stream, and limits those that repeat."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, stream: LineStream, form: LineForm) -> None:
         super().__init__()
-        self._source = source
+        self._stream = stream
+        self._form = form
+        self._limiter = LogLimiter[logging.LogRecord]()
+        self._formatter = logging.Formatter()
 
-    def format(self, record: logging.LogRecord) -> str:
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        text = f"feeder: {self._source}{level}{record.getMessage()}"
+    @property
+    def is_limiting(self) -> bool:
+        """Whether lines were suppressed whose number has not been logged yet."""
+        return self._limiter.is_suppressing
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it."""
+        try:
+            now_s = time.monotonic()
+            self._report(now_s)
+            if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
+                kind = (record.name, record.levelno, str(record.msg))
+                if not self._limiter.admit(kind, record, now_s):
+                    counters.log_lines_limited += 1
+                    return
+            self._write(record, record.getMessage())
+        except (TypeError, ValueError, LookupError):  # of a message and its arguments
+            self.handleError(record)
+
+    def report_limited(self) -> None:
+        """Log how many lines were suppressed in intervals that are over."""
+        if self._limiter.is_suppressing:
+            self._report_locked(time.monotonic())
+
+    def close(self) -> None:
+        """Log how many lines were suppressed; called when the process ends."""
+        self._report_locked(float("inf"))
+        super().close()
+
+    def _report_locked(self, now_s: float) -> None:
+        self.acquire()
+        try:
+            self._report(now_s)
+        finally:
+            self.release()
+
+    def _report(self, now_s: float) -> None:
+        for suppressed in self._limiter.take_due(now_s):
+            self._write(suppressed.last, describe_suppressed(suppressed))
+
+    def _write(self, record: logging.LogRecord, message: str) -> None:
+        exception = ""
         if record.exc_info:
-            text += f"\n{self.formatException(record.exc_info)}"
-        return text
+            exception = self._formatter.formatException(record.exc_info)
+        self._stream.write_rendered(
+            self._form.render(
+                priority_of(record.levelno),
+                message,
+                exception=exception,
+                fields={name: vars(record)[name] for name in FIELDS if name in vars(record)},
+                at_s=record.created,
+            )
+        )
 
 
-def start_logging(level: str, source: str = "") -> LineStream:
-    """Log to stderr from ``level`` up; ``source`` is the prefix that names this process.
+def describe_suppressed(suppressed: Suppressed[logging.LogRecord]) -> str:
+    """Return the message that stands for those which were not logged."""
+    last = suppressed.last.getMessage()
+    return f"{suppressed.count:,} more like this in the last {INTERVAL_S:.0f} s, the latest: {last}"
+
+
+def start_logging(level: str, form: LineForm | None = None) -> LineStream:
+    """Log to stderr from ``level`` up, in lines of ``form``.
 
     The returned stream also replaces ``sys.stderr``, as tracebacks and warnings must not block
     either.
     """
-    stream = LineStream(source)
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_OneLine(source))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    form = LineForm() if form is None else form
+    stream = LineStream(form)
+    stream.handler = _LineHandler(stream, form)
+    logging.basicConfig(level=level.upper(), handlers=[stream.handler], force=True)
+    logging.captureWarnings(True)
     sys.stderr = stream
     return stream

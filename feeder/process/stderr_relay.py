@@ -8,6 +8,10 @@ started it. So descriptor 2 becomes a pipe of the daemon's own with a non-blocki
 pipe is also the buffer. Child processes inherit it, so that C libraries and faulthandler, which
 write to it directly, cannot block either. Only the thread here waits for the original stderr.
 
+Lines in the pipe begin with their priority (``log_form``), except for those of C libraries, of
+crashes, and from before logging has started. The relay keeps the marks for the journal, and there
+gives one to other lines too; elsewhere it removes them.
+
 Invariant: nothing else in the daemon writes to the original stderr.
 """
 
@@ -18,6 +22,7 @@ import threading
 import time
 from typing import Final
 
+from feeder.process.log_form import Unmarked, has_mark, without_mark
 from feeder.process.log_lines import cut_into_pieces
 from feeder.process.stop_signals import stop_signals_blocked
 
@@ -32,12 +37,22 @@ _STALL_S: Final = 0.2
 
 _POLL_S: Final = 0.02
 
+_PARTIAL_S: Final = 0.2
+"""How long a line waits for its end, where it is needed whole."""
+
 
 class StderrRelay:
     """Relays descriptor 2 until the process exits."""
 
-    def __init__(self) -> None:
-        """Replace descriptor 2 by the pipe; do nothing if it is closed."""
+    def __init__(self, *, is_journal: bool = False) -> None:
+        """Replace descriptor 2 by the pipe; do nothing if it is closed.
+
+        ``is_journal`` says that descriptor 2 is the journal's stream.
+        """
+        self.unmarked = Unmarked()
+        """What becomes of lines without a mark from now on; may be set at any time."""
+        self._is_journal = is_journal
+        self._partial = b""
         self._thread: threading.Thread | None = None
         try:
             self._original = os.dup(_STDERR)
@@ -70,11 +85,46 @@ class StderrRelay:
                 last_ready_s = time.monotonic()
 
     def _relay(self) -> None:
+        polls = select.poll()
+        polls.register(self._reader, select.POLLIN)
         is_read = True
-        while lines := os.read(self._reader, _READ_BYTES):
-            for piece in cut_into_pieces(lines):
+        is_open = True
+        while is_open:
+            read = b""
+            if not self._partial or polls.poll(_PARTIAL_S * 1000):
+                read = os.read(self._reader, _READ_BYTES)
+                is_open = bool(read)
+            for piece in cut_into_pieces(self._complete(read)):
                 if is_read:
-                    is_read = self._write(piece)
+                    is_read = self._write(self._convert(piece))
+
+    def _complete(self, read: bytes) -> bytes:
+        """Return the lines to write now; the beginning of another one may wait for its end.
+
+        As text it need not: then it may be a progress line, which has none. ``read`` is empty when
+        nothing has come for _PARTIAL_S, or at the end.
+        """
+        if self._partial and has_mark(read):
+            read = b"\n" + read  # its writer has died, or goes on later
+        text, self._partial = self._partial + read, b""
+        if not self._needs_whole_lines:
+            return text
+        if not read and text:
+            return text + b"\n"
+        whole, newline, self._partial = text.rpartition(b"\n")
+        return whole + newline
+
+    @property
+    def _needs_whole_lines(self) -> bool:
+        return self._is_journal or self.unmarked.format == "json"
+
+    def _convert(self, piece: bytes) -> bytes:
+        """Return whole lines as the original stderr gets them."""
+        lines = piece.split(b"\n")
+        lines = [line + b"\n" for line in lines[:-1]] + [lines[-1]] * bool(lines[-1])
+        if self._needs_whole_lines:
+            lines = [line if has_mark(line) else self.unmarked.mark(line) for line in lines]
+        return b"".join(lines if self._is_journal else map(without_mark, lines))
 
     def _write(self, piece: bytes) -> bool:
         """Write to the original stderr; return False if its reader has gone."""

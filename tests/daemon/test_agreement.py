@@ -83,7 +83,7 @@ def test_status_and_ready_line_contain_the_hash(packed: Path) -> None:
     expected = compute_self_test()
     with Daemon("--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0") as daemon:
         assert run_status(daemon.endpoint)["self_test"] == expected
-        assert daemon.ready.rstrip().endswith(f"self-test {expected[:12]}")
+        assert f"\nfeeder: self-test: {expected[:12]}\n" in daemon.ready
 
 
 def test_workers_that_disagree_do_not_start(packed: Path, tmp_path: Path) -> None:

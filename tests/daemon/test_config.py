@@ -114,17 +114,20 @@ def test_the_cache_folder_starts_at_the_file_or_the_working_directory(file: Path
             "[cache]\ndecoded = 2",
             "there is no key cache.decoded: did you mean cache.decoded_bytes?",
         ),
-        ("[cache]\nx = 2", "there is no key cache.x: known are log_level, serve.bind"),
+        ("[cache]\nx = 2", "there is no key cache.x: known are log_level, log_format, serve.bind"),
         ("cache = 2", "cache is 2: it must be a table, [cache]"),
         (
             "[cache]\ndecoded_bytes = 1000",
-            "cache.decoded_bytes is 1000: allowed is a whole number 1048576 .. "
-            '70368744177664, or 0, or "auto"',
+            'cache.decoded_bytes is 1000: allowed is a size 1 MiB .. 64 TiB such as "4 GiB", '
+            '"1.5 GB" or 1048576 (bytes), or 0, or "auto"',
         ),
         ("[cache]\ndecoded_bytes = true", "cache.decoded_bytes is true: allowed is"),
         ("[server]\nworkers = 2", "there is no key server: did you mean [serve]?"),
         ("[serve]\nlog_level = 'info'", "did you mean log_level?"),
-        ("[serve]\nxyzzy = 2", "there is no key serve.xyzzy: known are log_level, serve.bind"),
+        (
+            "[serve]\nxyzzy = 2",
+            "there is no key serve.xyzzy: known are log_level, log_format, serve.bind",
+        ),
         ("serve = 2", "serve is 2: it must be a table, [serve]"),
         ("data = 'x'", 'data is "x": it must be a table, [data]'),
         (

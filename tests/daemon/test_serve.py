@@ -68,10 +68,14 @@ def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
         yield running
 
 
-def test_the_ready_line_names_endpoints_datasets_and_libraries(daemon: Daemon) -> None:
-    assert re.search(r"tcp://127\.0\.0\.1:[1-9]\d+, ipc:///", daemon.ready)
-    assert f"data=d: {SAMPLES} samples, 5 shards, 3 classes" in daemon.ready
-    assert "2 workers (usable CPUs: " in daemon.ready
+def test_the_start_report_names_endpoints_datasets_and_libraries(daemon: Daemon) -> None:
+    tcp, ipc = daemon.endpoints
+    assert re.fullmatch(r"tcp://127\.0\.0\.1:[1-9]\d+", tcp)
+    assert ipc.startswith("ipc:///")
+    assert f"\nfeeder: data d: {SAMPLES} samples, 5 shards, 3 classes, " in daemon.ready
+    last = daemon.ready.splitlines()[-1]
+    assert last == f"feeder: ready, 2 workers serve d at {daemon.endpoint} and 1 more"
+    assert "\nfeeder: usable CPUs: " in daemon.ready
     assert "libjpeg-turbo" in daemon.ready
     assert any("CPU mask" in line for line in daemon.lines), "the placement table"
 
@@ -170,7 +174,7 @@ def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
 ) -> None:
     before = run_status(daemon.endpoint)
     with RawClient(daemon.endpoint) as client:
-        for frame in (b"", b"FDR", b"FDR\x02", b"FDR\x02garbage", b"x" * MAX_HEADER_BYTES):
+        for frame in (b"", b"FDR", b"FDR\x03", b"FDR\x03garbage", b"x" * MAX_HEADER_BYTES):
             client.socket.send(frame)
         client.socket.send_multipart([b"one", b"two", b"three"])
         client.hello(small_recipe())

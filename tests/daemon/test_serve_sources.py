@@ -126,7 +126,7 @@ def test_the_next_start_packs_nothing_and_a_changed_source_needs_repack(
         assert f"{source} has changed since it was packed (1 file more in {source})" in line
         assert "--repack packs it again" in line
         with Daemon(*options(source, tmp_path, "other"), "--repack") as other:
-            assert f"data=d: {IMAGES + 1} samples" in other.ready
+            assert f"data d: {IMAGES + 1} samples" in other.ready
         assert daemon.is_running, "the daemon that serves the dataset before is not disturbed"
 
 
@@ -145,7 +145,8 @@ def test_daemons_wait_for_one_packing_and_a_killed_one_is_resumed(
                 each.wait_line(f"waiting for the packing of {source} by process {pid}")
             first.kill()
             for each in (second, third):
-                assert f"data=d: {IMAGES} samples" in each.wait_line("^feeder: ready, ")
+                each.wait_line("^feeder: ready, ")
+                assert each.find_line(f"data d: {IMAGES} samples", 0)
             both = [*second.lines, *third.lines]
             assert sum(line.startswith(f"feeder: packing {source}") for line in both) == 1
             assert sum("files are packed already" in line for line in both) == 1
@@ -198,7 +199,7 @@ def test_a_full_disk_is_one_line_and_the_next_start_resumes(tmp_path: Path) -> N
         assert "no space left on its disk; make room, then" in error_line(full)
         subprocess.run(["mount", "-o", f"remount,size={4 * needed}", str(disk)], check=True)
         with Daemon(*options(source, tmp_path)) as daemon:
-            assert "data=d: 40 samples" in daemon.ready
+            assert "data d: 40 samples" in daemon.ready
 
 
 def test_a_home_that_is_missing_or_read_only_is_one_line(source: Path, tmp_path: Path) -> None:

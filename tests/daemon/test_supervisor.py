@@ -10,14 +10,11 @@ from types import FrameType
 import pytest
 
 from feeder.daemon.config import Config, load_config
-from feeder.daemon.supervisor import describe_cache, describe_ready, plan_nodes, summarise_datasets
-from feeder.errors import ConfigError, DatasetError
+from feeder.daemon.supervisor import plan_nodes
 from feeder.host.placement import NodePlacement
-from feeder.host.topology import UsableCpus
 from feeder.node.__main__ import decode_placement, encode_placement
-from feeder.node.messages import NodeReady
 from feeder.process.wakeup import SignalWakeup
-from tests.support.daemon import pack_small, wait_until
+from tests.support.daemon import wait_until
 from tests.support.machine_tree import write_tree
 
 FILES = 65536
@@ -64,21 +61,13 @@ def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_p
     one = plan_nodes(config, [_placement(0, 1)], FILES)[0]
     two = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
-    assert describe_cache(config, one.decoded_bytes) == (
-        "decoded cache: 0.20 GB a node process (cache.decoded_bytes: 25% of the free memory; "
-        "auto: command line)"
-    )
 
 
 def test_a_configured_cache_size_is_per_node_process_and_may_be_zero() -> None:
-    for size_bytes, line in (
-        (3 << 30, "decoded cache: 3.22 GB a node process (cache.decoded_bytes: command line)"),
-        (0, "decoded cache: off (cache.decoded_bytes: command line)"),
-    ):
+    for size_bytes in (3 << 30, 0):
         config = _config(**{"cache.decoded_bytes": size_bytes})
         nodes = plan_nodes(config, [_placement(0, 1), _placement(1, 1)], FILES)
         assert [node.decoded_bytes for node in nodes] == [size_bytes] * 2
-        assert describe_cache(config, size_bytes) == line
 
 
 def test_a_placement_is_encoded_and_decoded() -> None:
@@ -89,36 +78,6 @@ def test_a_placement_is_encoded_and_decoded() -> None:
         packet = encode_placement(placement)
         assert decode_placement(packet) == placement
         assert json.loads(packet)["cpus"] == sorted(placement.cpus)
-
-
-def test_datasets_are_summarised_or_refused(tmp_path: Path) -> None:
-    packed = pack_small(tmp_path)
-    summary = summarise_datasets({"small": packed, "again": packed})
-    assert summary.startswith("data=again: 53 samples, 5 shards, 3 classes, ")
-    assert "; data=small: " in summary
-    with pytest.raises(ConfigError, match="nothing to serve"):
-        summarise_datasets({})
-    with pytest.raises(DatasetError):
-        summarise_datasets({"d": tmp_path / "missing"})
-
-
-def test_the_ready_line_names_endpoints_workers_and_libraries() -> None:
-    usable = UsableCpus(affinity=frozenset({0, 1}), quota=None, count=2, reason="2 = affinity 2")
-    reports = [
-        NodeReady(
-            endpoints=(f"tcp://127.0.0.1:{port}",),
-            worker_pids=(port, port + 1),
-            libraries={"numpy": "2.4"},
-            self_test="5" * 32,
-            decoder="own (avx2)",
-            warnings=(),
-        )
-        for port in (6000, 6001)
-    ]
-    assert describe_ready(reports, usable, "data=d: 53 samples") == (
-        "tcp://127.0.0.1:6000, tcp://127.0.0.1:6001; 4 workers (usable CPUs: 2 = affinity 2); "
-        "data=d: 53 samples; decoder own (avx2); numpy 2.4, self-test 555555555555"
-    )
 
 
 @pytest.fixture

@@ -312,11 +312,11 @@ def test_reentrant_write_comes_after_the_current_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reader, writer = os.pipe()
-    stream = LineStream("", writer)
+    stream = LineStream(fd=writer)
     with writing_from_within(stream, "Exception ignored\n", monkeypatch):
         do_in_time(lambda: stream.write("a line\nanother\nand "))
     do_in_time(lambda: stream.write("more\n"))
-    assert os.read(reader, 4096) == b"a line\nanother\nand Exception ignored\nmore\n"
+    assert os.read(reader, 4096) == b"<3>a line\n<3>another\n<3>and Exception ignored\n<3>more\n"
     for end in (reader, writer):
         os.close(end)
 
@@ -326,7 +326,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 ) -> None:
     with full_pipe() as (reader, writer):
         os.set_blocking(writer, False)
-        stream = LineStream("", writer)
+        stream = LineStream(fd=writer)
         with writing_from_within(stream, "Exception ignored\n", monkeypatch):
             do_in_time(lambda: stream.write("a line\n"))
         with writing_from_within(stream, "and again\n", monkeypatch):
@@ -335,7 +335,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
             os.read(reader, 65536)
         stream.report_dropped()
         assert os.read(reader, 4096) == (
-            b"feeder: warning: 3 log lines dropped while stderr was not read\n"
+            b"<4>feeder: warning: 3 log lines dropped while stderr was not read\n"
         )
         assert not stream.has_dropped
 
@@ -343,7 +343,7 @@ def test_lines_dropped_in_reentrant_writes_are_counted(
 def test_write_without_a_reader_raises_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    stream = LineStream("", writer)
+    stream = LineStream(fd=writer)
     stream.write("a line\n")
     stream.write("half a line")
     assert not stream.has_dropped

@@ -21,7 +21,7 @@ import psutil
 import zmq
 from numpy.typing import NDArray
 
-from bench.daemon import READY_LINE, DaemonProcess
+from bench.daemon import ENDPOINTS_LINE, READY_LINE, DaemonProcess
 from bench.line_process import LineProcess
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
@@ -97,11 +97,15 @@ class Daemon(DaemonProcess):
         )
         if is_ready:
             try:
-                self.ready = self.wait_line(READY_LINE)
+                last = self.wait_line(READY_LINE)
             except BaseException:
                 self.close()
                 raise
-            self.endpoints = re.findall(r"(?:tcp|ipc)://[^,;\s]+", self.ready.split(";")[0])
+            report = self.lines[: self.lines.index(last) + 1]
+            self.ready = "".join(report)
+            """The report of the start, up to the line that says that it is ready."""
+            listed = [line for line in report if line.startswith(ENDPOINTS_LINE)]
+            self.endpoints = re.findall(r"(?:tcp|ipc)://[^,\s]+", "".join(listed))
             self.family()
 
     def __enter__(self) -> "Daemon":

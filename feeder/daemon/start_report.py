@@ -1,0 +1,140 @@
+"""What the daemon logs at its start: one fact a line, the last one "ready".
+
+    node  workers  CPUs  memory  CPU mask    own pages on the node
+    0     2        0-1   node 0  as planned  100.0% of 70 MiB
+    usable CPUs: 2 = affinity 2, no cgroup quota
+    endpoints of node process 0: tcp://127.0.0.1:5555
+    data imagenet: 1,281,167 samples, 1,024 shards, 1,000 classes, 24809539c64e
+    decoder: own (avx512)
+    libraries: feeder 0.1.0, python 3.11.7, numpy 2.4.6, libjpeg-turbo 2.1.5
+    self-test: 821c36be8fe6
+    decoded cache: off (cache.decoded_bytes: default)
+    security: plain tcp, for clients of this machine only
+    ready, 2 workers serve imagenet at tcp://127.0.0.1:5555
+
+Lines are of at most WIDTH columns where their facts are short enough. Programs that start a daemon
+read the lines that begin with ENDPOINTS and with READY.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from feeder.daemon.config import Config
+from feeder.dataset.first_read import check_readable
+from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError
+from feeder.host.memory_budget import CACHE_SHARE
+from feeder.node.endpoint import parse_endpoint
+from feeder.node.messages import NodeReady
+from feeder.process.log_form import INFO, WARNING
+
+ENDPOINTS: Final = "endpoints of node process "
+READY: Final = "ready, "
+WIDTH: Final = 80
+"""With the prefix, "feeder: "."""
+
+_PREFIX: Final = len("feeder: ")
+_FINGERPRINT: Final = 12  # characters shown
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLine:
+    """A line of the report, with its priority as in the log."""
+
+    text: str
+    priority: int = INFO
+
+
+def compose_report(
+    config: Config, ready: Sequence[NodeReady], data: Iterable[str], decoded_bytes: int
+) -> Iterator[ReportLine]:
+    """Yield the lines after those on placement; ``ready`` is by number, ``data`` a line each.
+
+    ``decoded_bytes`` is the decoded cache of a node process.
+    """
+    for report in ready:
+        yield from (ReportLine(text, WARNING) for text in report.warnings)
+    # Node processes have the same ones, unless packages changed between their starts.
+    for text in dict.fromkeys(text for report in ready for text in report.library_warnings):
+        yield ReportLine(text, WARNING)
+    for number, report in enumerate(ready):
+        yield from map(ReportLine, wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints))
+    yield from map(ReportLine, data)
+    yield ReportLine(f"decoder: {ready[0].decoder}")
+    libraries = [f"{name} {text}" for name, text in ready[0].libraries.items()]
+    yield from map(ReportLine, wrap_list("libraries: ", libraries))
+    yield ReportLine(f"self-test: {ready[0].self_test[:_FINGERPRINT]}")
+    yield ReportLine(describe_cache(config, decoded_bytes))
+    yield describe_security(config)
+
+
+def wrap_list(head: str, items: Sequence[str]) -> Iterator[str]:
+    """Yield lines that begin with ``head`` and hold as many items as fit, but one at least."""
+    line = ""
+    for item in items:
+        if line and _PREFIX + len(line) + len(", ") + len(item) > WIDTH:
+            yield line
+            line = ""
+        line = f"{line}, {item}" if line else f"{head}{item}"
+    if line:
+        yield line
+
+
+def describe_datasets(folders: Mapping[str, Path]) -> tuple[str, ...]:
+    """Open each dataset and return a line for each.
+
+    FeederError if there is none or one is damaged.
+    """
+    if not folders:
+        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
+    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
+    lines: list[str] = []
+    for name, folder in sorted(folders.items()):
+        with Dataset.open(folder) as dataset:
+            layout, labels = dataset.layout, dataset.labels.describe(len(dataset.classes))
+            lines.append(
+                f"data {name}: {layout.samples:,} samples, {layout.shards:,} shards, "
+                f"{labels}, {dataset.fingerprint[:_FINGERPRINT]}"
+            )
+    return tuple(lines)
+
+
+def describe_cache(config: Config, decoded_bytes: int) -> str:
+    """Return in one line the size of a node process's decoded cache and its origin."""
+    where = config.provenance["cache.decoded_bytes"]
+    if decoded_bytes == 0:
+        return f"decoded cache: off (cache.decoded_bytes: {where})"
+    reason = where
+    if config.cache.decoded_bytes == "auto":
+        reason = f"{CACHE_SHARE:.0%} of the free memory; auto: {where}"
+    return (
+        f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
+        f"(cache.decoded_bytes: {reason})"
+    )
+
+
+def describe_security(config: Config) -> ReportLine:
+    """Return which clients tcp accepts, as a warning if these are all."""
+    serve = config.serve
+    endpoints = [parse_endpoint(text) for text in serve.bind]
+    if all(endpoint.transport == "ipc" for endpoint in endpoints):
+        return ReportLine(f"security: ipc only, its sockets have mode {serve.socket_mode}")
+    if serve.secret_key:
+        return ReportLine(f"security: tcp is encrypted, for the keys in {serve.client_keys}")
+    exposed = [str(endpoint) for endpoint in endpoints if not endpoint.is_local]
+    if exposed:
+        text = f"--insecure: anyone who can reach {', '.join(exposed)} can connect"
+        return ReportLine(text, WARNING)
+    return ReportLine("security: plain tcp, for clients of this machine only")
+
+
+def describe_ready(ready: Sequence[NodeReady], datasets: Sequence[str]) -> str:
+    """Return the last line, which is systemd's status, too."""
+    workers = sum(len(report.worker_pids) for report in ready)
+    endpoints = [endpoint for report in ready for endpoint in report.endpoints]
+    shown = datasets[0] if len(datasets) == 1 else f"{len(datasets)} datasets"
+    more = f" and {len(endpoints) - 1} more" if len(endpoints) > 1 else ""
+    do = "worker serves" if workers == 1 else "workers serve"
+    return f"{READY}{workers} {do} {shown} at {endpoints[0]}{more}"

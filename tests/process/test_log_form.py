@@ -1,0 +1,312 @@
+"""Log lines: marks, text, JSON objects, limits, and what the relay makes of lines without marks."""
+
+import json
+import logging
+import os
+import re
+import select
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.process.journal import is_journal
+from feeder.process.log_form import (
+    DEBUG,
+    ERROR,
+    INFO,
+    WARNING,
+    LineForm,
+    LogFormat,
+    Unmarked,
+    format_time,
+)
+from feeder.process.log_limiter import ADMITTED_MAX
+from feeder.process.log_lines import KEPT, LineStream, _LineHandler, counters
+from feeder.process.stderr_relay import StderrRelay
+from tests.support.daemon import DEADLINE_S
+
+PRIORITIES = st.sampled_from([ERROR, WARNING, INFO, DEBUG])
+
+
+@pytest.mark.parametrize(
+    ("form", "priority", "line"),
+    [
+        (LineForm(), ERROR, "<3>feeder: error: m\n"),
+        (LineForm(), WARNING, "<4>feeder: warning: m\n"),
+        (LineForm(), INFO, "<6>feeder: m\n"),
+        (LineForm("node 0"), DEBUG, "<7>feeder: node 0: m\n"),
+        (LineForm("node 0"), WARNING, "<4>feeder: node 0: warning: m\n"),
+    ],
+)
+def test_a_line_of_text_begins_with_its_priority(form: LineForm, priority: int, line: str) -> None:
+    assert form.render(priority, "m") == line
+
+
+def test_every_line_of_a_traceback_has_the_mark() -> None:
+    text = LineForm().render(ERROR, "it failed", exception="Traceback\n  x\nValueError: y")
+    assert text == "<3>feeder: error: it failed\n<3>Traceback\n<3>  x\n<3>ValueError: y\n"
+
+
+def test_an_object_has_time_level_process_pid_message_and_fields() -> None:
+    line = LineForm("node 1", "json").render(
+        WARNING, "expired", exception="T\nE", fields={"session": "1a2b3c4d"}, at_s=1_795_489_816.042
+    )
+    assert line.startswith("<4>{")
+    assert line.count("\n") == 1
+    assert json.loads(line[3:]) == {
+        "time": "2026-11-24T03:10:16.042Z",
+        "level": "warning",
+        "process": "node 1",
+        "pid": os.getpid(),
+        "session": "1a2b3c4d",
+        "message": "expired",
+        "exception": "T\nE",
+    }
+
+
+@given(PRIORITIES, st.text(), st.text(), st.text(max_size=50))
+def test_an_object_is_one_line_that_can_be_read(
+    priority: int, message: str, exception: str, client: str
+) -> None:
+    line = LineForm("p", "json").render(
+        priority, message, exception=exception, fields={"client": client}
+    )
+    assert line.count("\n") == 1
+    body = json.loads(line.encode()[3:])
+    if message.isprintable():
+        assert body["message"] == message
+
+
+@pytest.mark.parametrize("size", [3900, 4096, 20_000])
+@pytest.mark.parametrize("character", ["x", "é", "\x01", "\\"], ids=["plain", "two", "six", "back"])
+def test_an_object_over_pipe_buf_is_cut_and_stays_whole(size: int, character: str) -> None:
+    exception = "first\n" + "frame\n" * size + "ValueError: y"
+    line = LineForm("p", "json").render(
+        ERROR, character * size, exception=exception, fields={"client": "c" * 100}
+    )
+    assert len(line.encode()) <= select.PIPE_BUF
+    body = json.loads(line[3:])
+    assert set(body["message"].removesuffix(" … (cut)")) == {character}
+    short = LineForm("p", "json").render(ERROR, "m", exception=exception)
+    assert json.loads(short[3:])["exception"].endswith("\nValueError: y"), "the end names the error"
+
+
+def test_an_object_with_too_long_fields_keeps_the_necessary_ones() -> None:
+    line = LineForm("p", "json").render(INFO, "m", fields={"client": "c" * 5000})
+    assert set(json.loads(line[3:])) == {"time", "level", "process", "pid", "message"}
+
+
+def test_times_are_rfc_3339_in_utc() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", format_time(0.9999))
+    assert format_time(0.0) == "1970-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "level", "process", "message"),
+    [
+        (b"Aborted\n", b"<4>Aborted\n", "warning", "other", "Aborted"),
+        (b"feeder: error: no\n", b"<3>feeder: error: no\n", "error", "supervisor", "no"),
+        (b"feeder: warning: w\n", b"<4>feeder: warning: w\n", "warning", "supervisor", "w"),
+        (b"feeder: packed\n", b"<6>feeder: packed\n", "info", "supervisor", "packed"),
+        (b"\xff\n", b"<4>\xff\n", "warning", "other", "\\xff"),
+    ],
+)
+def test_lines_without_a_mark_get_one(
+    line: bytes, text: bytes, level: str, process: str, message: str
+) -> None:
+    assert Unmarked("text", WARNING).mark(line) == text
+    marked = Unmarked("json", WARNING).mark(line)
+    body = json.loads(marked[3:])
+    assert marked[:3] == text[:3]
+    assert (body["level"], body["process"], body["message"]) == (level, process, message)
+
+
+# --- the relay --------------------------------------------------------------------------------
+
+
+class Relayed:
+    """A relay whose original stderr is a pipe; descriptor 2 is restored in the end."""
+
+    def __init__(self, *, is_journal: bool, unmarked: Unmarked) -> None:
+        self.reader, writer = os.pipe()
+        self._former = os.dup(2)
+        os.dup2(writer, 2)
+        os.close(writer)
+        self._relay = StderrRelay(is_journal=is_journal)
+        self._relay.unmarked = unmarked
+
+    def write(self, *texts: bytes) -> None:
+        for text in texts:
+            os.write(2, text)
+
+    def read(self) -> bytes:
+        """Return the next of the relay's output."""
+        assert select.select([self.reader], [], [], DEADLINE_S)[0]
+        return os.read(self.reader, 65536)
+
+    def close(self) -> bytes:
+        """End the relay; return the rest of its output."""
+        self._relay.close()
+        os.dup2(self._former, 2)
+        os.close(self._former)
+        assert self._relay._thread is not None
+        self._relay._thread.join(DEADLINE_S)
+        os.close(self._relay._original)
+        rest = b"".join(iter(lambda: os.read(self.reader, 65536), b""))
+        os.close(self.reader)
+        return rest
+
+
+LINES = (b"<6>feeder: a\n<3>Traceback\n", b"from C\n", b"<4>feeder: b\n")
+
+
+@pytest.mark.parametrize(
+    ("is_journal", "output"),
+    [
+        (False, b"feeder: a\nTraceback\nfrom C\nfeeder: b\n"),
+        (True, b"<6>feeder: a\n<3>Traceback\n<4>from C\n<4>feeder: b\n"),
+    ],
+    ids=["terminal", "journal"],
+)
+def test_marks_reach_the_journal_only(is_journal: bool, output: bytes) -> None:
+    relayed = Relayed(is_journal=is_journal, unmarked=Unmarked("text", WARNING))
+    relayed.write(*LINES)
+    assert relayed.close() == output
+
+
+def test_text_without_an_end_is_relayed_at_once_where_there_are_no_marks() -> None:
+    relayed = Relayed(is_journal=False, unmarked=Unmarked())
+    relayed.write(b"\rpacking 5 %")
+    first = relayed.read()
+    relayed.write(b"\rpacking 6 %\n")
+    assert first + relayed.close() == b"\rpacking 5 %\rpacking 6 %\n"
+
+
+def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
+    relayed = Relayed(is_journal=True, unmarked=Unmarked("text", WARNING))
+    relayed.write(b"from ", b"C\nunfinished")
+    output = b""
+    while output.count(b"\n") < 2:  # the second line is written although no end comes
+        output += relayed.read()
+    assert output == b"<4>from C\n<4>unfinished\n"
+    relayed.write(b"<6>feeder: a\n")
+    assert relayed.close() == b"<6>feeder: a\n"
+
+
+def test_all_lines_are_objects_where_the_log_is_json() -> None:
+    relayed = Relayed(is_journal=False, unmarked=Unmarked("json", WARNING))
+    relayed.write(LineForm("node 0", "json").render(INFO, "é").encode(), b"from C\n")
+    bodies = [json.loads(line) for line in relayed.close().splitlines()]
+    assert [(body["process"], body["message"]) for body in bodies] == [
+        ("node 0", "é"),
+        ("other", "from C"),
+    ]
+
+
+# --- the journal ------------------------------------------------------------------------------
+
+
+def test_the_journal_is_recognised_by_device_and_inode() -> None:
+    reader, writer = os.pipe()
+    status = os.fstat(writer)
+    stream = f"{status.st_dev}:{status.st_ino}"
+    assert is_journal({"JOURNAL_STREAM": stream}, writer)
+    for wrong in ("", stream + "0", f"{status.st_dev}", "x:y"):
+        assert not is_journal({"JOURNAL_STREAM": wrong}, writer), wrong
+    assert not is_journal({}, writer)
+    with open(os.devnull) as other:
+        assert not is_journal({"JOURNAL_STREAM": stream}, other.fileno()), "stderr was redirected"
+    os.close(writer)
+    assert not is_journal({"JOURNAL_STREAM": stream}, writer), "it is closed"
+    os.close(reader)
+
+
+# --- logging ----------------------------------------------------------------------------------
+
+
+class Log:
+    """A logger with Feeder's handler, whose output goes to a pipe."""
+
+    def __init__(self, form: LogFormat) -> None:
+        self._reader, self._writer = os.pipe()
+        self.stream = LineStream(LineForm("node 0", form), self._writer)
+        self.handler = self.stream.handler = _LineHandler(self.stream, LineForm("node 0", form))
+        self.logger = logging.Logger("test", logging.DEBUG)
+        self.logger.addHandler(self.handler)
+
+    def lines(self) -> list[str]:
+        """Return what was written since."""
+        os.write(self._writer, b"\0")
+        text = b""
+        while not text.endswith(b"\0"):
+            text += os.read(self._reader, 65536)
+        return text[:-1].decode().splitlines()
+
+    def close(self) -> None:
+        self.handler.close()
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log("text")
+    yield log
+    log.close()
+
+
+def test_repeated_warnings_are_limited_and_counted(log: Log) -> None:
+    before = counters.log_lines_limited
+    for number in range(ADMITTED_MAX + 7):
+        log.logger.warning("chunk %d cannot be filled", number)
+    log.logger.warning("another kind")
+    assert log.lines() == [
+        *(f"<4>feeder: node 0: warning: chunk {n} cannot be filled" for n in range(ADMITTED_MAX)),
+        "<4>feeder: node 0: warning: another kind",
+    ]
+    assert counters.log_lines_limited == before + 7
+    assert log.stream.has_dropped, "report_dropped is to be called"
+    log.handler.close()
+    last = ADMITTED_MAX + 6
+    assert log.lines() == [
+        "<4>feeder: node 0: warning: 7 more like this in the last 60 s, the latest: "
+        f"chunk {last} cannot be filled"
+    ]
+    assert not log.stream.has_dropped
+
+
+def test_errors_kept_lines_and_those_for_debugging_are_never_limited(log: Log) -> None:
+    for _ in range(3 * ADMITTED_MAX):
+        log.logger.error("no")
+        log.logger.info("draining", extra=KEPT)
+        log.logger.debug("opened")
+    assert len(log.lines()) == 9 * ADMITTED_MAX
+
+
+def test_fields_of_records_are_in_the_object() -> None:
+    log = Log("json")
+    try:
+        log.logger.info("opened", extra={"session": "1a2b3c4d", "client": "user 7", "x": 1})
+        (body,) = map(json.loads, (line[3:] for line in log.lines()))
+        assert (body["session"], body["client"]) == ("1a2b3c4d", "user 7")
+        assert "x" not in body
+    finally:
+        log.close()
+
+
+def test_a_message_that_does_not_fit_its_arguments_ends_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    log.logger.warning("%d", "x")
+    log.logger.warning("next")
+    assert log.lines() == ["<4>feeder: node 0: warning: next"]
+
+
+def test_what_is_written_past_logging_is_an_error(log: Log) -> None:
+    log.stream.write("Traceback\nfeeder: ")
+    log.stream.write("error: no\n")
+    log.stream.report("at start")
+    assert log.lines() == ["<3>Traceback", "<3>feeder: error: no", "<6>feeder: node 0: at start"]
