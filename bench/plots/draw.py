@@ -40,7 +40,7 @@ def write_plot(report: Report, path: Path) -> None:
     from bench.plots.decode import conclude_decode, draw_decode
     from bench.plots.rivals import draw_rivals
     from bench.plots.soak import conclude_soak, draw_soak
-    from bench.plots.stream import draw_stream
+    from bench.plots.stream import conclude_stream, draw_stream
 
     title: str | list[str] = f"feeder-bench {report.bench}"
     subtitle = describe(report.machine)
@@ -58,6 +58,8 @@ def write_plot(report: Report, path: Path) -> None:
         title, subtitle = conclude_decode(report)
     elif report.bench == "stream":
         chart = draw_stream(report)
+        title, conclusions = conclude_stream(report)
+        subtitle = conclusions + subtitle
     else:
         raise ConfigError(f"there is no picture of `feeder-bench {report.bench}`: omit --plot")
     chart = chart.properties(

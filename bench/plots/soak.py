@@ -1,21 +1,19 @@
 """The picture of a soak: throughput, machine and resources over time, and when clients ended."""
 
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart
+from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart, wrap
 from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, cut_thirds
 from bench.soak.run import SoakReport
 
 _WIDTH: Final = 680
 _HEIGHT: Final = 96
 _LEGEND: Final = alt.Legend(labelLimit=140)
-_LINE_CHARACTERS: Final = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +38,14 @@ def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
     """Return the title of the picture, and what it concludes: a line a sentence."""
     verdict = "failed" if report.failures else "passed"
     minutes = report.measured.get("minutes")
-    length = f" of {minutes:g} minutes" if isinstance(minutes, int | float) else ""
-    lines = [part for each in report.conclusions for part in textwrap.wrap(each, _LINE_CHARACTERS)]
-    lines.append(
-        "dashed: the medians of the first and the last third, which are compared; shaded: warm-up"
-    )
+    length = ""
+    if isinstance(minutes, int | float):
+        length = f" of {minutes:g} minutes" if minutes >= 3 else f" of {60 * minutes:g} s"
+    sentences = [
+        *report.conclusions,
+        "Dashed: the medians of the first and the last third, which are compared. Shaded: warm-up.",
+    ]
+    lines = [line for each in sentences for line in wrap(each)]
     return f"Soak{length} {verdict}: {report.headline}", lines
 
 

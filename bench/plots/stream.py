@@ -1,122 +1,203 @@
-"""The picture of the stream bench: images a second, processor time an image, and bare transport."""
+"""The picture of the stream bench: images a second, CPU time an image, and transport alone."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, FAINT_INK, GREY, INK, ORANGE, Chart
-from bench.report import Report, Result
+from bench.plots.style import BLUE, FAINT_INK, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
+from bench.report import Report, Result, format_number
+from bench.stream.stream_report import (
+    WITHOUT_DAEMON,
+    Way,
+    bare_rows,
+    conclude,
+    count,
+    describe_measured,
+    rates_without_daemon,
+    ways_of,
+)
 
-_WAY = re.compile(r"stream/(ipc|tcp)(?:-(\d+)-clients)?(-\w+-cpu)?(?:-(\d+)-workers)?")
-_LOCAL = re.compile(r"sample/whole(?:-beside-(\d+)-workers)?")
-_TRANSPORTS = alt.Scale(domain=["ipc", "tcp"], range=[BLUE, ORANGE])
-_LEGEND = alt.Legend(orient="top", symbolType="square")
-_BAND = alt.Scale(paddingInner=0.35)
-_HEIGHT = 230
+_TRANSPORTS: Final = alt.Scale(domain=["ipc, in place", "tcp"], range=[BLUE, ORANGE])
+_LEGEND: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4)
+_HEIGHT: Final = 230
+_WIDTH: Final = 255
+_BAR_PX: Final = 22
+
+
+def conclude_stream(report: Report) -> tuple[list[str], list[str]]:
+    """Return the lines of the title and of the subtitle."""
+    ways = {
+        way.transport: way.rate
+        for way in ways_of(report)
+        if (way.clients, way.workers, way.is_copied) == (1, 1, False)
+    }
+    title = [
+        f"One worker delivers {format_number(round(ways['ipc'].value))} images/s end to end,",
+        f"{ways['ipc'].ratio or 0:.2f} of what its core makes without a daemon; "
+        f"over tcp {ways['tcp'].ratio or 0:.2f}",
+    ]
+    sentences = [*conclude(report)[1:], describe_measured(report)]
+    return title, [line for each in sentences for line in wrap(each)]
 
 
 def draw_stream(report: Report) -> Chart:
-    """Three panels: delivered images, their cost on both sides, GB/s without decoding."""
-    panels = [_draw_rates(report.results), _draw_cost(report.results)]
-    bare = [row for row in report.results if re.match("memcpy|zmq/|transport/", row.name)]
+    """Images that arrive; below, their cost on both sides, and GB/s without decoding."""
+    ways = [way for way in ways_of(report) if not way.is_copied]
+    below = [_draw_cost([way for way in ways if way.workers == 1])]
+    bare = bare_rows(report)
     if bare:
-        panels.append(_draw_bare(bare))
-    return alt.hconcat(*panels, spacing=34).resolve_scale(color="independent")
+        below.append(_draw_bare(bare))
+    rates = _draw_rates(ways, rates_without_daemon(report))
+    costs = alt.hconcat(*below, spacing=28).resolve_scale(color="independent")
+    return alt.vconcat(rates, costs, spacing=24).resolve_scale(color="independent")
 
 
-def _ways(results: Sequence[Result], kind: str) -> list[dict[str, object]]:
-    """Return the rows of one kind ("" for rates, "-daemon-cpu" …) as an altair table."""
-    table: list[dict[str, object]] = []
-    for row in results:
-        way = _WAY.fullmatch(row.name)
-        if way is not None and (way[3] or "") == kind:
-            clients, workers = int(way[2] or 1), int(way[4] or 1)
-            table.append(
-                {
-                    "transport": way[1],
-                    "way": f"{way[1]}, {clients} client{'s' * (clients > 1)}",
-                    "clients": clients,
-                    "workers": f"{workers} worker{'s' * (workers > 1)}",
-                    "value": row.value,
-                    "min": row.min,
-                    "max": row.max,
-                }
-            )
-    return table
+def _bounds(row: Result) -> dict[str, float]:
+    """Return the row's value, and its spread where it was measured more than once."""
+    spread = {"min": row.min, "max": row.max} if row.min < row.max else {}
+    return {"value": row.value, **spread}
 
 
-def _draw_rates(results: Sequence[Result]) -> Chart:
-    """Bars with their spread, grouped by clients, and the rate without a daemon."""
-    local = [
-        {"workers": f"{int(name[1] or 1)} worker{'s' * (name[1] is not None)}", "value": row.value}
-        for row in results
-        if (name := _LOCAL.fullmatch(row.name)) is not None
-    ]
-    table = _ways(results, "") + [each | {"is_local": True} for each in local]
-    base = alt.Chart(alt.Data(values=table))
-    delivered = base.transform_filter("!datum.is_local")
-    x = alt.X("clients:O", title="clients", axis=alt.Axis(labelAngle=0))
-    bars = delivered.mark_bar().encode(
-        x=x,
+def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
+    """A panel for each number of workers: bars by clients, and the rate without a daemon."""
+    top = 1.12 * max(row.max for row in (*(way.rate for way in ways), *without.values()))
+    panels = []
+    for workers in sorted({way.workers for way in ways}):
+        table: list[dict[str, object]] = [
+            {
+                "transport": "tcp" if way.transport == "tcp" else "ipc, in place",
+                "clients": count(way.clients, "client"),
+                "shown": format_number(round(way.rate.value)),
+                **_bounds(way.rate),
+            }
+            for way in ways
+            if way.workers == workers
+        ]
+        title = f"End to end with {count(workers, 'worker')}: images/s at the clients"
+        panels.append(_draw_rate_panel(table, without.get(workers), title, top))
+    return alt.hconcat(*panels, spacing=28).resolve_scale(color="shared", y="shared")
+
+
+def _draw_rate_panel(
+    table: list[dict[str, object]], without: Result | None, title: str, top: float
+) -> Chart:
+    base = alt.Chart(alt.Data(values=table)).encode(
+        x=alt.X("clients:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, ticks=False)),
         xOffset="transport:N",
-        y=alt.Y("value:Q", title="images/s, and the spread (dashed: sample/whole)"),
+    )
+    y = alt.Y(
+        "value:Q",
+        title="images/s" + _spread_words(table),
+        scale=alt.Scale(domain=[0, top], nice=False),
+        axis=alt.Axis(tickCount=5),
+    )
+    chart = base.mark_bar().encode(
+        y=y,
         color=alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=_LEGEND),
     )
-    spread = delivered.mark_rule(color=INK).encode(
-        x=x, xOffset="transport:N", y="min:Q", y2="max:Q"
+    if _has_spread(table):
+        chart += (
+            base.mark_rule(color=INK)
+            .transform_filter("isValid(datum.max)")
+            .encode(y="min:Q", y2="max:Q")
+        )
+    chart += base.mark_text(fontSize=9.5, color="white", baseline="bottom", dy=-4).encode(
+        y=alt.Y(datum=0), text="shown:N"
     )
-    bare = base.transform_filter("datum.is_local").mark_rule(
-        color=FAINT_INK, strokeDash=[5, 3], strokeWidth=1.5
-    )
-    layers = bars + spread + bare.encode(y="value:Q")
-    return layers.properties(width=150, height=_HEIGHT).facet(
-        column=alt.Column("workers:N", title=None, header=alt.Header(labelColor=INK))
-    )
+    subtitle = ""
+    if without is not None:
+        dashed = alt.Chart(alt.Data(values=[{"value": without.value}]))
+        chart += dashed.mark_rule(color=INK, strokeDash=[5, 3], strokeWidth=1.5).encode(y="value:Q")
+        rate = format_number(round(without.value))
+        subtitle = f"dashed: {rate} by {WITHOUT_DAEMON}"
+    return chart.properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(title, subtitle))
 
 
-def _draw_cost(results: Sequence[Result]) -> Chart:
-    """Stacked bars: processor time an image, of the daemon and of the clients."""
+def _draw_cost(ways: Sequence[Way]) -> Chart:
+    """Stacked bars: CPU time an image, of the daemon and of the clients."""
+    ordered = sorted(ways, key=lambda way: (way.transport, way.clients))
     table = [
-        row | {"side": side}
-        for side in ("daemon", "client")
-        for row in _ways(results, f"-{side}-cpu")
-        if row["workers"] == "1 worker"
+        {"way": way.words, "side": side, "value": row.value}
+        for way in ordered
+        for side, row in (("daemon", way.daemon_cpu), ("clients", way.client_cpu))
     ]
-    table.sort(key=lambda row: str(row["transport"]))  # and as before among these, by clients
-    sides = alt.Scale(domain=["daemon", "client"], range=[GREY, BLUE])
+    sides = alt.Scale(domain=["daemon", "clients"], range=[GREY, BLUE])
     return (
         alt.Chart(alt.Data(values=table))
         .mark_bar()
         .encode(
-            x=alt.X("value:Q", title="processor time, µs/image (1 worker)"),
-            y=alt.Y("way:N", title=None, sort=None, scale=_BAND),
+            x=alt.X("value:Q", title="µs/image, median", axis=alt.Axis(tickCount=4)),
+            y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200)),
             color=alt.Color("side:N", title=None, scale=sides, legend=_LEGEND),
             order=alt.Order("side:N", sort="descending"),
         )
-        .properties(width=200, height=_HEIGHT)
+        .properties(
+            width=170,
+            height=_BAR_PX * 7,
+            title=_panel_title("Cost with 1 worker: CPU time per image"),
+        )
     )
 
 
-def _draw_bare(rows: Sequence[Result]) -> Chart:
+def _draw_bare(rows: Mapping[str, Result]) -> Chart:
     """Bars with their spread: transport without decoding."""
-    table = [
+    table: list[dict[str, object]] = [
         {
-            "name": row.name,
-            "kind": row.name.partition("/")[0],
-            "value": row.value,
-            "min": row.min,
-            "max": row.max,
+            "name": words,
+            "kind": words.partition(" ")[0],
+            "shown": format_number(row.value),
+            **_bounds(row),
         }
-        for row in rows
+        for words, row in rows.items()
     ]
+    top = 1.2 * max(row.max for row in rows.values())
     base = alt.Chart(alt.Data(values=table)).encode(
-        y=alt.Y("name:N", title=None, sort=None, scale=_BAND)
+        y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200))
     )
-    kinds = alt.Scale(domain=["memcpy", "zmq", "transport"], range=["#c9ced4", GREY, BLUE])
-    bars = base.mark_bar().encode(
-        x=alt.X("value:Q", title="GB/s without decoding, and the spread"),
+    kinds = alt.Scale(domain=["copy", "raw", "Feeder,"], range=[LIGHT_GREY, GREY, BLUE])
+    chart = base.mark_bar().encode(
+        x=alt.X(
+            "value:Q",
+            title="GB/s" + _spread_words(table),
+            scale=alt.Scale(domain=[0, top], nice=False),
+            axis=alt.Axis(tickCount=5),
+        ),
         color=alt.Color("kind:N", legend=None, scale=kinds),
     )
-    spread = base.mark_rule(color=INK).encode(x="min:Q", x2="max:Q")
-    return (bars + spread).properties(width=220, height=_HEIGHT)
+    if _has_spread(table):
+        chart += (
+            base.mark_rule(color=INK)
+            .transform_filter("isValid(datum.max)")
+            .encode(x="min:Q", x2="max:Q")
+        )
+    for row in table:
+        row["end"] = row.get("max", row["value"])
+    chart += base.mark_text(align="left", dx=5, fontSize=10, color=INK).encode(
+        x="end:Q", text="shown:N"
+    )
+    return chart.properties(
+        width=180,
+        height=_BAR_PX * 7,
+        title=_panel_title("Transport alone: messages without decoding"),
+    )
+
+
+def _has_spread(table: Sequence[Mapping[str, object]]) -> bool:
+    return any("max" in row for row in table)
+
+
+def _spread_words(table: Sequence[Mapping[str, object]]) -> str:
+    return " (line: least and most of the rounds)" if _has_spread(table) else ""
+
+
+def _panel_title(text: str, subtitle: str = "") -> Chart:
+    return alt.TitleParams(
+        text,
+        subtitle=subtitle or alt.Undefined,
+        subtitleColor=FAINT_INK,
+        anchor="start",
+        frame="group",
+        fontSize=13,
+        color=INK,
+    )

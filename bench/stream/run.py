@@ -27,11 +27,12 @@ import numpy as np
 from bench.daemon import Daemon, running_daemon
 from bench.data.material import dataset_or_synthetic
 from bench.machine import choose_core, choose_other_core, describe_machine, pinned_to
-from bench.report import RATE, Report, Result, single, summarise
+from bench.report import RATE, Result, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from bench.stream.handover import BATCHES, measure_handover
 from bench.stream.loader_cost import measure_loader_cost
 from bench.stream.security import SecurityOptions, measure_security
+from bench.stream.stream_report import StreamReport
 from bench.stream.streams import ClientPool, Measured, Stream, StreamHere
 from bench.stream.transport import TransportOptions, measure_transport
 from feeder.dataset.opened import Dataset
@@ -70,11 +71,9 @@ class StreamOptions:
     client_core: int
 
 
-def measure_stream(path: Path, options: StreamOptions) -> Report:
+def measure_stream(path: Path, options: StreamOptions) -> StreamReport:
     """Measure the dataset at ``path``; DatasetError when served pixels differ from local ones."""
-    machine = describe_machine(
-        {"worker and sample/whole": options.worker_core, "client": options.client_core}
-    )
+    machine = describe_machine({"worker": options.worker_core, "client": options.client_core})
     check_libraries()
     tune_allocator()
     cores = {options.worker_core, options.client_core}
@@ -113,7 +112,17 @@ def measure_stream(path: Path, options: StreamOptions) -> Report:
                 client_core=options.client_core,
             ),
         )
-    return Report(bench="stream", machine=machine, results=results)
+    return StreamReport(
+        bench="stream",
+        machine=machine,
+        measured={
+            "rounds": options.rounds,
+            "batches": options.batches,
+            "batch size": bench.batch_size,
+            "clients": options.clients,
+        },
+        results=results,
+    )
 
 
 def client_counts(most: int) -> list[int]:
@@ -266,7 +275,7 @@ class _StreamBench:
         return self.recipe.plan_epoch(self._dataset.layout, seed=0, epoch=epoch)
 
 
-def run(arguments: argparse.Namespace) -> Report:
+def run(arguments: argparse.Namespace) -> StreamReport:
     """Do what the command line asks."""
     worker_core = choose_core(arguments.core)
     options = StreamOptions(

@@ -19,8 +19,9 @@ from bench.cli import main
 from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.machine import choose_core
-from bench.report import RATE, Report, summarise
+from bench.report import RATE, Result, summarise
 from bench.stream.run import client_counts
+from bench.stream.stream_report import StreamReport, conclude, describe_measured, ways_of
 from bench.stream.streams import Measured
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
@@ -109,7 +110,10 @@ def test_names_and_baselines_of_rows(
             assert row["baseline"] == (baseline + transport if "/" in baseline else baseline)
             assert row["ratio"] == pytest.approx(row["value"] / rows[row["baseline"]]["value"])
     assert rows["zmq/tcp-copied"]["baseline"] == "zmq/tcp"
-    assert "stream/tcp" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("One worker delivers ")
+    assert "stream/tcp" in printed
+    assert report["measured"] == {"rounds": 1, "batches": 2, "batch size": SAMPLES, "clients": 2}
 
 
 def test_numbers_of_clients_double_up_to_the_most() -> None:
@@ -140,31 +144,113 @@ def test_a_client_that_dies_ends_the_wait() -> None:
             await_open([client])
 
 
+def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
+    """A report with the rates 900 of 1,000 over ipc, 800 over tcp, in each round 10 % apart."""
+    noise = [1.0, 1.1, 0.9][:rounds]
+    rows: list[Result] = []
+    for count in range(1, workers + 1):
+        suffix = "" if count == 1 else f"-{count}-workers"
+        local_rates = [1000.0 * factor for factor in noise]
+        name = "sample/whole" if count == 1 else f"sample/whole-beside{suffix}"
+        local = summarise(name, RATE, local_rates)
+        rows.append(local)
+        for way, level in (("ipc", 900.0), ("ipc-copy", 700.0), ("tcp", 800.0)):
+            for more in ["", f"-{clients}-clients"][: clients if way != "ipc-copy" else 1]:
+                measured = Measured(
+                    rates=[count * level * factor for factor in noise],
+                    daemon_cpu_us=[900.0] * rounds,
+                    client_cpu_us=[50.0] * rounds,
+                    gaps_s=[] if more else [0.1, 0.2],
+                )
+                name = f"stream/{way}{more}"
+                rows.append(measured.rate(name + suffix, local, local_rates))
+                rows += measured.details(name, suffix, 150_528)
+    rows.append(summarise("stream/tcp-curve", RATE, [500.0]))
+    for name in ("memcpy", "zmq/tcp", "transport/tcp"):
+        rows.append(summarise(name, "GB/s", [2.0, 1.0, 3.0][:rounds]))
+    return StreamReport(
+        bench="stream",
+        machine={"cpu": "Test CPU", "cores": 2},
+        measured={"rounds": rounds, "batches": 5, "batch size": 64, "clients": clients},
+        results=rows,
+    )
+
+
+def test_the_conclusion_is_in_words_and_first() -> None:
+    report = _report(3)
+    first, workers, clients, transport = conclude(report)
+    assert first == (
+        "One worker delivers 900 images/s to a client on its host (ipc, read in place), 0.90 of "
+        "what its core makes without a daemon, and 800 over tcp, 0.80 of it."
+    )
+    assert workers.endswith("deliver 1,800, 1.80 times what one core makes without a daemon.")
+    assert clients.startswith("2 clients together get 1.00 times (ipc) and 1.00 times (tcp)")
+    assert transport.startswith("Transport is not the limit: without decoding, tcp carries 2 GB/s")
+    lines = report.to_text().splitlines()
+    assert " ".join(lines).startswith(first)
+    in_words = lines[: next(at for at, line in enumerate(lines) if line.startswith("All rows"))]
+    assert all(len(line) <= 79 for line in in_words)
+    assert "sample/whole" not in " ".join(in_words)
+    words = [" ".join(line.split()) for line in in_words]
+    assert "one process, without a daemon 1,000 1" in words
+    assert "1 client, ipc, in place 900 0.90 199 900 50" in words
+    assert "2 clients, tcp 800 0.80 900 50" in words
+
+
+def test_one_client_from_one_worker_has_one_sentence_and_transport() -> None:
+    assert len(conclude(_report(3, clients=1, workers=1))) == 2
+
+
+def test_a_single_round_is_said_to_have_no_spread() -> None:
+    assert "no spread is known" in describe_measured(_report(1))
+    assert describe_measured(_report(3)) == (
+        "Values are medians of 3 rounds with 5 batches of 64 images; ratios are of the same rounds."
+    )
+
+
+def test_the_ways_are_those_of_samples_only() -> None:
+    ways = ways_of(_report(3))
+    assert [(way.words, way.workers) for way in ways[:5]] == [
+        ("1 client, ipc, in place", 1),
+        ("1 client, ipc, copied", 1),
+        ("1 client, tcp", 1),
+        ("2 clients, ipc, in place", 1),
+        ("2 clients, tcp", 1),
+    ]
+    assert {way.workers for way in ways[5:]} == {2}
+    assert ways[0].gap_p99 is not None
+    assert ways[3].gap_p99 is None, "two clients share two batches: there is no gap"
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
+    pytest.importorskip("altair", reason="the plots extra is not installed")
+    from bench.plots.stream import conclude_stream, draw_stream
+
+    drawn = json.dumps(draw_stream(_report(rounds)).to_dict())
+    assert ("least and most" in drawn) == (rounds > 1)
+    assert ('"rule", "color": "#2b2f36"}' in drawn) == (rounds > 1)
+    for title in ("End to end with 1 worker", "End to end with 2 workers", "Cost with 1 worker"):
+        assert title in drawn
+    assert "Transport alone" in drawn
+    assert "without a daemon" in drawn
+    assert "sample/whole" not in drawn
+    headline, lines = conclude_stream(_report(rounds))
+    assert headline[0] == "One worker delivers 900 images/s end to end,"
+    assert any("no spread" in line for line in lines) == (rounds == 1)
+
+
 def test_a_stream_report_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the plots extra is not installed")
     from bench.plots.draw import write_plot
 
-    local = summarise("sample/whole", RATE, [900.0, 1000.0, 1100.0])
-    rows = [local]
-    for name in ("ipc", "tcp", "ipc-2-clients", "tcp-2-clients"):
-        measured = Measured(
-            rates=[800.0, 900.0, 1000.0],
-            daemon_cpu_us=[900.0] * 3,
-            client_cpu_us=[50.0] * 3,
-            gaps_s=[0.1, 0.2],
-        )
-        rows.append(measured.rate(f"stream/{name}", local, [900.0, 1000.0, 1100.0]))
-        rows += measured.details(f"stream/{name}", "", 150_528)
-    rows += [summarise(name, "GB/s", [1.0, 2.0]) for name in ("memcpy", "zmq/tcp", "transport/tcp")]
-    machine = {"cpu": "Test CPU", "cores": 2}
-    write_plot(Report(bench="stream", machine=machine, results=rows), tmp_path / "stream.png")
+    report = _report(3)
+    write_plot(report, tmp_path / "stream.png")
     assert (tmp_path / "stream.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match="no picture of `feeder-bench resize`"):
-        write_plot(Report(bench="resize", machine=machine, results=[]), tmp_path / "resize.png")
+    with pytest.raises(ConfigError, match="no picture of `feeder-bench pack`"):
+        write_plot(replace(report, bench="pack"), tmp_path / "pack.png")
     with pytest.raises(ResourceError, match="cannot write the picture"):
-        write_plot(
-            Report(bench="stream", machine=machine, results=rows), tmp_path / "none" / "x.png"
-        )
+        write_plot(report, tmp_path / "none" / "x.png")
 
 
 def test_preview_draws_a_batch_that_a_daemon_serves(
