@@ -122,7 +122,7 @@ class SampleReader:
 
     One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
     ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` that of decoding whole
-    images for the cache and writing them there.
+    images for the cache and writing them there, ``decoded_bytes`` the pixels that were decoded.
     """
 
     def __init__(
@@ -156,6 +156,7 @@ class SampleReader:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.fill_seconds = 0.0
         self.images = 0
+        self.decoded_bytes = 0
 
     @property
     def cache_counts(self) -> tuple[int, ...]:
@@ -347,6 +348,7 @@ class SampleReader:
                 picture,
             )
         self.seconds["decode"] += perf_counter() - started
+        self.decoded_bytes += height * stride_bytes
         return picture, stride_bytes
 
     def _fill_cache(

@@ -21,7 +21,6 @@ from feeder.worker.messages import (
     CloseSession,
     Configure,
     Fill,
-    Filled,
     FillFailed,
     NodeToWorker,
     OpenSession,
@@ -108,7 +107,7 @@ def main(channel_fd: int, parent: int) -> int:
 
 def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
     try:
-        return Filled(chunk.ticket, *filler.fill(chunk))
+        return filler.fill(chunk)
     except Exception as error:  # mmap raises OSError when memory runs out, not MemoryError
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:

@@ -9,6 +9,7 @@ that is killed (``feeder.session.stalls``).
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import perf_counter, thread_time
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ from feeder.sample.reader import STAGES as SAMPLE_STAGES
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import ChunkArrays, SlotLayout
-from feeder.worker.messages import DatasetSource, Fill, OpenSession
+from feeder.worker.messages import DatasetSource, Fill, Filled, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
 STAGES: Final = (*SAMPLE_STAGES, "fill")
@@ -117,21 +118,21 @@ class ChunkFiller:
         while self._datasets:
             self._datasets.popitem()[1].close()
 
-    def fill(self, chunk: Fill) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Write the chunk into its slot; return the seconds spent in each of STAGES, and the use of
-        the decoded cache (feeder.sample.cache.COUNTS).
+    def fill(self, chunk: Fill) -> Filled:
+        """Write the chunk into its slot; return what it took, with the seconds of each of STAGES.
 
         Raises DatasetError with the sample that is damaged or does not decode, or the shard or
         manifest that cannot be opened, verified or read; ResourceError if too many files are open;
         MemoryError or an OSError of mmap if memory runs out.
         """
+        started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
         dataset, reader = self._dataset(session.dataset), self._reader(session)
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         session.memory.map_pages(arrays)
         plan = session.plan(dataset.layout, chunk.epoch)
         ids = plan.samples(chunk.index, chunk.first, chunk.count)
-        seconds, counts = _spent(reader), reader.cache_counts
+        seconds, counts, decoded = _spent(reader), reader.cache_counts, reader.decoded_bytes
         real = len(ids)
         if real:
             reader.fill(
@@ -149,9 +150,13 @@ class ChunkFiller:
             self._mapped_bytes = 0
             for each in self._sessions.values():
                 each.memory.forget_pages()
-        return (
+        return Filled(
+            chunk.ticket,
             tuple(now - then for now, then in zip(_spent(reader), seconds, strict=True)),
             tuple(now - then for now, then in zip(reader.cache_counts, counts, strict=True)),
+            reader.decoded_bytes - decoded,
+            perf_counter() - started_s,
+            thread_time() - cpu_before_s,
         )
 
     def _dataset(self, name: str) -> Dataset:
