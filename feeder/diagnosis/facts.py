@@ -54,10 +54,10 @@ class Facts:
         share = self.interval.wait_share
         if share is None:
             return "clients report no waits"
-        s = "" if self._client_count == 1 else "s"
+        subject = "the client" if self._client_count == 1 else "clients"
         verb = "waits" if self._client_count == 1 else "wait"
         its = "its" if self._client_count == 1 else "their"
-        return f"client{s} {verb} {percent(share)} of {its} time"
+        return f"{subject} {verb} {percent(share)} of {its} time"
 
     @property
     def _client_count(self) -> int:

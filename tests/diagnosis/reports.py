@@ -1,0 +1,101 @@
+"""Reports of ten seconds, in which the given totals grew from zero."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from feeder.metrics.report import HostLoad, HostReport, NodeReport, Verdict
+from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, SlotSeconds, WorkerSnapshot
+
+SECONDS = 10.0
+UNDECIDED = Verdict(kind="starting", text="", is_problem=False)
+
+
+def worker(number: int, **totals: Any) -> WorkerSnapshot:
+    """Return a worker's snapshot at the end."""
+    return WorkerSnapshot(**({"number": number, "pid": 100 + number, "state": "busy"} | totals))
+
+
+def client(name: str, **totals: Any) -> ClientSnapshot:
+    """Return a client's snapshot at the end."""
+    fields = {
+        "account": "user 0",
+        "dataset": "d",
+        "is_lent": True,
+        "is_local": True,
+        "window": 4,
+        "clock_s": SECONDS,
+    }
+    return ClientSnapshot(name=name, **(fields | totals))
+
+
+def node(
+    number: int = 0,
+    *,
+    workers: tuple[WorkerSnapshot, ...] = (),
+    clients: tuple[ClientSnapshot, ...] = (),
+    seconds: float = SECONDS,
+    state: Any = "ready",
+    before: Mapping[str, Any] | None = None,
+    **totals: Any,
+) -> NodeReport:
+    """Return a node process's report; ``before`` are fields of its first snapshot."""
+    empty = NodeSnapshot(
+        number=number,
+        name=f"host/{number}",
+        pid=10 + number,
+        clock_s=1000.0,
+        uptime_s=500.0,
+        endpoints=("ipc:///n",),
+        workers=tuple(_start_of_worker(each) for each in workers),
+        clients=tuple(_start_of_client(each) for each in clients),
+        **(before or {}),
+    )
+    now = msgspec.structs.replace(
+        empty,
+        clock_s=empty.clock_s + seconds,
+        uptime_s=empty.uptime_s + seconds,
+        workers=workers,
+        clients=clients,
+        **totals,
+    )
+    return NodeReport(number=number, state=state, now=now, before=empty)
+
+
+def report(*nodes: NodeReport, cpus: int = 8, busy_cpus: float = 0.0, **load: Any) -> HostReport:
+    """Return a host's report; ``load`` are totals of its machine."""
+    before = HostLoad(clock_s=1000.0, usable_cpus=float(cpus), cpus=cpus)
+    now = msgspec.structs.replace(
+        before, clock_s=1000.0 + SECONDS, busy_s=busy_cpus * SECONDS, **load
+    )
+    return HostReport(
+        host="host",
+        feeder_version="0",
+        pid=1,
+        clock_s=now.clock_s,
+        uptime_s=500.0,
+        datasets=(),
+        nodes=nodes,
+        load=now,
+        load_before=before,
+        verdict=UNDECIDED,
+    )
+
+
+def _start_of_worker(worker: WorkerSnapshot) -> WorkerSnapshot:
+    return WorkerSnapshot(number=worker.number, pid=worker.pid, state="idle")
+
+
+def _start_of_client(client: ClientSnapshot) -> ClientSnapshot:
+    return msgspec.structs.replace(
+        client,
+        images=0,
+        batches=0,
+        sent_bytes=0,
+        worker_s=0.0,
+        waited_s=0.0,
+        clock_s=0.0,
+        cpu_s=0.0,
+        slots=SlotSeconds(),
+    )

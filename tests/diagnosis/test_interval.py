@@ -1,0 +1,114 @@
+"""Rates and shares from two snapshots."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.diagnosis.interval import HostInterval, node_interval, worker_interval
+from feeder.metrics.snapshot import NodeSnapshot, SlotSeconds, WorkerSnapshot
+from tests.diagnosis.reports import client, node, report, worker
+
+totals = st.integers(0, 10**9)
+seconds = st.floats(0, 1e6)
+workers = st.builds(
+    WorkerSnapshot,
+    number=st.integers(1, 4),
+    pid=st.integers(1, 99),
+    state=st.sampled_from(["starting", "idle", "busy", "silent"]),
+    images=totals,
+    busy_s=seconds,
+    cpu_s=seconds,
+    run_delay_s=seconds,
+    read_bytes=totals,
+    requested_bytes=totals,
+)
+snapshots = st.builds(
+    NodeSnapshot,
+    number=st.just(0),
+    name=st.just("host/0"),
+    pid=st.integers(1, 2),
+    clock_s=seconds,
+    uptime_s=seconds,
+    endpoints=st.just(("ipc:///n",)),
+    workers=st.lists(workers, max_size=3).map(tuple),
+    lost_worker_busy_s=seconds,
+    images=totals,
+    stages=st.dictionaries(st.sampled_from(["read", "decode"]), seconds),
+    memory_bytes_a_s=seconds,
+)
+
+
+@given(before=snapshots, now=snapshots)
+def test_any_two_snapshots_give_finite_shares(before: NodeSnapshot, now: NodeSnapshot) -> None:
+    interval = node_interval(before, now)
+    assert interval.seconds >= 0
+    assert 0 <= interval.busy_workers <= len(now.workers)
+    for each in interval.workers:
+        shares = each.cpu_share + each.run_delay_share + each.blocked_share
+        assert shares == pytest.approx(each.busy_share)
+        assert 0 <= each.busy_share <= 1
+    assert interval.images_a_s >= 0
+
+
+def test_rates_are_growth_over_the_time_between() -> None:
+    interval = HostInterval.of(report(node(images=3000, seconds=10.0)))
+    assert interval.seconds == 10.0
+    assert interval.images_a_s == 300.0
+
+
+def test_a_workers_time_in_chunks_is_split_into_cpu_waiting_for_one_and_blocked() -> None:
+    before = worker(1)
+    now = msgspec.structs.replace(before, busy_s=8.0, cpu_s=5.0, run_delay_s=1.0)
+    interval = worker_interval(before, now, 10.0)
+    assert (interval.busy_share, interval.cpu_share) == (0.8, 0.5)
+    assert interval.run_delay_share == pytest.approx(0.1)
+    assert interval.blocked_share == pytest.approx(0.2)
+
+
+def test_a_replaced_process_counts_from_its_start() -> None:
+    before = node(images=900_000).now
+    now = node(images=50).now
+    assert before is not None
+    assert now is not None
+    successor = msgspec.structs.replace(now, pid=now.pid + 1, uptime_s=5.0)
+    interval = node_interval(before, successor)
+    assert interval.seconds == 5.0
+    assert interval.images_a_s == 10.0
+
+
+def test_the_work_of_workers_that_have_ended_counts() -> None:
+    made = node(workers=(worker(2, busy_s=1.0),))
+    now = msgspec.structs.replace(made.now, lost_worker_busy_s=4.0)
+    assert made.before is not None
+    assert node_interval(made.before, now).busy_workers == 0.5
+
+
+def test_a_client_of_two_node_processes_waits_for_both() -> None:
+    waits = [client("a", waited_s=2.0), client("a", waited_s=3.0)]
+    host = report(*(node(number, clients=(each,)) for number, each in enumerate(waits)))
+    assert HostInterval.of(host).wait_share == pytest.approx(0.5)
+
+
+def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
+    host = report(node(clients=(client("a", clock_s=0.0), client("b", waited_s=1.0))))
+    interval = HostInterval.of(host)
+    assert [each.wait_share for each in interval.clients] == [None, pytest.approx(0.1)]
+    assert interval.wait_share == pytest.approx(0.1)
+
+
+def test_slots_are_mean_numbers() -> None:
+    slots = SlotSeconds(free=10.0, filling=25.0, sending=5.0)
+    interval = node_interval(*_ends(node(clients=(client("a", slots=slots),))))
+    assert interval.clients[0].slots == SlotSeconds(free=1.0, filling=2.5, sending=0.5)
+
+
+def test_stages_are_shares_of_the_time_in_chunks() -> None:
+    made = node(workers=(worker(1, busy_s=10.0), worker(2, busy_s=10.0)), stages={"decode": 15.0})
+    assert HostInterval.of(report(made)).stages == {"decode": 0.75}
+
+
+def _ends(made) -> tuple[NodeSnapshot, NodeSnapshot]:  # type: ignore[no-untyped-def]
+    assert made.before is not None
+    assert made.now is not None
+    return made.before, made.now

@@ -1,0 +1,191 @@
+"""Which condition a report is named after, and what the line says."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from feeder.diagnosis.verdict import diagnose
+from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
+from feeder.metrics.snapshot import CacheSnapshot, NodeSnapshot, SlotSeconds
+from tests.diagnosis.reports import client, node, report, worker
+from tests.diagnosis.test_interval import snapshots
+
+DECODE = {"read": 2.0, "decode": 30.0, "resize": 6.0}
+
+
+def host(
+    *,
+    busy: float = 0.95,
+    cpu: float = 0.95,
+    delay: float = 0.0,
+    waits: float = 0.3,
+    count: int = 4,
+    clients: Any = None,
+    machine: dict[str, Any] | None = None,
+    **fields: Any,
+) -> HostReport:
+    """Return a report of workers that are ``busy``, ``cpu`` of that on a CPU, for ten seconds."""
+    workers = tuple(
+        worker(n, busy_s=10 * busy, cpu_s=10 * busy * cpu, run_delay_s=10 * busy * delay, images=9)
+        for n in range(1, count + 1)
+    )
+    if clients is None:
+        clients = (client("trainer pid 5", waited_s=10 * waits, worker_s=10 * busy * count),)
+    values = {"images": 30_000, "stages": DECODE, "workers": workers, "clients": clients}
+    return report(node(**(values | fields)), **({"busy_cpus": 4.0, "cpus": 4} | (machine or {})))
+
+
+def test_workers_that_always_compute_are_compute_bound_and_cores_would_help() -> None:
+    verdict = diagnose(host())
+    assert verdict.kind == "compute-bound"
+    assert verdict.text == (
+        "compute-bound: decode takes 79 % of 4 busy workers, the client waits 30 % of its time; "
+        "2 more cores would give about 4,500 images/s (estimate)"
+    )
+    assert verdict.is_problem
+    assert verdict.estimate_images_a_s == pytest.approx(4500)
+
+
+def test_idle_cpus_are_for_more_workers() -> None:
+    verdict = diagnose(host(count=2, machine={"cpus": 4, "busy_cpus": 2.0}))
+    assert verdict.kind == "compute-bound"
+    assert "2 more workers (--workers)" in verdict.text
+
+
+def test_more_workers_are_worth_no_more_than_the_cpus_that_are_idle() -> None:
+    """One worker of two CPUs, whose client takes 0.6: there is room for 0.45 of a worker."""
+    trainer = client("t", waited_s=5.0, cpu_s=6.0, worker_s=9.5)
+    verdict = diagnose(
+        host(count=1, cpu=1.0, clients=(trainer,), machine={"cpus": 2, "busy_cpus": 1.55})
+    )
+    assert "1 more worker (--workers)" in verdict.text
+    assert verdict.estimate_images_a_s == pytest.approx(3000 * 2 / 1.55)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("healthy", {"waits": 0.01, "busy": 0.6}),
+        ("client-bound", {"waits": 0.0, "busy": 0.1}),
+        ("io-bound", {"cpu": 0.3, "stages": {"read": 25.0, "decode": 9.0}}),
+        ("neighbour-bound", {"cpu": 0.5, "delay": 0.5, "machine": {"busy_cpus": 4.0}}),
+        ("quota-bound", {"cpu": 0.5, "machine": {"throttled_s": 4.0}}),
+        ("memory-bound", {"memory_bytes_a_s": 1e9, "decoded_bytes": 4 * 10**9}),
+        ("dispatch-bound", {"busy": 0.5, "own_cpu_s": 9.7}),
+        ("window-bound", {"busy": 0.4}),
+        ("stalled-storage", {"stalled_datasets": ("train",)}),
+        ("silent-worker", {"silences": 1, "workers_killed": 1}),
+        ("node-down", {"state": "restarting"}),
+        ("draining", {"state": "draining"}),
+        ("starting", {"seconds": 0.5}),
+    ],
+)
+def test_each_condition_is_named(kind: str, fields: dict[str, Any]) -> None:
+    verdict = diagnose(host(**fields))
+    assert verdict.kind == kind
+    assert verdict.text.startswith(f"{kind}: ")
+    quiet = {"healthy", "client-bound", "starting", "draining"}
+    assert verdict.is_problem == (kind not in quiet)
+
+
+def test_nothing_to_do_is_idle() -> None:
+    assert diagnose(report(node())).text == "idle: no client is connected"
+    waiting = report(node(clients=(client("a"),)))
+    assert diagnose(waiting).text == "idle: 1 client requested nothing"
+
+
+def test_a_client_that_has_requested_and_gets_nothing_is_not_idle() -> None:
+    stuck = report(node(workers=(worker(1),), clients=(client("a", wanted=4, waited_s=9.0),)))
+    assert diagnose(stuck).kind == "window-bound"
+
+
+def test_a_silent_worker_is_named_with_what_the_kernel_says() -> None:
+    silent = worker(3, state="silent", silent_s=2.4, kernel_state="stopped by a signal")
+    verdict = diagnose(report(node(workers=(silent,))))
+    assert verdict.kind == "silent-worker"
+    assert "worker 3 (pid 103, stopped by a signal) of node process 0" in verdict.text
+
+
+def test_storage_says_what_the_page_cache_misses() -> None:
+    reading = worker(
+        1, busy_s=9.5, cpu_s=2.0, read_bytes=98 * 10**6, requested_bytes=100 * 10**6, images=9
+    )
+    verdict = diagnose(
+        host(workers=(reading,), stages={"read": 7.5, "decode": 1.5}, machine={"busy_cpus": 0.3})
+    )
+    assert verdict.kind == "io-bound"
+    assert "98 % of what they read is not in the page cache" in verdict.text
+
+
+def test_a_run_delay_without_neighbours_is_the_daemons_own() -> None:
+    """Workers that wait for a CPU because of the training loop beside them are compute-bound."""
+    trainer = client("t", waited_s=3.0, cpu_s=19.0, worker_s=38.0)
+    verdict = diagnose(host(cpu=0.5, delay=0.5, clients=(trainer,)))
+    assert verdict.kind == "compute-bound"
+
+
+def test_the_client_that_takes_all_is_named() -> None:
+    trainers = (
+        client("hungry pid 7", waited_s=4.0, worker_s=34.0),
+        client("starved pid 8", waited_s=8.0, worker_s=4.0),
+    )
+    verdict = diagnose(host(clients=trainers))
+    assert verdict.kind == "greedy-client"
+    assert "hungry pid 7 takes 89 % of the workers' time" in verdict.text
+    assert "wait up to 80 %" in verdict.text
+
+
+def test_two_clients_that_share_are_not_greedy() -> None:
+    trainers = tuple(client(name, waited_s=4.0, worker_s=19.0) for name in "ab")
+    assert diagnose(host(clients=trainers)).kind == "compute-bound"
+
+
+def test_a_client_that_takes_most_while_the_other_does_not_wait_is_not_greedy() -> None:
+    trainers = (
+        client("a", waited_s=4.0, worker_s=36.0),
+        client("b", waited_s=0.1, worker_s=2.0),
+    )
+    assert diagnose(host(clients=trainers)).kind == "compute-bound"
+
+
+@pytest.mark.parametrize(("full", "kind"), [(10**9, "cache-bound"), (20 * 10**6, "compute-bound")])
+def test_a_decoded_cache_that_is_far_too_small_is_named(full: int, kind: str) -> None:
+    cache = CacheSnapshot(
+        budget_bytes=16 * 10**6, used_bytes=15 * 10**6, full_bytes=full, hits=600, misses=29_400
+    )
+    assert diagnose(host(cache=cache)).kind == kind
+
+
+def test_batches_on_their_way_are_the_networks() -> None:
+    slots = SlotSeconds(free=2.0, filling=3.0, sending=30.0, client=5.0)
+    far = client("far", is_lent=False, is_local=False, waited_s=9.0, worker_s=2.0, slots=slots)
+    verdict = diagnose(host(busy=0.05, clients=(far,)))
+    assert verdict.kind == "network-bound"
+    assert "3.5 finished batches are on their way to 1 client" in verdict.text
+
+
+def test_clients_without_pings_count_as_waiting_while_all_workers_are_busy() -> None:
+    silent = (client("old", clock_s=0.0),)
+    assert diagnose(host(clients=silent)).kind == "compute-bound"
+    assert diagnose(host(clients=silent, busy=0.5)).kind == "healthy"
+
+
+@given(before=snapshots, now=snapshots)
+def test_any_two_snapshots_have_a_verdict_that_fits(
+    before: NodeSnapshot, now: NodeSnapshot
+) -> None:
+    made = node()
+    verdict = diagnose(report(msgspec.structs.replace(made, before=before, now=now)))
+    assert 0 < len(verdict.text) <= VERDICT_CHARS_MAX
+    assert "nan" not in verdict.text
+    assert "inf" not in verdict.text
+
+
+def test_a_long_name_is_cut() -> None:
+    name = "x" * 256
+    trainers = (client(name, waited_s=4.0, worker_s=34.0), client("b", waited_s=8.0, worker_s=4.0))
+    stalled = tuple(f"{'y' * 200}{n}" for n in range(9))
+    assert len(diagnose(host(clients=trainers)).text) <= VERDICT_CHARS_MAX
+    assert len(diagnose(host(stalled_datasets=stalled)).text) == VERDICT_CHARS_MAX
