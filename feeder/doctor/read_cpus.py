@@ -119,7 +119,7 @@ def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor
             least = files.number(folder / "cpuinfo_min_freq")
             most = files.number(folder / "cpuinfo_max_freq")
             driver = files.text(folder / "scaling_driver", 64)
-            counts[_printable(name), _printable(driver), least, most] += governed
+            counts[name, driver, least, most] += governed
     kinds = dict.fromkeys((name, driver) for name, driver, _, _ in counts)
     governors = [
         _merge(name, driver, {key[2:]: n for key, n in counts.items() if key[:2] == (name, driver)})
@@ -150,7 +150,3 @@ def _policies(files: KernelFiles) -> Iterator[tuple[Path, frozenset[int]]]:
         for name in files.entries(system):
             if _CPU.fullmatch(name):
                 yield system / name / "cpufreq", frozenset({int(name[3:])})
-
-
-def _printable(word: str) -> str:
-    return "".join(letter for letter in word if letter.isprintable())[:32]

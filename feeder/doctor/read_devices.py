@@ -25,7 +25,7 @@ def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
             node = files.number(f"{folder}/device/../numa_node")
         cards.append(
             NetworkCard(
-                name=name if name.isprintable() else ascii(name),
+                name=name,
                 is_up=files.text(f"{folder}/operstate", 64) == "up",
                 speed_mbit=speed if speed is not None and speed > 0 else None,
                 node=node if node is not None and node >= 0 else None,
@@ -50,7 +50,7 @@ def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
         node = files.number(f"{folder}/numa_node")
         found.append(
             Accelerator(
-                address=address if address.isprintable() else ascii(address),
+                address=address,
                 name=_read_model(files, address) or f"{_VENDORS.get(vendor, vendor)} {device}",
                 node=node if node is not None and node >= 0 else None,
             )
@@ -61,5 +61,4 @@ def read_accelerators(files: KernelFiles) -> tuple[Accelerator, ...]:
 def _read_model(files: KernelFiles, address: str) -> str:
     """Return the name that NVIDIA's driver gives a GPU, such as "NVIDIA A100-SXM4-40GB", or ""."""
     path = f"proc/driver/nvidia/gpus/{address}/information"
-    model = files.fields(path).get("Model", "")
-    return model[:_MODEL_LETTERS_MAX] if model.isprintable() else ""
+    return files.fields(path).get("Model", "")[:_MODEL_LETTERS_MAX]

@@ -77,9 +77,8 @@ def _read_swap(files: KernelFiles) -> tuple[SwapDevice, ...]:
         if len(words) >= 5:
             size, used = to_number(words[-3]), to_number(words[-2])
             if size is not None and used is not None and size > 0 <= used:
-                name = words[0] if words[0].isprintable() else ascii(words[0])
                 devices.append(
-                    SwapDevice(name=name, size_bytes=size * 1024, used_bytes=used * 1024)
+                    SwapDevice(name=words[0], size_bytes=size * 1024, used_bytes=used * 1024)
                 )
     return tuple(devices)
 

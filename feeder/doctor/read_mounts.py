@@ -37,10 +37,10 @@ def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPl
         if mount is not None:
             places.append(
                 DatasetPlace(
-                    path=_shown(dataset),
-                    mount=_shown(mount.point),
+                    path=str(dataset),
+                    mount=str(mount.point),
                     kind=mount.kind,
-                    source=_shown(mount.source),
+                    source=mount.source,
                 )
             )
     return tuple(places)
@@ -96,8 +96,3 @@ def resolve(root: Path, path: PurePosixPath, mounts: Sequence[Mount]) -> PurePos
 
 def _unescape(field: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
-
-
-def _shown(name: object) -> str:
-    text = str(name)
-    return text if text.isprintable() else ascii(text)[1:-1]

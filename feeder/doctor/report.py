@@ -11,6 +11,7 @@ from feeder.doctor.findings.facts import UNLIMITED, Machine, NetworkCard, Node
 from feeder.doctor.findings.finding import Finding, Severity
 from feeder.doctor.findings.system import is_remote
 from feeder.host.topology import format_cpulist
+from feeder.process.path_text import printable
 
 _LABEL_WIDTH: Final = 14
 _WIDTH_MAX: Final = 100
@@ -35,7 +36,7 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
         lines += ["", "To know"]
         for finding in notes:
             lines += ["", *_paragraph("-  ", finding, wrapped)]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(printable(line.rstrip()) for line in lines)  # names come from anywhere
 
 
 def format_json(machine: Machine, findings: Sequence[Finding]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from feeder.doctor.findings.conditions import find_all
 from feeder.doctor.findings.finding import Finding, Severity
 from feeder.doctor.read_machine import read_for_serving
+from feeder.process.path_text import printable
 
 WARNINGS_MAX: Final = 3
 
@@ -37,4 +38,4 @@ def _describe(finding: Finding) -> str:
         command = f"{command[:-1].rstrip()} {line.strip()}"
     text, _, comment = command.partition("   #")
     remedy = f": {text.rstrip()}" + (f" ({comment.strip()})" if comment else "") if command else ""
-    return f"{finding.what}{remedy}; see `feeder doctor`"
+    return printable(f"{finding.what}{remedy}; see `feeder doctor`")

@@ -1,5 +1,6 @@
 """Writes the /sys and /proc files of simulated machines below a folder."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,3 +49,35 @@ def cgroup_v1(path: str, quotas: Mapping[str, tuple[int, int]], shown: str = "/"
         files[f"{mount}/{name}/cpu.cfs_quota_us"] = str(quota_us)
         files[f"{mount}/{name}/cpu.cfs_period_us"] = str(period_us)
     return files
+
+
+def read_description(text: str) -> dict[str, str]:
+    """Return the files of a machine described in lines "PATH = CONTENT", for write_tree.
+
+    "{0-127}" in a path repeats the line with each number n; then "{n}", "{n+64}" and "{n-64}" in
+    the content are numbers too. Lines that begin with "| " continue the content of the line above.
+    Others that begin with "#" are comments.
+    """
+    files: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("|"):
+            for name in names:
+                files[name] = f"{files[name]}\n{line[2:]}".removeprefix("\n")
+        elif line.strip() and not line.startswith("#"):
+            path, separator, content = line.partition(" =")
+            assert separator, f"{line!r} is not PATH = CONTENT"
+            repeated = re.search(r"\{(\d+)-(\d+)\}", path)
+            numbers = range(int(repeated[1]), int(repeated[2]) + 1) if repeated else range(1)
+            names = []
+            for n in numbers:
+                name = (
+                    path[: repeated.start()] + str(n) + path[repeated.end() :] if repeated else path
+                )
+                names.append(name)
+                files[name] = _fill(content.strip(), n) if repeated else content.strip()
+    return files
+
+
+def _fill(content: str, n: int) -> str:
+    return re.sub(r"\{n([+-]\d+)?\}", lambda match: str(n + int(match[1] or 0)), content)

@@ -99,9 +99,7 @@ def find_missing_memory(machine: Machine) -> Iterator[Finding]:
                 "Their workers use the memory of another node, over the link between the sockets, "
                 "and share its bandwidth with that node's own workers."
             ),
-            mend=(
-                "sudo dmidecode -t memory | grep -E 'Locator|Size'   # then fill the empty slots",
-            ),
+            mend=("sudo dmidecode -t memory | grep -E 'Locator|Size'   # empty slots",),
         )
     if allowed.memory_nodes:
         closed = [

@@ -18,6 +18,8 @@ _SLOW_CLOCKS = {
 
 _FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 
+_CLOCK_FOLDER = "/sys/devices/system/clocksource/clocksource0"
+
 _REMOTE_KINDS = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "beegfs", "beegfs_nodev", "gpfs"),
     *("afs", "9p", "virtiofs", "glusterfs", "orangefs", "pvfs2", "wekafs", "panfs", "ncpfs"),
@@ -81,7 +83,6 @@ def find_slow_clock(machine: Machine) -> Iterator[Finding]:
     if clock.current not in _SLOW_CLOCKS:
         return
     better = next((name for name in _FAST_CLOCKS if name in clock.available), None)
-    folder = "/sys/devices/system/clocksource/clocksource0"
     yield Finding(
         name="clock-source",
         severity=Severity.WARNING,
@@ -92,11 +93,11 @@ def find_slow_clock(machine: Machine) -> Iterator[Finding]:
             "several times for each message."
         ),
         mend=(
-            (f"echo {better} | sudo tee {folder}/current_clocksource",)
+            (f"echo {better} | sudo tee \\", f"    {_CLOCK_FOLDER}/current_clocksource")
             if better
             else (
-                "sudo dmesg | grep -i -e tsc -e clocksource   # why the kernel does not trust tsc",
-                "tsc=reliable   # on the kernel's command line, where the hardware is known good",
+                "sudo dmesg | grep -i clocksource   # why the kernel distrusts tsc",
+                "tsc=reliable   # on the kernel's command line, on sound hardware",
             )
         ),
     )

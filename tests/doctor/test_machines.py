@@ -1,0 +1,117 @@
+"""Real machines as trees: what is read of them, and what is found."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from feeder.doctor.findings.conditions import find_all
+from feeder.doctor.findings.facts import UNLIMITED, Machine
+from feeder.doctor.findings.finding import Severity
+from feeder.doctor.read_machine import read_machine
+from tests.doctor.conftest import DESCRIPTIONS
+
+pytestmark = pytest.mark.usefixtures("without_libraries")
+
+DATASETS = {"xeon-snc": "/lustre/scratch/in", "desktop": "/home/ada/my sets/in"}
+FOUND = {
+    "container-v1": "memory-mask clock-source | cpu-quota",
+    "container-v2": "swap remote-dataset cpu-mask open-files locked-memory |",
+    "desktop": "cpu-governor swap remote-dataset | card-bandwidth",
+    "epyc-nps4": "cpu-governor | accelerator-node card-bandwidth",
+    "ryzen-hpet": "cpu-governor clock-source |",
+    "virtual-sse": "cpu-vectors | node-without-cpus",
+    "xeon-snc": "swap remote-dataset node-without-memory huge-pages |",
+}
+
+
+def look(trees: dict[str, Path], name: str) -> Machine:
+    return read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_each_machine_has_exactly_its_problems_and_notes(trees: dict[str, Path], name: str) -> None:
+    findings = find_all(look(trees, name))
+    problems = [each.name for each in findings if each.severity > Severity.NOTE]
+    notes = [each.name for each in findings if each.severity == Severity.NOTE]
+    assert " ".join([*problems, "|", *notes]) == FOUND[name]
+
+
+def test_every_description_is_tested() -> None:
+    assert {path.stem for path in DESCRIPTIONS.glob("*.txt")} == {*FOUND}
+
+
+def test_eight_nodes_of_two_sockets(trees: dict[str, Path]) -> None:
+    machine = look(trees, "epyc-nps4")
+    assert machine.nodes[7].cpus == {*range(112, 128), *range(240, 256)}
+    assert [node.id for node in machine.nodes] == [*range(8)]
+    assert (machine.processor.cores, machine.processor.threads) == (128, 2)
+    assert machine.allowed.count == machine.processor.online == 256
+    (governor,) = machine.governors
+    assert (governor.name, governor.driver, governor.cpus) == ("ondemand", "acpi-cpufreq", 256)
+    assert {(each.name, each.node) for each in machine.accelerators} == {
+        ("NVIDIA A100-SXM4-40GB", node) for node in (1, 3, 5, 7)
+    }
+    assert len(machine.accelerators) == 8, "the console's ASPEED is none"
+    assert [(card.name, card.is_up, card.speed_mbit, card.node) for card in machine.cards] == [
+        ("enp225s0f0", True, 100_000, 4),
+        ("enp225s0f1", False, None, 4),
+    ]
+    assert machine.limits.locked_bytes == UNLIMITED
+    assert machine.memory.swap_limit_bytes == 0
+
+
+def test_clustered_sockets_and_a_node_without_memory(trees: dict[str, Path]) -> None:
+    machine = look(trees, "xeon-snc")
+    assert [len(node.cpus) for node in machine.nodes] == [20] * 4
+    assert [node.memory_node for node in machine.nodes] == [0, 1, 2, 2]
+    assert machine.memory.limit_bytes is None, "version 1 writes a huge number for no limit"
+    assert machine.memory.feeder_swapped_bytes == (2048 + 342016) * 1024, "vim's does not count"
+    assert machine.daemons == (4711,)
+    (pool,) = machine.memory.reserved
+    assert (pool.size_bytes, pool.total, pool.free) == (1 << 30, 32, 30)
+
+
+def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:
+    machine = look(trees, "ryzen-hpet")
+    (node,) = machine.nodes
+    assert node.cpus == {*range(12)}
+    assert node.memory_bytes == 16374860 * 1024, "of the tree, not of the machine of this test"
+    assert (machine.processor.cores, machine.processor.threads) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "quota", "count", "cpuset", "limit"),
+    [
+        pytest.param("container-v2", 8.0, 4, "0-3", 32 << 30, id="v2"),
+        pytest.param("container-v1", 2.0, 2, "0-15", 16 << 30, id="v1"),
+    ],
+)
+def test_containers_have_quotas_cpusets_and_limits(
+    trees: dict[str, Path], name: str, quota: float, count: int, cpuset: str, limit: int
+) -> None:
+    machine = look(trees, name)
+    allowed = machine.allowed
+    assert (allowed.quota, allowed.count, allowed.cpuset) == (quota, count, cpuset)
+    assert machine.memory.limit_bytes == limit
+    assert machine.memory.swap_limit_bytes == {"container-v2": 32 << 30, "container-v1": 0}[name]
+
+
+def test_limits_of_another_process(trees: dict[str, Path], tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    for number, cpus in (("self", "0-3"), ("71", "2")):
+        (proc / number).mkdir(parents=True)
+        (proc / number / "status").write_text(f"Cpus_allowed_list:\t{cpus}\n")
+        (proc / number / "limits").write_text(f"Max open files  {len(cpus)}  {len(cpus)}  files\n")
+    machine = read_machine(tmp_path, process="71")
+    assert (machine.allowed.cpus, machine.limits.files_hard) == ({2}, 1)
+    assert read_machine(tmp_path).allowed.cpus == {0, 1, 2, 3}
+
+
+def test_this_machine_can_be_read() -> None:
+    machine = read_machine(Path("/"), [Path.cwd()])
+    assert machine.nodes
+    assert machine.allowed.cpus
+    assert machine.limits.files_hard
+    assert machine.kernel
+    assert not machine.unreadable
+    assert all(PurePosixPath(place.mount).is_absolute() for place in machine.datasets)

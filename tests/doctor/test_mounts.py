@@ -1,0 +1,85 @@
+"""Where a dataset lies, found without touching network file systems."""
+
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from feeder.doctor.findings.system import is_remote
+from feeder.doctor.kernel_files import KernelFiles
+from feeder.doctor.read_mounts import read_places, resolve
+
+TABLE = """\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+21 20 0:9 / /mnt rw - tmpfs tmpfs rw
+22 21 0:10 / /mnt/nas rw - nfs4 filer:/x rw
+23 20 0:11 / /with\\040space rw - fuse.sshfs me@host: rw
+24 20 8:2 / /again rw - nfs old:/ rw
+25 20 8:3 / /again rw - xfs /dev/sdb rw
+not a mount
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> KernelFiles:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(TABLE)
+    return KernelFiles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "kind"),
+    [
+        ("/srv/in", "/", "ext4"),
+        ("/mnt/nas", "/mnt/nas", "nfs4"),
+        ("/mnt/nas/deep/er", "/mnt/nas", "nfs4"),
+        ("/mnt/nasty", "/mnt", "tmpfs"),
+        ("/mnt/nas/../x", "/mnt/nas", "nfs4"),
+        ("/srv/../mnt/nas/x", "/mnt/nas", "nfs4"),
+        ("/with space/x", "/with space", "fuse.sshfs"),
+        ("/again/x", "/again", "xfs"),
+    ],
+)
+def test_the_deepest_and_last_mount_counts(
+    files: KernelFiles, path: str, mount: str, kind: str
+) -> None:
+    (place,) = read_places(files, [Path(path)])
+    assert (place.path, place.mount, place.kind) == (path, mount, kind)
+
+
+def test_links_are_followed_up_to_a_network_mount(
+    files: KernelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files.root / "srv").mkdir()
+    (files.root / "srv/in").symlink_to("../link/in")
+    (files.root / "link").symlink_to("/mnt/nas/sets")
+    read: list[str] = []
+    readlink = os.readlink
+
+    def watched(path: Path) -> str:
+        read.append(str(path))
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", watched)
+    (place,) = read_places(files, [Path("/srv/in")])
+    assert (place.path, place.kind) == ("/srv/in", "nfs4")
+    assert str(files.root / "link") in read
+    assert not [path for path in read if "/mnt/nas" in path], "a dead server would never answer"
+
+
+def test_links_in_a_circle_end(files: KernelFiles) -> None:
+    (files.root / "a").symlink_to("/b")
+    (files.root / "b").symlink_to("/a")
+    assert resolve(files.root, PurePosixPath("/a/x"), ()).name == "x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "remote"),
+    [
+        *((kind, True) for kind in ("nfs", "nfs4", "cifs", "ceph", "lustre", "fuse.s3fs", "9p")),
+        *((kind, False) for kind in ("ext4", "xfs", "overlay", "tmpfs", "fuseblk", "zfs", "btrfs")),
+        ("fuse.mergerfs", False),
+    ],
+)
+def test_kinds_of_file_systems(kind: str, remote: bool) -> None:
+    assert is_remote(kind) == remote
