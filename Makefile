@@ -11,6 +11,7 @@
 # make peers  rival loaders for `feeder-bench peers`, each in .peers/NAME (optional; up to 18 GB)
 # make test-shuffled  all tests in random order (SEED=N repeats an order)
 # make test-starved   all tests, while their processes and threads are stopped and starved (SEED=N)
+# make test-conditions  what holds a daemon back, made on purpose and named rightly (four minutes, alone)
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-frameworks  Lightning, Accelerate, JAX and others, each in .frameworks/NAME (up to 10 GB)
@@ -39,7 +40,7 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-numa test-systemd test-frameworks test-lightning clean FORCE
+	fuzz-decode exact peers test-conditions test-numa test-systemd test-frameworks test-lightning clean FORCE
 
 setup: $(VENV)/.project
 
@@ -92,6 +93,9 @@ exact: setup $(VENV)/.test-packages
 
 peers: setup
 	@$(BIN)/python -m bench peers-setup
+
+test-conditions: setup $(VENV)/.test-packages
+	@$(BIN)/python -m tests.diagnosis.conditions --runs $(or $(RUNS),1)
 
 test-numa: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86

@@ -2,8 +2,9 @@
 
     python -m tests.diagnosis.conditions [--runs N] [NAME …]
 
-makes each condition N times, prints the verdict, and exits with 1 if any was named wrongly. The
-conditions need the machine for themselves: two cores, nothing else running.
+makes each condition N times, prints the verdict, and exits with 1 if any was named wrongly, or an
+estimate was off by more than ESTIMATE_OFF. The conditions need the machine for themselves: two
+cores, nothing else running.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from tests.support.synthetic_sets import pack_synthetic
 
 IMAGES = 400
 BATCH = 64
+ESTIMATE_OFF = 0.2
 STEADY_READS = 4
 """A verdict counts once it was the same in so many reports, a second apart."""
 
@@ -255,7 +257,8 @@ def main(names: Sequence[str], runs: int) -> int:
                 make, expected = CONDITIONS[name]
                 scene = Scene(dataset, Path(folder))
                 verdict = make(scene)
-                is_right = verdict.kind == expected
+                off = [abs(verdict.estimate_images_a_s / rate - 1) for rate in scene.rates]
+                is_right = verdict.kind == expected and all(o <= ESTIMATE_OFF for o in off)
                 wrong += not is_right
                 rates = "".join(
                     f" [estimate {verdict.estimate_images_a_s:.0f}, measured {rate:.0f}, "

@@ -8,6 +8,7 @@ Prints the number of images that it has taken, a line every half second, until i
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 
 from feeder.process.parent_death import die_with_parent
 from trainer_client import NumpyLoader
@@ -44,7 +45,7 @@ def main(arguments: argparse.Namespace) -> None:
             sys.stdout.flush()
 
 
-def forever(loader):  # type: ignore[no-untyped-def]
+def forever(loader: NumpyLoader) -> Iterator[object]:
     """Yield the batches of one epoch after another."""
     while True:
         yield from loader
@@ -60,4 +61,4 @@ if __name__ == "__main__":
     parser.add_argument("--prefetch", type=int, default=4)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--loaders", type=int, default=1)
-    sys.exit(main(parser.parse_args()))
+    main(parser.parse_args())
