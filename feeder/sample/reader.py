@@ -241,9 +241,8 @@ class SampleReader:
         if self._pictures is not None:
             for row, cached, stride_bytes in found.hits:
                 *_, width, height = windows[row]
-                scale = scales[row]
-                size = -(-width // scale), -(-height // scale)
-                self._finish(cached, stride_bytes, *size, *finishes[row])
+                width, height = -(-width // scales[row]), -(-height // scales[row])
+                self._finish(cached, stride_bytes, width, height, *finishes[row])
         layouts = records[_LAYOUT_FIELDS][missing].tolist()
         for row, location, layout, whole in zip(
             missing.tolist(), blobs, layouts, to_fill, strict=True
