@@ -314,11 +314,11 @@ class Supervisor:
         placements = [node.placement for node, _ in reports]
         for line in format_table(placements, self._usable, checks).splitlines():
             self._log.report(line)
-        ready = [report for _, report in reports]
+        all_ready = [report for _, report in reports]
         decoded_bytes = self._nodes[0].config.decoded_bytes
-        for each in compose_report(self._config, ready, self._data, decoded_bytes):
+        for each in compose_report(self._config, all_ready, self._data, decoded_bytes):
             self._log.report(each.text, each.priority)
-        text = describe_ready(ready, sorted(self._config.data))
+        text = describe_ready(all_ready, sorted(self._config.data))
         self._log.report(text)
         self._notifier.ready(text)
 

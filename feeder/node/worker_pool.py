@@ -178,7 +178,8 @@ class WorkerPool:
             return
         for worker in list(self._workers.values()):
             if worker.start_by_s <= now_s:
-                _log.warning("worker %d did not start in %.0f s", worker.number, _START_DEADLINE_S)
+                text, number = "worker %d did not start in %.0f s", worker.number
+                _log.warning(text, number, _START_DEADLINE_S, extra={"worker": number})
                 worker.process.kill()
                 self._reap(worker)
             elif worker.killed_s + _KILL_GRACE_S <= now_s:
@@ -226,7 +227,8 @@ class WorkerPool:
         if worker is not None and worker.killed_s == float("inf"):
             worker.killed_s = time.monotonic()
             pid = worker.process.pid
-            _log.warning("worker %d (pid %d) is stuck, %s: ended", number, pid, reason)
+            text = "worker %d (pid %d) is stuck, %s: ended"
+            _log.warning(text, number, pid, reason, extra={"worker": number})
             self.counters.workers_killed += 1
             worker.process.kill()
             self._set_deadline()
@@ -309,7 +311,9 @@ class WorkerPool:
         self._plan_successor(worker, ending)
         if worker.libraries:
             _log.warning(
-                "worker %d (pid %d) %s: replaced", worker.number, worker.process.pid, ending
+                "worker %d (pid %d) %s: replaced",
+                *(worker.number, worker.process.pid, ending),
+                extra={"worker": worker.number},
             )
             self._report(Lost(worker.number, was_killed, is_held=status is None))
             return

@@ -392,4 +392,5 @@ def name_session(welcome: Welcome | None) -> str:
     """Return the node's name and the session's id as the node's log has them; "" without one."""
     if welcome is None:
         return ""
-    return f" (node {welcome.node}, session {session_id(welcome.session)})"
+    host = welcome.node.partition(" ")[0]  # an endpoint follows, which is in the line already
+    return f" (node {host}, session {session_id(welcome.session)})"
