@@ -32,6 +32,7 @@ from feeder.daemon.served import describe_served, host_name, split_report
 from feeder.daemon.start_report import compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
+from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
 from feeder.host.memory_budget import (
@@ -104,6 +105,8 @@ class Supervisor:
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
         if shortage:
             _log.warning("%s", shortage)
+        for line in find_worst(root, [Path(text) for text in config.data.values()]):
+            _log.warning("%s", line, extra=KEPT)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
