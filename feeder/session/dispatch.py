@@ -78,6 +78,11 @@ class Dispatcher:
         """How many datasets stall."""
         return len(self._stalls)
 
+    @property
+    def stalled_names(self) -> frozenset[str]:
+        """The datasets that stall."""
+        return frozenset(self._stalls)
+
     def add_worker(self, worker: int) -> None:
         """Begin to assign chunks to a worker."""
         self._in_flight[worker] = WorkInFlight()

@@ -19,7 +19,7 @@ Invariant: at most one chunk of a stalled dataset is dispatched at a time. So th
 most the workers that had chunks of it in flight when the stall began, and later one at a time.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,6 +56,9 @@ class Stalls:
 
     def __len__(self) -> int:
         return len(self._stalls)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stalls)
 
     def __contains__(self, dataset: str) -> bool:
         return dataset in self._stalls
