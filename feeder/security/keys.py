@@ -12,11 +12,9 @@ Invariant: ``parse_*`` either returns well-formed keys or raises ConfigError, wh
 are, and no part of a key is in an error or in a SecretKey's repr.
 """
 
-import contextlib
 import os
 import re
 import stat
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,8 @@ from typing import Final
 import zmq
 
 from feeder.errors import ConfigError
-from feeder.process.regular_file import open_regular_file
+from feeder.process.private_file import read_private
+from feeder.process.regular_file import read_regular
 
 KEY_FILE_BYTES_MAX: Final = 256 * 1024
 """A thousand client keys take half as much."""
@@ -39,14 +38,6 @@ _Z85: Final = (
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SECRET: Final = "feeder-secret-key"
 _PUBLIC: Final = "feeder-public-key"
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-
-# linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
-_ACL_HEADER_BYTES: Final = 4
-_ACL_ENTRY: Final = struct.Struct("<HHI")
-_ACL_OWNER: Final = 0x01
-_ACL_USER: Final = 0x02
-_ACL_MASK: Final = 0x10
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +162,10 @@ def read_secret_key(path: Path) -> SecretKey:
 
     Raises ConfigError with what is wrong and what to do.
     """
-    data, status, acl = _read(path)
-    if status.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(
-            f"the secret key {path} belongs to another user ({status.st_uid}): "
-            f"chown {os.geteuid()} {path}"
-        )
-    if _is_open_to_others(status.st_mode, acl):
-        raise ConfigError(
-            f"the secret key {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
-            f"chmod 600 {path}, and make a new one if others may have read it"
-        )
+    try:
+        data = read_private(path, KEY_FILE_BYTES_MAX + 1, "the secret key")
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return parse_secret_key(data, str(path))
 
 
@@ -206,7 +190,7 @@ def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
         raise _unreadable(path, error) from None
     keys: list[PublicKey] = []
     for each in files:
-        keys += parse_public_keys(_read(each)[0], str(each))
+        keys += parse_public_keys(_read(each), str(each))
         if len(keys) > KEYS_MAX:
             raise ConfigError(f"{path} holds more than {KEYS_MAX} keys: take some out")
     return check_distinct(keys, str(path))
@@ -239,38 +223,11 @@ def _server_key(given: str | os.PathLike[str]) -> PublicKey:
     return keys[0]
 
 
-def _is_open_to_others(mode: int, acl: bytes) -> bool:
-    """Return whether others than the owner, this process's user and root may use a file.
-
-    Where there is an ACL, the mode's group bits are its mask. systemd passes credentials that way
-    (from 254, on Linux 6.3): root's file, 0400, with an entry for the service's user, which makes
-    the mode 0440.
-    """
-    if not mode & _OTHERS or not acl:
-        return bool(mode & _OTHERS)
-    entries = acl[_ACL_HEADER_BYTES:]
-    if not entries or len(entries) % _ACL_ENTRY.size:
-        return True  # not an ACL as Linux writes it
-    return any(
-        permissions
-        and tag not in (_ACL_OWNER, _ACL_MASK)
-        and (tag, uid) not in ((_ACL_USER, os.geteuid()), (_ACL_USER, 0))
-        for tag, permissions, uid in _ACL_ENTRY.iter_unpack(entries)
-    )
-
-
-def _read(path: Path) -> tuple[bytes, os.stat_result, bytes]:
-    """Return a file's bytes, status and ACL (b"" without one), all from one open descriptor."""
+def _read(path: Path) -> bytes:
     try:
-        with open_regular_file(path) as file:
-            status = os.fstat(file.fileno())
-            data = file.read(KEY_FILE_BYTES_MAX + 1)  # parsing refuses a longer one
-            acl = b""
-            with contextlib.suppress(OSError):  # no ACL, or none on this file system
-                acl = os.getxattr(file.fileno(), "system.posix_acl_access")
+        return read_regular(path, KEY_FILE_BYTES_MAX + 1)  # parsing refuses a longer one
     except OSError as error:
         raise _unreadable(path, error) from None
-    return data, status, acl
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
