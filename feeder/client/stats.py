@@ -1,18 +1,40 @@
-"""Requests a node process's counters, as a client without a session."""
+"""Requests a node process's counters or its host's report, as a client without a session.
+
+StatsLink          a connection that is kept for repeated requests
+request_counters   one request, one answer
+request_report
+"""
 
 import contextlib
 import time
+from collections.abc import Collection
+from typing import Final, Self, TypeVar
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.client.contexts import open_context
-from feeder.errors import ConfigError, PeerError, ProtocolError
+from feeder.errors import ConfigError, FeederError, PeerError, ProtocolError
 from feeder.metrics.counters import Counters
+from feeder.metrics.report import HostReport
 from feeder.process.name_lookup import resolve_endpoint
 from feeder.security.handshake import MONITORED, HandshakeWatch, dial
 from feeder.security.keys import ClientKeys
-from feeder.wire.messages import Refused, Stats, StatsRequest, decode_from_node, encode
+from feeder.wire.messages import (
+    HostStats,
+    HostStatsRequest,
+    Refused,
+    Stats,
+    StatsRequest,
+    decode_from_node,
+    encode,
+)
+
+_Answer = TypeVar("_Answer", Stats, HostStats)
+_REQUESTS: Final[dict[type[Stats | HostStats], StatsRequest | HostStatsRequest]] = {
+    Stats: StatsRequest(),
+    HostStats: HostStatsRequest(),
+}
 
 
 def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> Counters:
@@ -22,65 +44,166 @@ def request_counters(endpoint: str, timeout_s: float, keys: ClientKeys | None = 
     answers is not a feeder, ConfigError for what is no endpoint, ResourceError where descriptors or
     threads have run out.
     """
-    deadline_s = time.monotonic() + timeout_s
-    address = resolve_endpoint(endpoint, timeout_s)
-    context = open_context(endpoint)
-    try:
-        socket = context.socket(zmq.DEALER)
-        socket.set(zmq.LINGER, 0)
-        monitor = socket.get_monitor_socket(MONITORED)
-        watch = HandshakeWatch(endpoint, keys, address=address)
+    with StatsLink(endpoint, keys) as link:
+        return _request(link, Stats, timeout_s).counters
+
+
+def request_report(endpoint: str, timeout_s: float, keys: ClientKeys | None = None) -> HostReport:
+    """Return the report of the whole host that ``endpoint`` is on.
+
+    Raises what ``request_counters`` does, and PeerError when the host's supervisor is silent.
+    """
+    with StatsLink(endpoint, keys) as link:
+        return report_in(_request(link, HostStats, timeout_s), endpoint)
+
+
+def report_in(answer: HostStats, endpoint: str) -> HostReport:
+    """Return the report in an answer; PeerError if it holds none."""
+    if answer.report is None:
+        raise PeerError(
+            f"{endpoint} answers, but the supervisor of its daemon has not answered: try another "
+            "endpoint of this host, and see the daemon's log"
+        )
+    return answer.report
+
+
+class StatsLink:
+    """A connection to one endpoint, with at most one request under way.
+
+    It connects at the first request, and anew after a request that was not answered, so that
+    requests never pile up for a daemon that is away. For one thread.
+    """
+
+    def __init__(self, endpoint: str, keys: ClientKeys | None = None) -> None:
+        """Connects to nothing yet; ``keys`` are used over tcp."""
+        self._endpoint = endpoint
+        self._keys = keys
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._dealer: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._watch: HandshakeWatch | None = None
+        self._wanted: type[Stats] | type[HostStats] | None = None
+        self._timeout_s = 0.0
+        self._deadline_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, without waiting for anything."""
+        self._disconnect()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+    def ask(self, wanted: type[_Answer], timeout_s: float) -> None:
+        """Send the request for an answer of type ``wanted``.
+
+        Resolves a host name first, which takes ``timeout_s`` at most. Raises what
+        ``request_counters`` does.
+        """
+        self._timeout_s = timeout_s
+        self._deadline_s = time.monotonic() + timeout_s
+        if self._wanted is not None:
+            self._disconnect()
+        if self._dealer is None:
+            self._connect()
+        assert self._dealer is not None
+        self._wanted = wanted
+        # libzmq may have given up the connection already; the monitor then has the reason.
+        with contextlib.suppress(zmq.Again):
+            self._dealer.send(encode(_REQUESTS[wanted]), zmq.DONTWAIT)
+
+    def take(
+        self, wanted: type[_Answer], wait_s: float, readable: Collection[int] = ()
+    ) -> _Answer | None:
+        """Return the answer if it comes within ``wait_s``.
+
+        None if it has not come yet, or as soon as one of the descriptors ``readable`` is. Raises
+        PeerError once the request's time is over, and what ``request_counters`` does.
+        """
         try:
-            dial(socket, address, keys)
+            return self._take(wanted, time.monotonic() + wait_s, readable)
+        except FeederError:
+            self._disconnect()
+            raise
+
+    def _take(
+        self, wanted: type[_Answer], until_s: float, readable: Collection[int]
+    ) -> _Answer | None:
+        assert self._dealer is not None
+        while self._await_message(min(until_s, self._deadline_s), readable):
+            try:
+                answer = decode_from_node(self._dealer.recv_multipart()[0])
+            except ProtocolError as error:
+                raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
+            if isinstance(answer, wanted):
+                self._wanted = None
+                return answer
+            if isinstance(answer, Refused):
+                raise ProtocolError(f"{self._endpoint}: {answer.message}")
+        if time.monotonic() >= self._deadline_s:
+            raise PeerError(
+                f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a feeder "
+                "serving there?"
+            )
+        return None
+
+    def _await_message(self, until_s: float, readable: Collection[int]) -> bool:
+        """Return whether a message arrived. Raises HandshakeProblem if keys do not match."""
+        assert self._dealer is not None
+        assert self._monitor is not None
+        assert self._watch is not None
+        poller = zmq.Poller()
+        for source in (self._dealer, self._monitor, *readable):
+            poller.register(source, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(max(0, int((until_s - time.monotonic()) * 1000))))
+            if self._dealer in ready:
+                return True
+            if self._monitor in ready:
+                event = recv_monitor_message(self._monitor)
+                problem = self._watch.on_event(
+                    int(event["event"]), int(event["value"]), time.monotonic()
+                )
+                if problem is not None:
+                    raise problem
+            elif ready or time.monotonic() >= until_s - 0.001:  # poll counts whole milliseconds
+                return False
+
+    def _connect(self) -> None:
+        address = resolve_endpoint(self._endpoint, self._timeout_s)
+        if self._context is None:
+            self._context = open_context(self._endpoint)
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.set(zmq.LINGER, 0)
+        self._monitor = self._dealer.get_monitor_socket(MONITORED)
+        self._watch = HandshakeWatch(self._endpoint, self._keys, address=address)
+        try:
+            dial(self._dealer, address, self._keys)
         except zmq.ZMQError as error:
+            self._disconnect()
             raise ConfigError(
-                f"{endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
+                f"{self._endpoint!r} is no endpoint ({error.strerror}): write tcp://HOST:PORT or "
                 "ipc:///PATH"
             ) from error
-        _send_first(socket, encode(StatsRequest()))
-        while _await_message(socket, monitor, watch, deadline_s - time.monotonic()):
-            try:
-                answer = decode_from_node(socket.recv_multipart()[0])
-            except ProtocolError as error:
-                raise ProtocolError(f"{endpoint} breaks the protocol: {error}") from None
-            if isinstance(answer, Stats):
-                return answer.counters
-            if isinstance(answer, Refused):
-                raise ProtocolError(f"{endpoint}: {answer.message}")
-        raise PeerError(
-            f"no answer from {endpoint} within {timeout_s:g} s: is a feeder serving there?"
-        )
-    finally:
-        context.destroy(linger=0)
+
+    def _disconnect(self) -> None:
+        self._wanted = None
+        if self._monitor is not None and self._dealer is not None:
+            self._dealer.disable_monitor()
+            self._monitor.close(linger=0)
+        if self._dealer is not None:
+            self._dealer.close(linger=0)
+        self._dealer = self._monitor = self._watch = None
 
 
-def _send_first(dealer: "zmq.Socket[bytes]", frame: bytes) -> None:
-    """Send the request, unless libzmq has already given up the connection.
-
-    That can happen on a busy machine. ``_await_message``, called next, then reports the reason.
-    """
-    with contextlib.suppress(zmq.Again):
-        dealer.send(frame, zmq.DONTWAIT)
-
-
-def _await_message(
-    dealer: "zmq.Socket[bytes]",
-    monitor: "zmq.Socket[bytes]",
-    watch: HandshakeWatch,
-    timeout_s: float,
-) -> bool:
-    """Return whether a message arrives in time. Raises HandshakeProblem if keys do not match."""
-    poller = zmq.Poller()
-    poller.register(dealer, zmq.POLLIN)
-    poller.register(monitor, zmq.POLLIN)
-    deadline_s = time.monotonic() + timeout_s
+def _request(link: StatsLink, wanted: type[_Answer], timeout_s: float) -> _Answer:
+    link.ask(wanted, timeout_s)
     while True:
-        ready = dict(poller.poll(max(0, int((deadline_s - time.monotonic()) * 1000))))
-        if dealer in ready:
-            return True
-        if monitor not in ready:
-            return False
-        event = recv_monitor_message(monitor)
-        problem = watch.on_event(int(event["event"]), int(event["value"]), time.monotonic())
-        if problem is not None:
-            raise problem
+        answer = link.take(wanted, timeout_s)
+        if answer is not None:
+            return answer
