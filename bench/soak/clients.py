@@ -39,7 +39,7 @@ class SoakClients:
         await_open(self._running)
 
     def restart(self, turn: int) -> str:
-        """End the client whose turn it is, start another, and return how it ended."""
+        """End the client that is next in ``turn``, start another, and return how it ended."""
         number = turn % len(self._running)
         old = self._running[number]
         self._selector.unregister(old)

@@ -10,6 +10,7 @@ the reason when a process's own memory or descriptors, or the slots of all sessi
 
 import argparse
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, PeerError
 from feeder.pack.progress import ProgressLine
 
+_COLUMNS: Final = 79
 _MIB: Final = 2**20
 _TOLERANCES: Final = {
     "memory": Tolerance(absolute=4.0, relative=0.05),  # MiB: allocators keep more or less of it
@@ -88,7 +90,9 @@ class SoakReport(JudgedReport):
         """Return the conclusion, header and table as text, with a newline at its end."""
         head, _, rest = JudgedReport.to_text(self).partition("\n")
         verdict = "failed" if self.failures else "passed"
-        return "\n".join([f"{head} {verdict}: {self.headline}", *self.conclusions, "", rest])
+        sentences = (f"{head} {verdict}: {self.headline}", *self.conclusions)
+        lines = [line for each in sentences for line in textwrap.wrap(each, _COLUMNS)]
+        return "\n".join([*lines, "", rest])
 
 
 @dataclass(slots=True)
