@@ -4,6 +4,7 @@ It sleeps until a descriptor is readable or the next deadline has come, so an id
 uses no CPU. What it reads, the service handles.
 """
 
+import contextlib
 import gc
 import logging
 import secrets
@@ -12,20 +13,26 @@ from collections.abc import Mapping
 from typing import Final
 
 from feeder import __version__
+from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.claim_listener import ClaimListener
+from feeder.node.heartbeat import Heartbeats
 from feeder.node.messages import (
+    Diagnosed,
     Drain,
     Neighbours,
     NodeConfig,
     NodeReady,
     NodeToSupervisor,
+    ReportAsked,
+    ReportPart,
     SupervisorToNode,
 )
 from feeder.node.poll_set import PollSet
 from feeder.node.router import Router
 from feeder.node.service import NodeService
+from feeder.node.snapshots import NodeFacts, Snapshots
 from feeder.node.worker_pool import Joined, PoolEvent, WorkerPool
-from feeder.process.channel import Channel, ChannelClosedError
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.log_lines import REPORT_INTERVAL_S, LineStream
 from feeder.process.path_text import printable
 from feeder.process.shortage import explain_shortage
@@ -65,6 +72,7 @@ class NodeLoop:
         wakeup: SignalWakeup,
         log: LineStream,
         cache: DecodedCache | None,
+        facts: NodeFacts,
     ) -> None:
         """The arguments stay the caller's to close; ``run`` starts and ends the workers."""
         self._cache = cache
@@ -100,10 +108,13 @@ class NodeLoop:
             None if cache is None else cache.fileno(),
             may_give_up=not config.is_successor,
         )
+        self._snapshots = Snapshots(facts, self._pool, cache)
+        self._heartbeats = Heartbeats(control, self._take_snapshot)
         self._ready: NodeReady | None = None  # once all workers are up
         self._service: NodeService | None = None  # once the neighbours are known
         self._drain_by_s: float | None = None
         self._resume_s = float("inf")  # when clients are polled again, after misuse
+        self._verdict = ""  # of the supervisor
         self._is_over = False
 
     def run(
@@ -126,6 +137,7 @@ class NodeLoop:
                 self._pool.run_due(now_s)
                 self._claim_listener.run_due(now_s)
                 self._router.run_due(now_s)
+                self._heartbeats.run_due(now_s)
                 self._log.report_dropped()
                 if self._resume_s <= now_s:
                     self._resume_s = float("inf")
@@ -165,7 +177,21 @@ class NodeLoop:
             library_warnings=library_warnings,
         )
         self._control.send(ready)
+        self._control.set_timeout(0)  # a supervisor that does not read must not block the loop
+        self._heartbeats.start(time.monotonic())
         return ready
+
+    def _take_snapshot(self, now_s: float) -> NodeSnapshot:
+        assert self._ready is not None, "heartbeats follow NodeReady"
+        is_draining = self._drain_by_s is not None
+        return self._snapshots.take(
+            now_s, self._ready.endpoints, self._service, is_draining=is_draining
+        )
+
+    def _ask_for_report(self) -> None:
+        # Without it the clients that wait are answered after a while, without a report.
+        with contextlib.suppress(ChannelFullError, ChannelClosedError):
+            self._control.send(ReportAsked())
 
     def _begin_service(self, ready: NodeReady, neighbours: Neighbours) -> None:
         """Begin to serve clients; their earlier messages are queued in the socket."""
@@ -191,7 +217,9 @@ class NodeLoop:
             library_warnings=len(ready.library_warnings),
             decoder=ready.decoder,
             restarts=config.restarts,
+            ask_for_report=self._ask_for_report,
         )
+        self._service.on_diagnosed(self._verdict)
         for worker in self._pool.numbers:
             self._service.on_worker(Joined(worker))
         gc.collect()
@@ -202,7 +230,7 @@ class NodeLoop:
     def _next_deadline_s(self) -> float:
         now_s = time.monotonic()
         deadlines = [now_s + _SLEEP_MAX_S, self._pool.deadline_s, self._claim_listener.deadline_s]
-        deadlines += [self._resume_s, self._router.deadline_s]
+        deadlines += [self._resume_s, self._router.deadline_s, self._heartbeats.deadline_s]
         if self._log.has_dropped:
             deadlines.append(now_s + REPORT_INTERVAL_S)
         if self._service is not None:
@@ -249,11 +277,18 @@ class NodeLoop:
             _log.warning("the supervisor has ended: this node process ends, too")
             self._is_over = True
             return
-        if isinstance(message, Drain):
-            self._drain()
-        elif isinstance(message, Neighbours):
-            assert self._ready is not None, "Neighbours follows NodeReady"
-            self._begin_service(self._ready, message)
+        match message:
+            case Drain():
+                self._drain()
+            case Neighbours():
+                assert self._ready is not None, "Neighbours follows NodeReady"
+                self._begin_service(self._ready, message)
+            case ReportPart() if self._service is not None:
+                self._service.on_report_part(message)
+            case Diagnosed(text=text):
+                self._verdict = text
+                if self._service is not None:
+                    self._service.on_diagnosed(text)
 
     def _on_signal(self) -> None:
         if self._wakeup.take():

@@ -13,6 +13,7 @@ thread uses this object.
 
 import contextlib
 import errno
+import ipaddress
 import logging
 import re
 import threading
@@ -199,10 +200,25 @@ class Router:
         name = "" if self._keys is None else _metadata(self._body, "User-Id")
         return name or f"address {address}"
 
+    def is_local(self) -> bool:
+        """Whether the last message's sender runs on this machine: ipc, or a loopback address."""
+        assert self._body is not None, "a message was received"
+        address = _metadata(self._body, "Peer-Address")
+        if _LOCAL_PEER.fullmatch(address):
+            return True
+        with contextlib.suppress(ValueError):  # not an address
+            found = ipaddress.ip_address(address)
+            return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+        return False
+
     def send(self, peer: bytes, message: NodeMessage) -> None:
         """Send a message of one frame; PeerUnreachableError when the peer cannot be sent to."""
+        self.send_encoded(peer, encode(message))
+
+    def send_encoded(self, peer: bytes, frame: bytes) -> None:
+        """Send a message that several peers get, encoded once; raises as ``send``."""
         try:
-            self.socket.send_multipart((peer, encode(message)), zmq.NOBLOCK)
+            self.socket.send_multipart((peer, frame), zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise _unreachable(error) from error
 

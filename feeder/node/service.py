@@ -8,19 +8,23 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from feeder import __version__
 from feeder.errors import ProtocolError
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import Counters, SessionCounters, flatten
+from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
 from feeder.node.claim_listener import ClaimListener
+from feeder.node.host_reports import HostReports
+from feeder.node.messages import ReportPart
 from feeder.node.router import PeerUnreachableError, Router
 from feeder.node.session_log import log_refusal, log_session_end, log_session_start
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
+from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
@@ -32,14 +36,18 @@ from feeder.wire.messages import (
     Chunk,
     ClientMessage,
     Hello,
+    HostStats,
+    HostStatsRequest,
     Lent,
     NodeMessage,
     Refused,
     RefusedCode,
+    Request,
     Stats,
     StatsRequest,
     VersionMismatch,
     decode_from_client,
+    encode,
 )
 from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
@@ -76,12 +84,14 @@ class NodeService:
         library_warnings: int = 0,
         decoder: str = "",
         restarts: int = 0,
+        ask_for_report: Callable[[], None] = lambda: None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
         ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
-        workers decode with.
+        workers decode with. ``ask_for_report`` asks the supervisor for the report of the host,
+        which comes through ``on_report_part``.
         """
         self._placement_warnings = placement_warnings
         self._library_warnings = library_warnings
@@ -99,9 +109,12 @@ class NodeService:
             if dataset.loss
         }
         self._counters = SessionCounters()
-        self._table = SessionTable(datasets, limits, identity, self._counters)
+        self.decoded_bytes = 0
+        """Of decoded pixels that workers have written."""
+        self._table = self.table = SessionTable(datasets, limits, identity, self._counters)
         self._slots = SlotStore()
         self._fair_share = FairShare()
+        self._reports = HostReports(ask_for_report)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._unreachable: dict[bytes, float] = {}  # when ``run_due`` first saw it, inf: not yet
         self._started_s = time.monotonic()
@@ -112,7 +125,11 @@ class NodeService:
         """When something is due."""
         if self._unreachable and not self._router.has_unread:
             return 0.0
-        return min(max(self._table.check_at_s, self._catch_up_by_s), self._slots.recheck_at_s)
+        return min(
+            max(self._table.check_at_s, self._catch_up_by_s),
+            self._slots.recheck_at_s,
+            self._reports.deadline_s,
+        )
 
     def wake_up_s(self, now_s: float) -> float:
         """Return when to call ``run_due`` if nothing happens before."""
@@ -142,7 +159,8 @@ class NodeService:
         """Handle a worker's report."""
         match report:
             case Filled():
-                self.apply(events.ChunkFilled(report.ticket))
+                self.decoded_bytes += report.decoded_bytes
+                self.apply(events.ChunkFilled(report.ticket, report.busy_s, report.cpu_s))
             case Joined():
                 for session, message in self._open.items():
                     fd = self._slots.memory(session).fileno()
@@ -189,12 +207,30 @@ class NodeService:
             return
         self._fair_share.charge(peer, cost_of(message))
         if isinstance(message, Hello):
-            fresh, account = secrets.randbits(_SESSION_BITS), self._router.account()
-            self.apply(events.MessageReceived(peer, message, fresh, available_bytes(), account))
+            fresh, router = secrets.randbits(_SESSION_BITS), self._router
+            self.apply(
+                events.MessageReceived(
+                    peer, message, fresh, available_bytes(), router.account(), router.is_local()
+                )
+            )
         elif isinstance(message, StatsRequest):
             self._send(peer, Stats(counters=self.counters()))
+        elif isinstance(message, HostStatsRequest):
+            is_answer, report = self._reports.request(peer, now_s)
+            if is_answer:
+                self._send_report([peer], report)
         else:
+            if isinstance(message, Request):  # what it releases has been sent
+                self._note_sent(now_s, message.session)
             self.apply(events.MessageReceived(peer, message))
+
+    def on_report_part(self, part: ReportPart) -> None:
+        """Handle a piece of the supervisor's report of the host."""
+        self._send_report(*self._reports.add_part(part, time.monotonic()))
+
+    def on_diagnosed(self, verdict: str) -> None:
+        """Repeat the supervisor's verdict on the host in every Pong from now on."""
+        self._table.verdict = printable(verdict)[:VERDICT_CHARS_MAX]
 
     def run_due(self, now_s: float, due_s: float) -> None:
         """Do what is due by now: returned slots, leases, deadlines of workers.
@@ -208,6 +244,9 @@ class NodeService:
             self._report_unreachable(now_s)
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
+        if self._reports.deadline_s <= now_s:
+            self._send_report(self._reports.take_expired(now_s), None)
+        self._note_sent(now_s)
         if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
             self.apply(events.ClockAdvanced(), now_s)
 
@@ -229,6 +268,16 @@ class NodeService:
         """Handle the slots that the socket has finished reading."""
         for event in self._slots.recheck(now_s):
             self.apply(event)
+
+    def _note_sent(self, now_s: float, session: int | None = None) -> None:
+        """Record which slots the socket has finished reading, in one session or in all."""
+        for event in self._slots.find_sent(now_s, session):
+            self.apply(event, now_s)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of batches that were copied over sockets."""
+        return self._router.counters.bytes_sent
 
     def counters(self) -> Counters:
         """Return all counters and gauges of this node process, by name."""
@@ -272,7 +321,7 @@ class NodeService:
         """Carry out an instruction; return the event that results from it, if any."""
         match instruction:
             case events.SendChunk():
-                self._send_chunk(instruction)
+                self._send_chunk(instruction, now_s)
             case events.FillChunk(worker, ticket, session, slot, epoch, index, first, count):
                 fill = Fill(ticket, session, slot, epoch, index, first, count)
                 self._pool.send(worker, fill)
@@ -297,7 +346,7 @@ class NodeService:
                 self._pool.kill(worker, f"reading dataset {dataset}")
         return None
 
-    def _send_chunk(self, chunk: events.SendChunk) -> None:
+    def _send_chunk(self, chunk: events.SendChunk, now_s: float) -> None:
         header = Chunk(
             session=chunk.session,
             epoch=chunk.epoch,
@@ -312,7 +361,7 @@ class NodeService:
         except PeerUnreachableError:
             self._unreachable.setdefault(chunk.peer, float("inf"))
         else:
-            self._slots.lend(chunk.session, chunk.slot, tracker)
+            self._slots.lend(chunk.session, chunk.slot, tracker, now_s)
             self._fair_share.earn(chunk.peer)
 
     def _send(self, peer: bytes, message: NodeMessage) -> None:
@@ -325,6 +374,21 @@ class NodeService:
         except PeerUnreachableError:
             self._router.counters.sends_dropped += 1
             self._unreachable.setdefault(peer, float("inf"))
+
+    def _send_report(self, peers: Sequence[bytes], report: HostReport | None) -> None:
+        if not peers:
+            return
+        try:
+            frame = encode(HostStats(report=report))
+        except ProtocolError as error:  # too long, or out of bounds: a supervisor's fault
+            _log.warning("the report of the host cannot be sent: %s", error)
+            frame = encode(HostStats(report=None))
+        for peer in peers:
+            try:
+                self._router.send_encoded(peer, frame)
+            except PeerUnreachableError:
+                self._router.counters.sends_dropped += 1
+                self._unreachable.setdefault(peer, float("inf"))
 
     def _open_slots(self, wanted: events.OpenSlots) -> events.SlotsOpened | events.SlotsRefused:
         try:

@@ -5,6 +5,7 @@ What goes wrong before the first client is a FeederError, which the supervisor r
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from feeder.dataset.first_read import check_readable
 from feeder.dataset.loss import describe_loss
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
+from feeder.host.memory_bandwidth import measure_copy_bandwidth
+from feeder.host.memory_budget import available_bytes
 from feeder.host.placement import NodePlacement, restore_affinity
 from feeder.jpeg.libraries import library_warnings
 from feeder.node.claim_listener import ClaimListener
@@ -23,6 +26,7 @@ from feeder.node.endpoint import parse_endpoint
 from feeder.node.loop import NodeLoop
 from feeder.node.messages import NodeConfig, NodeToSupervisor, SupervisorToNode
 from feeder.node.router import Router, ServerKeys
+from feeder.node.snapshots import NodeFacts
 from feeder.node.zap_handler import KeyList
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.log_form import LineForm
@@ -57,6 +61,8 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
         form = LineForm(process=f"node {config.number}", format=config.log_format)
         log = start_logging(config.log_level, form)
         warnings = (warning, restore_affinity(placement))
+        cpus = len(os.sched_getaffinity(0))
+        memory_bytes_a_s = measure_copy_bandwidth(cpus, available_bytes())
         wakeup = SignalWakeup([signal.SIGTERM])
         mode = config.socket_mode
         router, claim_listener = (
@@ -77,7 +83,15 @@ def serve_node(end: socket.socket, placement: NodePlacement, warning: str | None
             plan = plan_cache(config.decoded_bytes, sizes, nodes=config.nodes)
             if plan is not None:
                 cache = DecodedCache.create(plan)
-            loop = NodeLoop(config, served, router, claim_listener, control, wakeup, log, cache)
+            facts = NodeFacts(
+                number=config.number,
+                name=config.name,
+                memory_bytes_a_s=memory_bytes_a_s,
+                decoded_bytes=sum(size.total_bytes for size in sizes.values()),
+            )
+            loop = NodeLoop(
+                config, served, router, claim_listener, control, wakeup, log, cache, facts
+            )
             loop.run(endpoints, tuple(filter(None, warnings)), library_warnings())
         finally:
             router.close()

@@ -138,6 +138,11 @@ class WorkerPool:
         return tuple(worker.process.pid for worker in self._workers.values())
 
     @property
+    def pids_by_number(self) -> dict[int, int]:
+        """The process id of each worker, of those that start as well."""
+        return {number: worker.process.pid for number, worker in self._workers.items()}
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the workers that are up."""
         return tuple(number for number, worker in self._workers.items() if worker.libraries)

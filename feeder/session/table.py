@@ -59,7 +59,7 @@ class SessionTable:
         self._datasets = datasets
         self._limits = limits
         self._identity = identity
-        self._counters = counters
+        self.counters = self._counters = counters
         self._dispatcher = Dispatcher()
         self.sessions = SessionRegistry()
         self.tally = NodeTally()
@@ -96,6 +96,21 @@ class SessionTable:
     def stalled_datasets(self) -> int:
         """How many datasets stall."""
         return self._dispatcher.stalled_datasets
+
+    @property
+    def stalled_names(self) -> frozenset[str]:
+        """The datasets that stall."""
+        return self._dispatcher.stalled_names
+
+    @property
+    def silences(self) -> int:
+        """How many times a worker became silent."""
+        return int(getattr(self._dispatcher, "silences", 0))
+
+    def silent_workers(self, now_s: float) -> Mapping[int, float]:
+        """Return the silent workers, each with the seconds since its last progress."""
+        find = getattr(self._dispatcher, "silent_workers", None)
+        return {} if find is None else dict(find(now_s))
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""

@@ -105,7 +105,7 @@ class NodeTally:
     lent_bytes: int = 0
     chunk_s: Histogram = field(default_factory=Histogram)
     batch_s: Histogram = field(default_factory=Histogram)
-    ended_slots: SlotSeconds = SlotSeconds()
+    ended_slots: SlotSeconds = field(default_factory=SlotSeconds)
     """Of sessions that have ended."""
 
     def on_dispatched(self, chunk: PendingChunk, now_s: float) -> None:

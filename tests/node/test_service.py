@@ -45,6 +45,7 @@ class Host:
             counters=SocketCounters(),
             has_unread=False,
             account=lambda: "",
+            is_local=lambda: True,
             send=lambda peer, message: self.sent.append(message),
         )
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)

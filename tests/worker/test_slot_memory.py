@@ -152,7 +152,7 @@ def test_a_slot_is_back_once_the_socket_has_finished_with_all_its_frames() -> No
 def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     store, tracker = SlotStore(), Tracker()
     store.open(7, small_layout())
-    store.lend(7, 1, tracker)
+    store.lend(7, 1, tracker, 0.0)
     assert store.want_back(7, 0, 0.0) == SlotReturned(7, 0)
     assert store.recheck_at_s == float("inf")
     assert store.want_back(7, 1, 0.0) is None
@@ -174,7 +174,7 @@ def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     store, tracker = SlotStore(), Tracker()
     before = psutil.Process().num_fds()
     store.open(7, small_layout())
-    store.lend(7, 0, tracker)
+    store.lend(7, 0, tracker, 0.0)
     assert store.want_back(7, 0, 0.0) is None
     assert store.want_closed(7, 0.0) is None
     assert store.is_lent
