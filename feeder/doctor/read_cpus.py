@@ -17,7 +17,7 @@ from feeder.host.topology import (
     usable_cpus,
 )
 
-_CPUINFO_BYTES = 1 << 14  # the first CPU's part, whose flags may take 3 KiB
+_CPUINFO_BYTES = 1 << 14  # the first CPU's part; flags take up to 3 KiB
 _CPU = re.compile(r"cpu[0-9]{1,6}")
 _POLICY = re.compile(r"policy[0-9]{1,6}")
 

@@ -11,7 +11,7 @@ from feeder.errors import FeederError, ResourceError
 
 
 def read_libraries() -> Libraries:
-    """Return the libraries, their builds, and what their own checks say."""
+    """Return the libraries, their builds, and the results of their own checks."""
     crypto, zmq_versions = _read_zmq()
     if importlib.util.find_spec("numpy") is None:
         return Libraries(

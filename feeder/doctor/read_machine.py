@@ -14,7 +14,7 @@ from feeder.doctor.read_processes import read_processes
 
 
 def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
-    """Return all facts about the machine whose /proc and /sys are below ``root``.
+    """Return all facts about the machine with /proc and /sys below ``root``.
 
     CPU mask, cgroup and limits are those of ``process``, a folder in its /proc; the libraries are
     always this process's.

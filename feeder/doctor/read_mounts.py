@@ -28,7 +28,7 @@ class Mount:
 
 
 def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPlace, ...]:
-    """Return the place of each dataset; of those whose mount is not known none."""
+    """Return the place of each dataset; none if its mount is not known."""
     mounts = read_mounts(files)
     places: list[DatasetPlace] = []
     for dataset in datasets:

@@ -23,8 +23,8 @@ _WORDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.
 def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> str:
     """Return the whole report, wrapped to ``width`` columns; lines to type are never wrapped."""
     wrapped = max(40, min(width - 1, _WIDTH_MAX))
-    whose = "" if machine.process == "self" else f", for process {machine.process}"
-    lines = [f"The machine as Feeder sees it{whose}", ""]
+    process = "" if machine.process == "self" else f", for process {machine.process}"
+    lines = [f"The machine as Feeder sees it{process}", ""]
     for label, text in _rows(machine):
         lines += _wrap_row(label, text, wrapped)
     problems = [finding for finding in findings if finding.severity > Severity.NOTE]

@@ -15,7 +15,7 @@ WARNINGS_MAX: Final = 3
 def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     """Return up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
 
-    Each says what is wrong and, where one line mends it, that line. Takes a few milliseconds and
+    Each states what is wrong and, where one line mends it, that line. Takes some milliseconds and
     never raises: no fault in looking at the machine may keep the daemon from serving.
     """
     try:

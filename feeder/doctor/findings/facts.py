@@ -161,7 +161,7 @@ class Machine:
     """All facts."""
 
     process: str = "self"
-    """Whose CPU mask, cgroup and limits these are: its folder in /proc."""
+    """The process that has this CPU mask, cgroup and these limits: its folder in /proc."""
     kernel: str = ""
     processor: Processor = Processor()
     nodes: tuple[Node, ...] = ()

@@ -27,4 +27,4 @@ class Finding:
     detail: str
     """Sentences: what it costs, with the source of each figure; empty where nothing is known."""
     mend: tuple[str, ...] = ()
-    """Lines to type, or to write into a unit; a comment says which. Empty for a note."""
+    """Lines to type, or to write into a unit; a comment names the place. Empty for a note."""

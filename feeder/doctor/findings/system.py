@@ -89,8 +89,8 @@ def find_slow_clock(machine: Machine) -> Iterator[Finding]:
         what=f"the clock source is {clock.current}, which takes a system call to read",
         detail=(
             "The system call alone made a reading take 280 ns instead of 24 (AMD EPYC, Linux "
-            "6.18); a device's register comes on top. ZeroMQ and Feeder's timers read the clock "
-            "several times for each message."
+            "6.18); a device's register comes on top. The timers of ZeroMQ and Feeder read the "
+            "clock for each message."
         ),
         mend=(
             (f"echo {better} | sudo tee \\", f"    {_CLOCK_FOLDER}/current_clocksource")
