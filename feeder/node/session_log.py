@@ -23,7 +23,7 @@ def log_session_start(opened: OpenSlots, account: str) -> None:
     _log.debug(
         "session %s of %s on %s: opened with %d slots",
         *(shown, account, opened.dataset, opened.layout.slots),
-        extra={"session": shown, "client": account},
+        extra={"session": shown, "client": account, "dataset": opened.dataset},
     )
 
 
@@ -31,7 +31,7 @@ def log_session_end(ended: LogEnd, lease_s: float) -> None:
     """Log that a session is over."""
     shown = session_id(ended.session)
     what = shown, ended.account, ended.dataset
-    extra = {"session": shown, "client": ended.account}
+    extra = {"session": shown, "client": ended.account, "dataset": ended.dataset}
     match ended.how:
         case "closed":
             _log.debug("session %s of %s on %s: ended", *what, extra=extra)

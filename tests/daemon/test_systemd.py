@@ -122,7 +122,7 @@ def test_the_example_loads_and_lists_every_key_with_its_default() -> None:
     assert (config.serve, config.cache) == (ServeConfig(), CacheConfig())
     assert (config.log_level, config.data) == (load_config(None, {}).log_level, {})
     document = tomllib.loads(EXAMPLE.read_text())
-    assert set(document) == {"log_level", "serve", "cache", "data"}
+    assert set(document) == {"log_level", "log_format", "serve", "cache", "data"}
     for table, kind in (("serve", ServeConfig), ("cache", CacheConfig)):
         assert list(document[table]) == [field.name for field in dataclasses.fields(kind)]
 

@@ -1,8 +1,10 @@
-"""Runs in the guest after systemd started feeder.service: is it up, sandboxed and placed?"""
+"""Runs in the guest after systemd started feeder.service: is it up, sandboxed, placed, logged?"""
 
 import os
 import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 from feeder.host.placement import NodePlacement, check_placement
@@ -19,6 +21,7 @@ ENDPOINTS = (
     "ipc:///run/feeder/feeder.1",
 )
 OWN_SHARE_MIN = 0.99
+JOURNAL_DEADLINE_S = 60.0
 
 
 def systemctl(*arguments: str) -> str:
@@ -47,6 +50,7 @@ def main() -> None:
             report.check(images == 8, f"serves at {endpoint}", f"{images} images")
     mode = os.stat("/run/feeder/feeder").st_mode & 0o777
     report.check(mode == 0o660, "its ipc socket is open to its group only", f"{mode:o}")
+    check_journal(report, supervisor)
     processes = [supervisor, *children(supervisor)]
     systemctl("stop")
     result = systemctl("show", "-P", "Result"), systemctl("show", "-P", "ExecMainStatus")
@@ -54,6 +58,31 @@ def main() -> None:
     remaining = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
     report.check(not remaining, "no process remains", remaining)
     report.finish()
+
+
+def journal(priority: str) -> list[str]:
+    """Return the messages of the unit in the journal, from a priority up."""
+    command = ["/bin/journalctl", "--unit=feeder", "--output=cat", f"--priority={priority}"]
+    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return [line for line in lines if line.startswith(("feeder:", "<"))]  # not systemd's own
+
+
+def check_journal(report: Report, supervisor: int) -> None:
+    """Check that the journal knows which lines are warnings, by killing a worker."""
+    os.kill(workers(node_processes(supervisor)[0])[0], signal.SIGKILL)
+    until_s = time.monotonic() + JOURNAL_DEADLINE_S
+    while not (warnings := [line for line in journal("warning") if "replaced" in line]):
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.5)
+    report.check(len(warnings) == 1, "journalctl -p warning finds a lost worker", warnings)
+    lines = journal("info")
+    ready = [line for line in lines if line.startswith("feeder: ready, ")]
+    report.check(len(ready) == 1, "the journal has the ready line, without a mark", lines[-3:])
+    marked = [line for line in lines if line.startswith("<")]
+    report.check(not marked, "no mark is part of a message", marked)
+    listed = journal("warning")
+    report.check(not set(ready) & set(listed), "the ready line is no warning", listed)
 
 
 def check_sandbox(report: Report, supervisor: int) -> None:

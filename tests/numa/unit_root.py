@@ -11,7 +11,13 @@ from tests.numa.virtual_machine import CannotRunError
 
 SYSTEMD = Path("/lib/systemd/systemd")
 
-_PROGRAMS = ("/bin/systemctl", "/usr/bin/systemd-tmpfiles", "/bin/mount", "/bin/umount")
+_PROGRAMS = (
+    "/bin/systemctl",
+    "/bin/journalctl",
+    "/usr/bin/systemd-tmpfiles",
+    "/bin/mount",
+    "/bin/umount",
+)
 _LOADED_WHEN_NEEDED = ("libbpf.so.1", "libbpf.so.0", "libnss_systemd.so.2")
 _FEEDER = """\
 #!{python}
