@@ -11,6 +11,7 @@ from feeder.cli import doctor
 from feeder.cli.main import build_parser
 from feeder.doctor.findings.facts import Libraries
 from tests.support.machine_tree import write_tree
+from tests.support.plain_pillow import put_plain_pillow
 from tests.support.sources import error_line, run_feeder
 
 
@@ -62,6 +63,7 @@ def test_the_width_is_the_terminal_s(
     ("words", "message"),
     [
         pytest.param(["--root", "/nowhere"], "--root /nowhere has no folder proc: ", id="root"),
+        pytest.param(["--data", "/nowhere"], "--data /nowhere: it does not exist; ", id="data"),
         pytest.param(["--pid", "-5"], "--pid -5: there is no such process; ", id="pid"),
     ],
 )
@@ -77,3 +79,13 @@ def test_the_real_command_reports_on_this_machine() -> None:
     assert "self-test passed" in result.stdout
     assert f"{sys.prefix}: " in result.stdout
     assert result.stderr == ""
+
+
+def test_an_overwritten_pillow_is_a_problem(tmp_path: Path) -> None:
+    environment = put_plain_pillow(tmp_path, "13.0.0")
+    prefix = ["env", *(f"{name}={value}" for name, value in environment.items())]
+    result = run_feeder("doctor", "--json", prefix=prefix)
+    assert result.returncode == 1, result.stderr
+    findings = {each["name"]: each for each in json.loads(result.stdout)["findings"]}
+    assert "13.0.0 has overwritten Pillow-SIMD" in findings["pillow"]["what"]
+    assert findings["pillow"]["mend"][0] == "pip uninstall -y pillow"
