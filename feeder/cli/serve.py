@@ -79,6 +79,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--decoder", metavar="own|turbojpeg", help="what decodes the samples")
     parser.add_argument("--open-shards", metavar="N", help="open shard files per process")
     parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        help="serve /metrics, /healthz and /readyz over HTTP, e.g. at 127.0.0.1:9464",
+    )
+    parser.add_argument(
+        "--metrics-token", metavar="FILE", help="token that /metrics requires; see feeder.toml"
+    )
+    parser.add_argument(
         "--topology-root", metavar="DIR", help="where /sys and /proc are, for tests"
     )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -146,6 +154,8 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
             "drain_s",
             "decoder",
             "open_shards",
+            "metrics",
+            "metrics_token",
             "topology_root",
         )
     }

@@ -29,6 +29,7 @@ from feeder.daemon.config_keys import (
     Endpoints,
     FilePath,
     Kind,
+    MetricsAddress,
     Number,
     PinList,
     Size,
@@ -36,6 +37,7 @@ from feeder.daemon.config_keys import (
 )
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
+from feeder.monitoring.address import parse_address
 from feeder.node.endpoint import check_exposure, parse_endpoint
 from feeder.process.log_form import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text
@@ -110,6 +112,12 @@ class ServeConfig:
     # Of each dataset, in each worker. The soft limit of open files is raised to the hard one; if
     # that is too low, workers keep fewer open (daemon/descriptor_budget.py).
     open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
+
+    # Off: whoever wants metrics says where. The usual port for Prometheus is 9464.
+    metrics: Annotated[str, MetricsAddress()] = ""
+
+    # The file of the token that scrapers must send; needed beyond loopback.
+    metrics_token: Annotated[str, FilePath()] = ""
 
     # The folder of /sys and /proc. In tests another folder simulates a machine.
     topology_root: Annotated[str, AbsoluteFolder()] = "/"
@@ -231,6 +239,11 @@ def _check_security(config: Config) -> None:
         )
     except ConfigError as error:
         raise ConfigError(f"{config.provenance['serve.bind']}: {error}") from None
+    if serve.metrics and not serve.metrics_token and not parse_address(serve.metrics).is_local:
+        raise ConfigError(
+            f"{config.provenance['serve.metrics']}: metrics: {serve.metrics} would be open to the "
+            "network: set metrics_token (the file of a token that scrapers send), or use 127.0.0.1"
+        )
 
 
 def _read_toml(path: Path) -> dict[str, object]:

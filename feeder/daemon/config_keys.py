@@ -13,6 +13,7 @@ from typing import Protocol
 from feeder.daemon.sizes import format_size, parse_size
 from feeder.errors import ConfigError
 from feeder.host.placement_plan import parse_pin
+from feeder.monitoring.address import parse_address
 from feeder.node.endpoint import parse_endpoint
 from feeder.wire.messages import MAX_ENDPOINTS
 
@@ -168,6 +169,22 @@ class Endpoints(Kind):
 
     def from_text(self, text: str) -> object:
         return (text,)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsAddress(Kind):
+    """An address for the metrics, kept as text for `parse_address`; empty for none."""
+
+    @property
+    def allowed(self) -> str:
+        return 'an address such as "127.0.0.1:9464", or "" for none'
+
+    def parse(self, value: object) -> object:
+        if not isinstance(value, str):
+            raise ValueError
+        if value:
+            parse_address(value)  # raises a more specific ConfigError
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
-from feeder.daemon.served import describe_served, host_name, split_report
+from feeder.daemon.served import describe_served, host_name, open_metrics, split_report
 from feeder.daemon.start_report import compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
@@ -103,10 +103,12 @@ class Supervisor:
             for each in zip(plan_nodes(config, placements, files_max), placements, strict=True)
         ]
         shortage = describe_shortage(files_max, self._nodes[0].config.limits)
+        self._warnings = [shortage] if shortage else []
         if shortage:
             _log.warning("%s", shortage)
         for line in find_worst(root, [Path(text) for text in config.data.values()]):
             _log.warning("%s", line, extra=KEPT)
+            self._warnings.append(line)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
@@ -120,7 +122,9 @@ class Supervisor:
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,
         )
+        self._watch.warn(self._warnings)
         self._announcer = Announcer()
+        self._metrics = open_metrics(config, lambda: self._watch.standing)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -134,6 +138,8 @@ class Supervisor:
         starting.
         """
         try:
+            if self._metrics is not None:
+                self._metrics.start()
             for node in self._nodes:
                 self._start(node)
             while self._end_by_s is None or any(node.is_running for node in self._nodes):
@@ -158,6 +164,8 @@ class Supervisor:
                 self._await_room()
         finally:
             self._end_all()
+            if self._metrics is not None:
+                self._metrics.close()
 
     def _next_deadline_s(self) -> float:
         sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
@@ -321,6 +329,10 @@ class Supervisor:
         decoded_bytes = self._nodes[0].config.decoded_bytes
         for each in compose_report(self._config, all_ready, self._data, decoded_bytes):
             self._log.report(each.text, each.priority)
+        if self._metrics is not None:
+            self._log.report(f"metrics: http://{self._metrics.address}/metrics")
+        theirs = (each for ready in all_ready for each in ready.warnings + ready.library_warnings)
+        self._watch.warn([*self._warnings, *dict.fromkeys(theirs)])
         text = describe_ready(all_ready, sorted(self._config.data))
         self._log.report(text)
         self._notifier.ready(text)

@@ -23,6 +23,7 @@ from feeder.metrics.report import (
     Verdict,
 )
 from feeder.metrics.snapshot import NodeSnapshot
+from feeder.monitoring.health import Standing
 
 NodeState: TypeAlias = Literal["starting", "ready", "draining", "hung", "restarting"]
 
@@ -79,6 +80,9 @@ class HostWatch:
             verdict=_UNDECIDED,
         )
         """The latest one."""
+        self._states = tuple((self._began_s, node.state) for node in self.report.nodes)
+        self.standing = Standing(self.report, (self._began_s,) * nodes)
+        """The latest report with the times since which its states hold."""
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Have all reports repeat the warnings of the start."""
@@ -122,6 +126,11 @@ class HostWatch:
         self._add_point(report)
         report = msgspec.structs.replace(report, history=tuple(self._history))
         self.report = msgspec.structs.replace(report, verdict=self._diagnose(report))
+        self._states = tuple(
+            (since_s if was == state else now_s, state)
+            for (since_s, was), (state, _) in zip(self._states, states, strict=True)
+        )
+        self.standing = Standing(self.report, tuple(since_s for since_s, _ in self._states))
         return self.report
 
     def _add_point(self, report: HostReport) -> None:

@@ -1,0 +1,239 @@
+"""The HTTP server of the metrics: one thread with one event loop, whatever connects.
+
+    /metrics    all metrics of the latest report; with the token if there is one
+    /healthz    200 while the daemon is healthy, else 503 with the reason
+    /readyz     200 while it is ready, else 503 with the reason
+    /           what is here
+
+Only GET and HEAD, one request a connection. A client has DEADLINE_S to send its request and as long
+to read the reply. There are CONNECTIONS_MAX connections at a time; one more closes the one that has
+been open longest without a whole request. So neither idle nor slow clients keep a scraper out, and
+whatever they do costs the daemon's other threads nothing: replies come from an immutable report.
+"""
+
+import asyncio
+import contextlib
+import http
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from feeder.errors import ResourceError
+from feeder.monitoring.address import Address
+from feeder.monitoring.exposition import Exposition
+from feeder.monitoring.health import Standing, find_hindrance, find_illness
+from feeder.monitoring.request import END, HEAD_BYTES_MAX, Request, parse_head
+from feeder.monitoring.token import TokenFile
+
+CONNECTIONS_MAX: Final = 64
+DEADLINE_S: Final = 5.0
+
+_BACKLOG: Final = 128
+_END_DEADLINE_S: Final = 2.0
+_TEXT: Final = "text/plain; charset=utf-8"
+_INDEX: Final = b"""<!doctype html><title>Feeder</title><h1>Feeder</h1>
+<ul><li><a href="/metrics">/metrics</a>: for Prometheus
+<li><a href="/healthz">/healthz</a>: whether the daemon works
+<li><a href="/readyz">/readyz</a>: whether it serves batches</ul>
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsServer:
+    """Serves from its own thread between ``start`` and ``close``."""
+
+    def __init__(
+        self,
+        address: Address,
+        standing: Callable[[], Standing],
+        token: TokenFile | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Bind the address; ResourceError if that is impossible.
+
+        ``standing`` is called for each reply, from another thread.
+        """
+        self.deadline_s = deadline_s
+        self._standing = standing
+        self._token = token
+        self._exposition = Exposition()
+        self._waiting: dict[_Connection, None] = {}  # oldest first
+        self._replying: dict[_Connection, None] = {}
+        self._socket = _bind(address)
+        host, port = self._socket.getsockname()[:2]
+        self.address = Address(host, port)
+        """As bound, with the port that the system chose."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; until then clients wait in the backlog."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. Idempotent."""
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_END_DEADLINE_S)
+        if not self._thread.is_alive() and not self._loop.is_closed():
+            self._loop.close()
+        self._socket.close()
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        loop.set_exception_handler(_log_trouble)
+        server = loop.run_until_complete(
+            loop.create_server(lambda: _Connection(self), sock=self._socket, backlog=_BACKLOG)
+        )
+        try:
+            loop.run_forever()
+        finally:
+            server.close()
+            for connection in [*self._waiting, *self._replying]:
+                connection.abort()
+            loop.run_until_complete(asyncio.sleep(0))  # the transports close
+            loop.close()
+
+    def opened(self, connection: "_Connection") -> None:
+        """Take a new connection, and close another one if there are too many."""
+        if len(self._waiting) + len(self._replying) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._waiting or self._replying))
+            self.closed(oldest)
+            oldest.abort()
+        self._waiting[connection] = None
+
+    def answering(self, connection: "_Connection") -> None:
+        """Note that a connection's request is whole."""
+        if self._waiting.pop(connection, 0) is None:
+            self._replying[connection] = None
+
+    def closed(self, connection: "_Connection") -> None:
+        """Forget a connection."""
+        self._waiting.pop(connection, None)
+        self._replying.pop(connection, None)
+
+    def reply(self, request: Request | None) -> bytes:
+        """Return the whole reply to a request; None is a malformed one."""
+        if request is None:
+            return _compose(400, b"malformed request\n")
+        if request.method not in ("GET", "HEAD"):
+            return _compose(405, b"only GET and HEAD\n", extra="Allow: GET, HEAD\r\n")
+        return _compose(*self._page(request), has_body=request.method == "GET")
+
+    def _page(self, request: Request) -> tuple[int, bytes, str, str]:
+        """Return status, body, type and additional header fields."""
+        match request.path:
+            case "/":
+                return 200, _INDEX, "text/html; charset=utf-8", ""
+            case "/healthz":
+                return _state("ok", find_illness(self._standing(), time.monotonic()))
+            case "/readyz":
+                return _state("ready", find_hindrance(self._standing(), time.monotonic()))
+            case "/metrics":
+                if self._token is not None and not self._token.accepts(request.authorization):
+                    extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
+                    return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
+                return 200, *self._exposition.render(self._standing().report, request.accept), ""
+        return 404, b"here are /metrics, /healthz and /readyz\n", _TEXT, ""
+
+
+class _Connection(asyncio.Protocol):
+    """A client's connection: reads a head, writes a reply, and closes."""
+
+    def __init__(self, server: MetricsServer) -> None:
+        self._server = server
+        self._head = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.opened(self)
+        self._restart_timer()
+
+    def data_received(self, data: bytes) -> None:
+        searched = max(0, len(self._head) - len(END) + 1)
+        self._head += data
+        end = self._head.find(END, searched)
+        if end < 0 and len(self._head) <= HEAD_BYTES_MAX:
+            return
+        if 0 <= end <= HEAD_BYTES_MAX:
+            reply = self._server.reply(parse_head(bytes(self._head[:end])))
+        else:
+            reply = _compose(431, f"at most {HEAD_BYTES_MAX} bytes of header\n".encode())
+        self._head.clear()
+        self._server.answering(self)
+        self._restart_timer()
+        if self._transport is not None:
+            self._transport.pause_reading()
+            self._transport.write(reply)
+            self._transport.close()  # once the reply is written
+
+    def eof_received(self) -> bool:
+        return False  # close, unless the reply is still being written
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._server.closed(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abort(self) -> None:
+        """Close at once, whatever has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.deadline_s, self.abort)
+
+
+def _bind(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address.host, address.port))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise ResourceError(
+            f"the metrics cannot listen on {address}: {error.strerror}; choose another address "
+            "with --metrics, or end what uses this one"
+        ) from None
+    return listener
+
+
+def _state(well: str, trouble: str) -> tuple[int, bytes, str, str]:
+    return 503 if trouble else 200, f"{trouble or well}\n".encode(), _TEXT, ""
+
+
+def _compose(
+    status: int, body: bytes, kind: str = _TEXT, extra: str = "", *, has_body: bool = True
+) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        f"Cache-Control: no-store\r\nConnection: close\r\n{extra}\r\n"
+    )
+    return head.encode("latin-1") + (body if has_body else b"")
+
+
+def _log_trouble(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    _log.warning("metrics: %s%s", context.get("message"), f": {error}" if error else "")
