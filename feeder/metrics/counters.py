@@ -37,6 +37,8 @@ class SessionCounters:
     batches_failed: int = 0
     chunks_returned: int = 0
     """Chunks reassigned because their worker died."""
+    worker_silences: int = 0
+    """Times that a worker with a chunk made no progress for seconds."""
     wants_repeated: int = 0
     """Batches requested again while they were in flight."""
     refused: dict[str, int] = field(default_factory=dict)

@@ -16,12 +16,12 @@ worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks p
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
-from feeder.session.stalls import Stalls
+from feeder.session.stalls import SILENT_S, Stalls
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -195,6 +195,14 @@ class Dispatcher:
             work.is_stuck = True
             self._by_load[len(work.chunks)].pop(worker, None)
         return stuck
+
+    def silent_workers(self, now_s: float) -> Mapping[int, float]:
+        """Return the silent workers, each with the seconds since its last progress."""
+        return {
+            worker: now_s - work.progress_s
+            for worker, work in self._in_flight.items()
+            if work.chunks and now_s - work.progress_s >= SILENT_S
+        }
 
     def find_unanswered(self, now_s: float) -> list[PendingBatch]:
         """Return the batches that have waited too long for a stalled dataset."""

@@ -28,6 +28,9 @@ from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 CHUNK_DEADLINE_S: Final = 30.0
 """A worker without progress for this long hangs or waits for a dead disk; a chunk takes 30 ms."""
 
+SILENT_S: Final = 2.0
+"""A worker without progress for this long is reported."""
+
 PATIENCE_S: Final = 5.0
 """A busy hard disk takes a second for a chunk."""
 
