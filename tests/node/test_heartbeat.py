@@ -1,0 +1,178 @@
+"""Heartbeats of a real node process, and what their snapshots say."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from feeder.metrics.report import HostLoad, HostReport, Verdict
+from feeder.metrics.snapshot import NodeSnapshot
+from feeder.node.heartbeat import INTERVAL_S, Heartbeats
+from feeder.node.messages import Diagnosed, Heartbeat, ReportAsked, ReportPart
+from feeder.process.channel import ChannelClosedError, ChannelFullError
+from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong, StatsRequest
+from tests.support.daemon import RawClient, pack_small, small_recipe
+from tests.support.node_process import NodeUnderTest, running_node
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("d"))
+
+
+@pytest.fixture(scope="module")
+def node(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeUnderTest]:
+    folder = tmp_path_factory.mktemp("n")
+    with running_node(dataset, folder, workers=2, cache_decoded_bytes=8 << 20) as running:
+        yield running
+
+
+def host_report() -> HostReport:
+    load = HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
+    return HostReport(
+        host="h",
+        feeder_version="0",
+        pid=1,
+        clock_s=1.0,
+        uptime_s=1.0,
+        datasets=(),
+        nodes=(),
+        load=load,
+        load_before=load,
+        verdict=Verdict(kind="idle", text="idle", is_problem=False),
+    )
+
+
+def test_an_idle_node_process_reports_itself_and_its_workers(node: NodeUnderTest) -> None:
+    first, second = node.snapshot(), node.snapshot()
+    assert second.clock_s > first.clock_s
+    assert second.pid == node.process.pid
+    assert second.endpoints == node.ready.endpoints
+    assert [worker.pid for worker in second.workers] == list(node.ready.worker_pids)
+    assert second.own_cpu_s > 0
+    assert second.cpus
+    assert second.cache.full_bytes > 0
+    assert 8 << 20 >= second.cache.budget_bytes > 0
+
+
+def test_a_clients_batches_are_in_the_totals(node: NodeUnderTest) -> None:
+    recipe, before = small_recipe(), node.snapshot()
+    with RawClient(node.endpoint) as client:
+        client.hello(recipe)
+        client.want((0, 0), (0, 1))
+        client.take((0, 0))
+        client.take((0, 1))
+        client.send(Ping(session=client.session, clock_s=8.0, waited_s=3.0, cpu_s=0.5))
+        while not isinstance(client.receive(), Pong):
+            pass
+        now = node.snapshot_when(
+            lambda each: bool(each.clients) and each.clients[0].clock_s > 0, "the ping"
+        )
+        (shown,) = now.clients
+        sent_bytes = sum(
+            batch.pixels.nbytes + batch.labels.nbytes + batch.sample_ids.nbytes
+            for batch in client.batches.values()
+        )
+        client.bye()
+    assert (shown.name, shown.dataset, shown.account) == ("test", "d", f"user {os.getuid()}")
+    assert shown.is_local
+    assert not shown.is_lent
+    assert (shown.window, shown.wanted, shown.images, shown.batches) == (4, 2, 20, 2)
+    assert (shown.clock_s, shown.waited_s, shown.cpu_s) == (8.0, 3.0, 0.5)
+    assert shown.sent_bytes == now.sent_bytes - before.sent_bytes == sent_bytes
+    assert now.images - before.images == 20
+    assert sum(worker.images for worker in now.workers) == now.images
+    assert shown.worker_s == pytest.approx(_busy_s(now) - _busy_s(before))
+    assert sum(worker.cpu_s for worker in now.workers) > 0
+    assert now.decoded_bytes > before.decoded_bytes
+    assert max(worker.requested_bytes for worker in now.workers) > 0
+    assert now.chunk_s is not None
+    assert now.batch_s is not None
+    assert sum(now.batch_s.counts) == now.batches
+    assert now.counters["images"] == now.images
+    node.snapshot_when(lambda each: not each.clients, "the session's end")
+
+
+def test_each_pong_carries_the_supervisors_verdict(node: NodeUnderTest) -> None:
+    node.control.send(Diagnosed(text="io-bound:\nthe disk is slow"))
+    with RawClient(node.endpoint) as client:
+        client.hello(small_recipe())
+        verdict = ""
+        while not verdict:  # the verdict and the ping come over different sockets
+            client.ping()
+            pong = client.receive()
+            assert isinstance(pong, Pong)
+            verdict = pong.verdict
+        client.bye()
+    assert verdict == r"io-bound:\nthe disk is slow"
+
+
+def test_clients_get_the_supervisors_report(node: NodeUnderTest) -> None:
+    report = host_report()
+    data = msgspec.msgpack.encode(report)
+    with RawClient(node.endpoint) as one, RawClient(node.endpoint) as other:
+        for client in (one, other):
+            client.send(HostStatsRequest())
+            client.send(StatsRequest())
+            client.receive()  # so its first request has been read
+        node.receive(ReportAsked)
+        node.control.send(ReportPart(is_last=False, data=data[:50]))
+        node.control.send(ReportPart(is_last=True, data=data[50:]))
+        for client in (one, other):
+            answer = client.receive()
+            # A busy machine may have let the first request expire before the answer.
+            assert isinstance(answer, HostStats)
+            assert answer.report in (report, None)
+
+
+def test_a_node_process_sends_heartbeats_before_it_takes_clients(
+    dataset: Path, tmp_path: Path
+) -> None:
+    with running_node(dataset, tmp_path, are_neighbours_sent=False) as node:
+        snapshot = node.snapshot()
+        assert [worker.state for worker in snapshot.workers] == ["idle"]
+        node.process.send_signal(signal.SIGKILL)
+
+
+def test_heartbeats_stay_on_their_grid_and_are_left_out_after_a_stall() -> None:
+    sent: list[float] = []
+
+    def send(message: Heartbeat) -> None:
+        sent.append(message.snapshot.clock_s)
+
+    beats = Heartbeats(SimpleNamespace(send=send), _snapshot)  # type: ignore[arg-type]
+    beats.run_due(5.0)
+    assert not sent
+    beats.start(10.0)
+    for now_s in (10.01, 10.5, 11.2, 17.9, 18.05):
+        beats.run_due(now_s)
+    assert sent == [10.01, 11.2, 17.9, 18.05]
+    assert beats.deadline_s == 18.0 + INTERVAL_S
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"), [(ChannelFullError, True), (ChannelClosedError, False)]
+)
+def test_a_supervisor_that_reads_nothing_costs_heartbeats_alone(
+    error: type[Exception], goes_on: bool
+) -> None:
+    def send(_: Any) -> None:
+        raise error
+
+    beats = Heartbeats(SimpleNamespace(send=send), _snapshot)  # type: ignore[arg-type]
+    beats.start(10.0)
+    beats.run_due(10.0)
+    assert (beats.deadline_s == 11.0) is goes_on
+
+
+def _snapshot(now_s: float) -> NodeSnapshot:
+    return NodeSnapshot(number=0, name="n", pid=1, clock_s=now_s, uptime_s=0.0, endpoints=())
+
+
+def _busy_s(snapshot: NodeSnapshot) -> float:
+    return snapshot.lost_worker_busy_s + sum(worker.busy_s for worker in snapshot.workers)
