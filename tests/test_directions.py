@@ -104,7 +104,7 @@ TABLE: Mapping[str, Row] = {
     "wire": row("errors metrics plan", "numpy msgspec", pure=True),
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors metrics remedies", "msgspec"),
-    "host": row("errors metrics process", "psutil"),
+    "host": row("errors metrics process", "numpy psutil"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
