@@ -115,7 +115,7 @@ class Snapshots:
             queued_batches=table.queued_batches,
             chunks_in_flight=table.chunks_in_flight,
             stalled_datasets=_stalled(table),
-            silences=table.silences,
+            silences=table.counters.worker_silences,
             chunk_s=tally.chunk_s.snapshot(),
             batch_s=tally.batch_s.snapshot(),
             counters=_printable_counters(service.counters()),

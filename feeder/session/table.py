@@ -102,15 +102,9 @@ class SessionTable:
         """The datasets that stall."""
         return self._dispatcher.stalled_names
 
-    @property
-    def silences(self) -> int:
-        """How many times a worker became silent."""
-        return int(getattr(self._dispatcher, "silences", 0))
-
     def silent_workers(self, now_s: float) -> Mapping[int, float]:
         """Return the silent workers, each with the seconds since its last progress."""
-        find = getattr(self._dispatcher, "silent_workers", None)
-        return {} if find is None else dict(find(now_s))
+        return self._dispatcher.silent_workers(now_s)
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""

@@ -17,7 +17,7 @@ from feeder.node.messages import Diagnosed, Heartbeat, ReportAsked, ReportPart
 from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong, StatsRequest
 from tests.support.daemon import RawClient, pack_small, small_recipe
-from tests.support.node_process import NodeUnderTest, running_node
+from tests.node.node_process import NodeUnderTest, running_node
 
 
 @pytest.fixture(scope="module")
