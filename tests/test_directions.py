@@ -158,7 +158,7 @@ TABLE: Mapping[str, Row] = {
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
-    "bench.plots": row("errors bench bench.soak bench.rivals"),
+    "bench.plots": row("errors bench bench.micro bench.rivals bench.soak bench.stream"),
     "bench.cli": row(
         "process bench bench.chaos bench.data bench.micro bench.pack bench.plots bench.rivals "
         "bench.soak bench.stream"

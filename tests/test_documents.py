@@ -70,6 +70,16 @@ def test_the_architecture_diagram_and_table_list_every_room() -> None:
 
 def test_the_readme_links_every_page() -> None:
     linked = set(LINK.findall((REPOSITORY / "README.md").read_text("utf-8")))
-    pages = {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.*")}
+    pages = {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md")}
     pages |= {f"docs/{path.parent.name}/README.md" for path in REPOSITORY.glob("docs/*/README.md")}
     assert pages - linked == set()
+
+
+def test_every_picture_of_the_docs_is_shown_and_below_1_mb() -> None:
+    docs = REPOSITORY / "docs"
+    pictures = [path for path in docs.glob("*.*") if path.suffix != ".md"]
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    shown = {name.removeprefix("docs/") for name in LINK.findall(readme)}
+    shown.update(*(LINK.findall(page.read_text("utf-8")) for page in docs.glob("*.md")))
+    assert {path.name for path in pictures} - shown == set()
+    assert max(path.stat().st_size for path in pictures) < 1 << 20

@@ -59,7 +59,7 @@ def conclude_ablation(report: Report) -> tuple[list[str], list[str]]:
     sentences = [
         conclude(report).partition(". ")[2],
         f"Measured: {describe_measured(report)}. Bar: the median; line: least and most.",
-        f"Hollow: {NOISE[0].lower()}{NOISE[1:]}",
+        f"Hollow: {NOISE[0].lower()}{NOISE[1:].replace(':', ',')}",
     ]
     return title, [line for each in sentences if each for line in wrap(each)]
 
@@ -115,8 +115,10 @@ def _panel(
         ),
         color=alt.condition("datum.hollow", alt.value("white"), alt.value(BLUE)),
     )
+    # So that the line shows on a bar that is printed in grey.
+    halo = base.mark_rule(color="white", strokeWidth=4).encode(x="min:Q", x2="max:Q")
     spread = base.mark_rule(color=INK, strokeWidth=1.5).encode(x="min:Q", x2="max:Q")
-    layers = bars + spread
+    layers = bars + halo + spread
     if any(row["linear"] for row in table):
         layers += base.mark_tick(
             color=FAINT_INK, thickness=2, size=_BAR + 6, strokeDash=[3, 2]

@@ -71,6 +71,8 @@ def _panel(report: Report, kind: str, rounds: object) -> Chart:
         ),
         color=alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY)),
     )
+    # So that the line shows on a bar that is printed in grey.
+    halo = base.mark_rule(color="white", strokeWidth=4).encode(x="min:Q", x2="max:Q")
     spread = base.mark_rule(color=INK, strokeWidth=1.5).encode(x="min:Q", x2="max:Q")
     numbers = base.mark_text(align="left", dx=7, fontSize=12, color=INK).encode(
         x="max:Q", text="numbers:N"
@@ -78,6 +80,6 @@ def _panel(report: Report, kind: str, rounds: object) -> Chart:
     panel_title = alt.TitleParams(
         _TITLES[kind], anchor="start", fontSize=13, color=INK, frame="group"
     )
-    return (bars + spread + numbers).properties(
+    return (bars + halo + spread + numbers).properties(
         width=_WIDTH, height=_ROW * len(ways), title=panel_title
     )

@@ -29,6 +29,7 @@ SAME: Final = "same settings"
 NOISE: Final = "Within the noise: the 90 % interval of the rounds' median ratio holds 1."
 
 _COLUMNS: Final = 79
+_TIMES: Final = "×\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,10 @@ def conclude(report: Report) -> str:
             continue
         kind = "noise" if row.is_within_noise else "slower" if row.ratio < 1 else "faster"
         groups[kind].append((row.ratio, words))
-    slower = ", ".join(f"{words} × {ratio:.2f}" for ratio, words in sorted(groups["slower"]))
-    faster = ", ".join(f"{words} × {ratio:.2f}" for ratio, words in sorted(groups["faster"])[::-1])
+    slower = ", ".join(f"{words} {_TIMES}{ratio:.2f}" for ratio, words in sorted(groups["slower"]))
+    faster = ", ".join(
+        f"{words} {_TIMES}{ratio:.2f}" for ratio, words in sorted(groups["faster"])[::-1]
+    )
     noise = ", ".join(words for _, words in groups["noise"])
     if slower:
         sentences.append(f"Slower without one: {slower}")
