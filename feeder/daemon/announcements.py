@@ -16,6 +16,9 @@ LINE_S: Final = 60.0
 REFRESH_S: Final = 10.0
 """Between two messages with the same kind and new figures."""
 
+_SAID_ELSEWHERE: Final = frozenset({"starting", "draining", "node-down"})
+"""Kinds whose events the supervisor logs itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
@@ -61,7 +64,9 @@ class Announcer:
         self._announced, self._announced_s = verdict, now_s
         last_s = self._lines.get(verdict.kind)
         # A line that was held back follows once it may, so that the log's last one is true.
-        is_logged = verdict.kind != self._logged and (last_s is None or now_s - last_s >= LINE_S)
+        is_logged = verdict.kind not in (self._logged, *_SAID_ELSEWHERE) and (
+            last_s is None or now_s - last_s >= LINE_S
+        )
         if is_logged:
             self._lines[verdict.kind], self._logged = now_s, verdict.kind
         return Announcement(verdict, is_new, is_logged)

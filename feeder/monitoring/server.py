@@ -101,9 +101,14 @@ class MetricsServer:
             loop.run_until_complete(asyncio.sleep(0))  # the transports close
             loop.close()
 
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._waiting) + len(self._replying)
+
     def opened(self, connection: "_Connection") -> None:
         """Take a new connection, and close another one if there are too many."""
-        if len(self._waiting) + len(self._replying) >= CONNECTIONS_MAX:
+        if self.connections >= CONNECTIONS_MAX:
             oldest = next(iter(self._waiting or self._replying))
             self.closed(oldest)
             oldest.abort()

@@ -1,0 +1,4 @@
+"""Tests of the metrics over HTTP.
+
+May import: the product, bench, tests.
+"""

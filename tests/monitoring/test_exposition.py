@@ -1,0 +1,202 @@
+"""A report as Prometheus text, read back with the official parser."""
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from feeder.metrics import counters
+from feeder.metrics.report import HostReport, NodeReport
+from feeder.metrics.snapshot import CLIENTS_MAX as SNAPSHOT_CLIENTS_MAX
+from feeder.metrics.snapshot import OTHERS
+from feeder.monitoring.counter_metrics import COUNTERS, LEFT_OUT
+from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_client
+from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
+
+Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+GROUPS = (
+    counters.SessionCounters,
+    counters.SocketCounters,
+    counters.ClaimCounters,
+    counters.WorkerCounters,
+    counters.LogCounters,
+)
+
+
+def series(report: HostReport) -> Series:
+    text, _ = Exposition().render(report)
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in parse_text(text.decode()):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found, "each series appears once"
+            found[key] = sample.value
+    return found
+
+
+def value(found: Series, name: str, **labels: str) -> float:
+    return found[f"feeder_{name}", frozenset(labels.items())]
+
+
+def test_every_counter_is_exported_or_left_out_with_a_reason() -> None:
+    names = {name for group in GROUPS for name in group.__dataclass_fields__}
+    assert names - {*COUNTERS} == {*LEFT_OUT}
+    assert all(LEFT_OUT.values())
+    assert {group.__name__ for group in GROUPS} == {
+        name for name in vars(counters) if name.endswith("Counters") and name != "Counters"
+    }
+
+
+def test_totals_are_by_node_process() -> None:
+    found = series(busy_report())
+    assert value(found, "images_total", node="0") == 1005
+    assert value(found, "images_total", node="1") == 505
+    assert value(found, "stage_seconds_total", node="1", stage="decode") == 20
+    assert value(found, "worker_busy_seconds_total", node="0", worker="1") == 50
+    assert value(found, "cache_hits_total", node="0") == 7
+    assert value(found, "workers", node="0", state="silent") == 1
+    assert value(found, "worker_silent_seconds", node="0") == 2.5
+    assert value(found, "queued_batches", node="0") == 3
+
+
+def test_counters_by_reason_are_there_from_the_start() -> None:
+    found = series(busy_report())
+    dropped = {
+        reason: value(found, "frames_dropped_total", node="0", reason=reason)
+        for reason in ("malformed", "over-rate", "newly-found")
+    }
+    assert dropped == {"malformed": 5, "over-rate": 0, "newly-found": 2}
+    ended = [
+        value(found, "sessions_ended_total", node="1", reason=reason)
+        for reason in ("closed", "expired", "lost")
+    ]
+    assert ended == [4, 1, 0]
+    assert value(found, "worker_pause_seconds", node="0") == 0.25
+    assert value(found, "batches_failed_total", node="0") == 6
+
+
+def test_histograms_accumulate_their_buckets() -> None:
+    found = series(busy_report())
+    buckets = [
+        value(found, "chunk_duration_seconds_bucket", node="0", le=bound)
+        for bound in ("0.001", "0.002", "60.0", "+Inf")
+    ]
+    assert buckets == [1, 3, 3, 7]
+    assert value(found, "chunk_duration_seconds_count", node="0") == 7
+    assert value(found, "batch_duration_seconds_sum", node="1") == 300.25
+
+
+def test_rates_of_a_client_are_summed_over_node_processes() -> None:
+    found = series(busy_report())
+    assert value(found, "client_images_per_second", client="trainer rank 3") == 150
+    assert value(found, "slots", node="0", state="client") == pytest.approx(1.5)
+
+
+def test_waits_of_one_process_add_up_and_those_of_several_are_averaged() -> None:
+    clients = client("t pid 1", 1000, waited_s=2.0), client("t pid 2", 1000, waited_s=4.0)
+    before = node_snapshot(90.0, clients=(client("t pid 1", 0), client("t pid 2", 0)))
+    now = node_snapshot(100.0, clients=clients)
+    node = NodeReport(number=0, state="ready", now=now, before=before)
+    assert value(series(host_report(node)), "client_wait_ratio", client="t") == pytest.approx(0.3)
+    twin = msgspec.structs.replace(
+        node,
+        number=1,
+        now=msgspec.structs.replace(now, number=1),
+        before=msgspec.structs.replace(before, number=1),
+    )
+    found = series(host_report(node, twin))
+    assert value(found, "client_wait_ratio", client="t") == pytest.approx(0.6)
+    assert value(found, "wait_ratio") == pytest.approx(0.6)
+
+
+def test_the_number_of_clients_is_bounded() -> None:
+    nodes = []
+    for number in range(3):
+        clients = tuple(
+            client(f"{number}-{each}", 10 * (each + 1)) for each in range(SNAPSHOT_CLIENTS_MAX)
+        )
+        now = node_snapshot(100.0, number=number, clients=(*clients, client(OTHERS, 7)))
+        before = node_snapshot(90.0, number=number)
+        nodes.append(NodeReport(number=number, state="ready", now=now, before=before))
+    found = series(host_report(*nodes))
+    rates = {
+        dict(labels)["client"]: rate
+        for (name, labels), rate in found.items()
+        if name == "feeder_client_images_per_second"
+    }
+    assert len(rates) == CLIENTS_MAX + 1
+    assert rates["0-63"] == 64
+    everything = 3 * (7 + sum(10 * (each + 1) for each in range(SNAPSHOT_CLIENTS_MAX))) / 10
+    assert sum(rates.values()) == pytest.approx(everything)
+    assert rates[OTHER] > 0
+
+
+def test_a_client_s_label_is_without_its_process_id() -> None:
+    assert name_client("gpu7 pid 4711 rank 3") == "gpu7 rank 3"
+    assert name_client("gpu7 pid 4711") == "gpu7"
+    assert name_client(OTHERS) == OTHER
+    assert len(name_client("x" * 256)) == 128
+
+
+def test_the_verdict_is_one_of_all_kinds() -> None:
+    found = series(host_report(kind="io-bound"))
+    kinds = {
+        dict(labels)["kind"]: held
+        for (name, labels), held in found.items()
+        if "kind" in str(labels) and name == "feeder_verdict"
+    }
+    assert kinds["io-bound"] == 1
+    assert sum(kinds.values()) == 1
+    assert len(kinds) > 10
+    assert value(found, "verdict_is_problem") == 1
+
+
+def test_a_host_whose_node_processes_start_has_metrics_too() -> None:
+    found = series(host_report(NodeReport(number=0, state="starting"), kind="starting"))
+    assert value(found, "node_state", node="0", state="starting") == 1
+    assert value(found, "node_state", node="0", state="ready") == 0
+    assert value(found, "host_pressure_seconds_total", resource="io") == 4.5
+    assert value(found, "build_info", version="1.2.3", host="h") == 1
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=256),
+    st.dictionaries(st.text(max_size=20), st.one_of(st.integers(0), st.floats(0, 1e18), st.text())),
+)
+def test_any_names_give_text_that_prometheus_reads(
+    name: str, found: dict[str, int | float | str]
+) -> None:
+    now = node_snapshot(100.0, clients=(client(name, 10),))
+    now = msgspec.structs.replace(now, counters=found)
+    report = host_report(NodeReport(number=0, state="ready", now=now, before=node_snapshot(90.0)))
+    assert series(report)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=1.0.0,*/*", "application/openmetrics-text"),
+        ("text/plain; version=nonsense", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text; version=", "application/openmetrics-text; version=1.0.0"),
+    ],
+    ids=["none", "openmetrics", "malformed", "empty"],
+)
+def test_the_format_is_the_one_that_is_asked_for(accept: str, kind: str) -> None:
+    text, content_type = Exposition().render(busy_report(), accept)
+    assert content_type.startswith(kind)
+    parse = parse_openmetrics if "openmetrics" in kind else parse_text
+    names = {family.name for family in parse(text.decode())}
+    assert {"feeder_images", "feeder_verdict"} <= names
+
+
+def test_a_report_is_rendered_once() -> None:
+    exposition, report = Exposition(), busy_report()
+    assert exposition.render(report)[0] is exposition.render(report)[0]
+    assert exposition.render(busy_report(200.0))[0] is not exposition.render(report)[0]

@@ -1,0 +1,345 @@
+"""The HTTP server of the metrics, and what clients may do to it."""
+
+import contextlib
+import http.client
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.errors import ConfigError, ResourceError
+from feeder.metrics.report import HostReport, NodeReport
+from feeder.monitoring.address import Address, parse_address
+from feeder.monitoring.health import (
+    RESTART_MAX_S,
+    TURN_MAX_S,
+    Standing,
+    find_hindrance,
+    find_illness,
+)
+from feeder.monitoring.request import HEAD_BYTES_MAX, Request, parse_head
+from feeder.monitoring.server import CONNECTIONS_MAX, MetricsServer
+from feeder.monitoring.token import TokenFile
+from tests.monitoring.reports import busy_report, host_report
+from tests.support.daemon import DEADLINE_S, wait_until
+
+TOKEN = "0123456789abcdef"
+Start = Callable[..., MetricsServer]
+
+
+def standing_of(report: HostReport) -> Standing:
+    return Standing(report, (report.clock_s,) * len(report.nodes))
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts servers, which end with the test; their threads too."""
+    servers: list[MetricsServer] = []
+
+    def start(
+        report: HostReport | None = None, token: TokenFile | None = None, deadline_s: float = 60.0
+    ) -> MetricsServer:
+        found = report or busy_report(time.monotonic())
+        server = MetricsServer(
+            Address("127.0.0.1", 0), lambda: standing_of(found), token, deadline_s=deadline_s
+        )
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+        server.close()
+    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def dial(server: MetricsServer) -> socket.socket:
+    return socket.create_connection((server.address.host, server.address.port), DEADLINE_S)
+
+
+def ask(
+    server: MetricsServer, path: str, method: str = "GET", **fields: str
+) -> tuple[int, str, http.client.HTTPResponse]:
+    client = http.client.HTTPConnection(server.address.host, server.address.port, DEADLINE_S)
+    with contextlib.closing(client):
+        client.request(method, path, headers=fields)
+        response = client.getresponse()
+        return response.status, response.read().decode(), response
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed a connection, without a reply."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_metrics_and_pages_are_served(start: Start) -> None:
+    server = start()
+    status, text, response = ask(server, "/metrics")
+    assert (status, response.getheader("Content-Type")) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
+    assert 'feeder_images_total{node="0"} 1005.0' in text
+    assert response.getheader("Connection") == "close"
+    assert ask(server, "/healthz")[:2] == (200, "ok\n")
+    assert ask(server, "/readyz")[:2] == (200, "ready\n")
+    assert "/metrics" in ask(server, "/")[1]
+    assert ask(server, "/metrics?name[]=x")[0] == 200
+
+
+def test_head_has_the_fields_of_get_without_the_text(start: Start) -> None:
+    server = start()
+    status, text, response = ask(server, "/metrics", "HEAD")
+    assert (status, text) == (200, "")
+    assert int(response.getheader("Content-Length") or 0) > 1000
+
+
+def test_what_is_not_there_or_not_allowed_is_refused(start: Start) -> None:
+    server = start()
+    assert ask(server, "/secret")[0] == 404
+    status, _, response = ask(server, "/metrics", "POST")
+    assert (status, response.getheader("Allow")) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"garbage\r\n\r\n", 400),
+        (b"GET http://x/metrics HTTP/1.1\r\n\r\n", 400),
+        (b"GET /metrics HTTP/2.0\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET /" + b"x" * HEAD_BYTES_MAX, 431),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+    ],
+    ids=["garbage", "absolute", "http2", "field", "long", "http1.0"],
+)
+def test_requests_are_parsed_strictly(start: Start, sent: bytes, status: int) -> None:
+    with dial(start()) as client:
+        client.sendall(sent)
+        assert client.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_request_may_come_byte_by_byte(start: Start) -> None:
+    with dial(start()) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"GET /healthz HTTP/1.1\r\n\r\n":
+            client.sendall(bytes([byte]))
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+@given(st.binary(max_size=300))
+def test_any_head_is_parsed_or_refused(head: bytes) -> None:
+    request = parse_head(head)
+    assert request is None or request.path.startswith("/")
+
+
+def test_a_head_s_fields_are_found_in_any_case() -> None:
+    head = b"GET /metrics?x=1 HTTP/1.1\r\nHost: h\r\nACCEPT:  a, b \r\nauthorization: Bearer t"
+    assert parse_head(head) == Request("GET", "/metrics", "a, b", b"Bearer t")
+
+
+def test_silent_clients_and_those_that_never_read_are_closed(start: Start) -> None:
+    server = start(deadline_s=0.2)
+    with dial(server) as silent, dial(server) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert is_closed(silent)
+        assert is_closed(slow)
+
+
+def test_a_reply_that_is_not_read_is_given_up(start: Start) -> None:
+    counters: dict[str, int | float | str] = {f"refused.{'x' * 4000}{n}": n for n in range(4000)}
+    report = busy_report(time.monotonic())
+    node = report.nodes[0]
+    assert node.now is not None
+    now = msgspec.structs.replace(node.now, counters=counters)
+    nodes = (msgspec.structs.replace(node, now=now),)
+    server = start(msgspec.structs.replace(report, nodes=nodes), deadline_s=1.0)
+    with dial(server) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        client.recv(1)
+        wait_until(lambda: not server.connections, "the connection is given up")
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.recv(1 << 20):
+                received += len(data)
+        assert received < 16_000_000
+
+
+def test_idle_clients_keep_no_scraper_out(start: Start) -> None:
+    server = start()
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(dial(server)) for _ in range(3 * CONNECTIONS_MAX)]
+        assert ask(server, "/metrics")[0] == 200
+        assert server.connections <= CONNECTIONS_MAX
+        assert all(is_closed(client) for client in idle[: 2 * CONNECTIONS_MAX])
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_port_in_use_is_reported(start: Start) -> None:
+    server = start()
+    with pytest.raises(ResourceError, match=f"cannot listen on {server.address}: Address already"):
+        MetricsServer(server.address, lambda: standing_of(busy_report()))
+
+
+def test_a_server_that_was_never_started_ends() -> None:
+    MetricsServer(Address("127.0.0.1", 0), lambda: standing_of(busy_report())).close()
+
+
+# --- token ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def token_path(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\na comment\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_metrics_need_the_token_and_health_does_not(start: Start, token_path: Path) -> None:
+    server = start(token=TokenFile(token_path))
+    for authorization in ("", "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ü"):
+        fields = {"Authorization": authorization} if authorization else {}
+        status, text, response = ask(server, "/metrics", **fields)
+        assert (status, "feeder_" in text) == (401, False)
+        assert (response.getheader("WWW-Authenticate") or "").startswith("Bearer")
+    assert ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert ask(server, "/metrics", authorization=f"bearer  {TOKEN} ")[0] == 200
+    assert ask(server, "/healthz")[0] == 200
+    assert ask(server, "/readyz")[0] == 200
+
+
+def test_a_token_that_changes_is_read_again(
+    token_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = TokenFile(token_path)
+    token_path.write_text("fedcba9876543210fedcba\n")
+    assert not token.accepts(f"Bearer {TOKEN}".encode())
+    assert token.accepts(b"Bearer fedcba9876543210fedcba")
+    token_path.chmod(0o644)
+    assert not token.accepts(b"Bearer fedcba9876543210fedcba"), "others may have read it"
+    assert "chmod 600" in caplog.text
+    assert not token.accepts(b"Bearer ")
+    token_path.unlink()
+    assert not token.accepts(b"Bearer fedcba9876543210fedcba")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "problem"),
+    [
+        ("short\n", 0o600, "its first line is not 16 or more ASCII characters"),
+        ("\n0123456789abcdef\n", 0o600, "its first line is not"),
+        ("0123456789 abcdef\n", 0o600, "its first line is not"),
+        (f"{TOKEN}\n", 0o640, "is open to others .mode 0640.: chmod 600"),
+    ],
+    ids=["short", "empty", "space", "mode"],
+)
+def test_a_token_that_cannot_be_used_is_refused(
+    tmp_path: Path, text: str, mode: int, problem: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    os.chmod(path, mode)
+    with pytest.raises(ConfigError, match=problem):
+        TokenFile(path)
+
+
+def test_a_missing_token_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory; make one with"):
+        TokenFile(tmp_path / "none")
+
+
+# --- address ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_local"),
+    [
+        ("127.0.0.1:9464", "127.0.0.1:9464", True),
+        ("[::1]:9464", "[::1]:9464", True),
+        ("localhost:0", "127.0.0.1:0", True),
+        ("*:9464", "0.0.0.0:9464", False),
+        ("[::]:9464", "[::]:9464", False),
+        ("10.1.2.3:80", "10.1.2.3:80", False),
+    ],
+)
+def test_addresses(text: str, address: str, is_local: bool) -> None:
+    parsed = parse_address(text)
+    assert (str(parsed), parsed.is_local) == (address, is_local)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "::1:80"),
+        *(
+            "[127.0.0.1]:80",
+            "[::1]",
+            "host7:80",
+            "[fe80::1%eth0]:80",
+            "http://127.0.0.1:80",
+            "[*]:1",
+        ),
+    ],
+)
+def test_other_addresses_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^metrics: ") as caught:
+        parse_address(text)
+    assert "\n" not in str(caught.value)
+
+
+# --- health -----------------------------------------------------------------------------------
+
+
+def node(state: str) -> NodeReport:
+    return NodeReport(number=0, state=state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "illness", "hindrance"),
+    [
+        ("ready", 1.0, "", ""),
+        ("starting", 100.0, "", "node process 0 is starting"),
+        ("restarting", RESTART_MAX_S - 1, "", "node process 0 is restarting"),
+        (
+            "restarting",
+            RESTART_MAX_S + 1,
+            "node process 0 has been restarting for 31 s",
+            "node process 0 is restarting",
+        ),
+        ("hung", 1.0, "node process 0 is hung", "node process 0 is hung"),
+        ("draining", 1.0, "", "draining"),
+    ],
+    ids=["ready", "starting", "restarting", "long", "hung", "draining"],
+)
+def test_health_by_a_node_process_s_state(
+    state: str, age_s: float, illness: str, hindrance: str
+) -> None:
+    standing = Standing(host_report(node(state)), (100.0 - age_s,))
+    assert find_illness(standing, 100.0) == illness
+    assert find_hindrance(standing, 100.0) == hindrance
+
+
+def test_a_supervisor_that_stands_still_is_neither_healthy_nor_ready() -> None:
+    standing = standing_of(host_report(node("ready"), at_s=100.0))
+    late = "the supervisor has done nothing for 6 s"
+    assert find_illness(standing, 100.0 + TURN_MAX_S + 1) == late
+    assert find_hindrance(standing, 100.0 + TURN_MAX_S + 1) == late
+
+
+def test_pages_of_health_say_why(start: Start) -> None:
+    server = start(host_report(node("hung"), at_s=time.monotonic()))
+    assert ask(server, "/healthz")[:2] == (503, "node process 0 is hung\n")
+    assert ask(server, "/readyz")[:2] == (503, "node process 0 is hung\n")
