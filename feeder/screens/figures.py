@@ -1,0 +1,64 @@
+"""Numbers as text, short and never longer than they need to be: 8,412  31 %  1.2 GB/s  3 h 12 min."""
+
+import unicodedata
+
+
+def count(value: float) -> str:
+    """Return a whole number with thousands separated: 1,281,167."""
+    return f"{value:,.0f}"
+
+
+def rate(value: float) -> str:
+    """Return a number a second: 8,412 and 0.4."""
+    return f"{value:.1f}" if 0 < value < 9.95 else f"{value:,.0f}"
+
+
+def percent(share: float) -> str:
+    """Return a share: 31 %, and 0.4 % where a whole number would be 0."""
+    value = 100 * share
+    if 0 < value < 0.95:
+        return "<0.1 %" if value < 0.05 else f"{value:.1f} %"
+    return f"{value:.0f} %"
+
+
+def size(size_bytes: float) -> str:
+    """Return a number of bytes: 12.0 GB, 800 KB, 12 bytes."""
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} bytes"
+    for unit in ("KB", "MB", "GB", "TB"):
+        size_bytes /= 1000
+        if size_bytes < 999.5:
+            break
+    return f"{size_bytes:.1f} {unit}" if size_bytes < 99.95 else f"{size_bytes:,.0f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units: 4.2 s, 3 min 20 s, 3 h 12 min, 12 d 4 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    for unit, larger, unit_s in (("min", "s", 60), ("h", "min", 3600), ("d", "h", 86_400)):
+        if whole < {"min": 3600, "h": 86_400}.get(unit, float("inf")):
+            break
+    smaller_s = {"s": 1, "min": 60, "h": 3600}[larger]
+    rest = whole % unit_s // smaller_s
+    return f"{whole // unit_s} {unit} {rest} {larger}" if rest else f"{whole // unit_s} {unit}"
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a number with its noun: 1 worker, 8 workers."""
+    if noun.endswith("process"):
+        return f"{count(number)} {noun}{'' if number == 1 else 'es'}"
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """Return a text from elsewhere without what moves the cursor or reorders a terminal's line."""
+    return "".join(
+        "?" if unicodedata.category(character) in _NOT_SHOWN else character for character in text
+    )
+
+
+_NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
