@@ -54,6 +54,11 @@ class Sheet:
         """Cells of the labels on the left."""
         return LABEL_CELLS if self.width >= 4 * LABEL_CELLS else 2
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether labels stand beside their contents; else above."""
+        return self.label_cells == LABEL_CELLS
+
     def cut(self, text: str, cells: int) -> str:
         """Return a text shortened to a number of cells, with a mark where its middle is missing.
 
@@ -89,6 +94,10 @@ class Sheet:
                     lines[-1].append(" ")
                 lines[-1].append(piece, style)
         return lines
+
+    def flow_lines(self, pieces: Iterable[str | Text]) -> list[Text]:
+        """Return pieces one after another, for ``stack``."""
+        return self._filled(pieces, _GAP)
 
     def stack(self, label: str, rows: Iterable[Text]) -> list[Text]:
         """Return rows one under another, the first beside the label."""
@@ -170,7 +179,7 @@ class Sheet:
         if not lines:
             return []
         cells = self.label_cells
-        if cells == LABEL_CELLS:
+        if self.has_labels:
             heads = [Text(f"{label:<{cells}}", "bold"), *(Text(" " * cells) for _ in lines[1:])]
             return [self.fit(head + line) for head, line in zip(heads, lines, strict=True)]
         head = [Text(label, "bold")] if label else []

@@ -30,7 +30,7 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     lines += sheet.flows("Serves", map(_dataset, report.datasets))
     lines += [*_rates(view, sheet), *_waits(view, sheet), *_stages(view, sheet)]
     lines += [*_workers(view, sheet), *_caches(view, sheet), *_slots(view, sheet)]
-    lines += [*_machine(view, sheet), *_troubles(view, sheet)]
+    lines += [*draw_machine(view, sheet), *_troubles(view, sheet)]
     if len(report.nodes) > 1 or view.report.nodes[0].state != "ready":
         lines += [Text(), *draw_nodes(view, sheet)]
     if view.clients:
@@ -209,7 +209,8 @@ def _slots(view: HostView, sheet: Sheet) -> list[Text]:
     return sheet.flow("Slots", pieces)
 
 
-def _machine(view: HostView, sheet: Sheet) -> list[Text]:
+def draw_machine(view: HostView, sheet: Sheet) -> list[Text]:
+    """Return the load of the machine, whoever causes it."""
     machine = view.interval.machine
     load = view.report.load
     pieces: list[str | Text] = []
