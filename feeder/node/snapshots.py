@@ -98,14 +98,15 @@ class Snapshots:
     def _serving(self, snapshot: NodeSnapshot, service: NodeService) -> NodeSnapshot:
         """Add what the service knows."""
         now_s, table, tally = snapshot.clock_s, service.table, service.table.tally
-        sessions, slots = table.sessions.open.values(), tally.ended_slots
-        for session in sessions:
-            slots = add_slot_seconds(slots, session.tally.slots.seconds(now_s))
+        clients = client_snapshots(table.sessions.open.values(), now_s)
+        slots = tally.ended_slots
+        for client in clients:
+            slots = add_slot_seconds(slots, client.slots)
         return msgspec.structs.replace(
             snapshot,
             workers=self._workers(tally.workers, table.silent_workers(now_s)),
             lost_worker_busy_s=tally.lost_worker_busy_s,
-            clients=client_snapshots(sessions, now_s),
+            clients=clients,
             images=table.counters.images,
             batches=table.counters.batches,
             sent_bytes=service.sent_bytes,
