@@ -1,7 +1,7 @@
 """The report of ``feeder-bench decode``: the conclusion, the rows that it rests on, then the rest.
 
-Whoever runs the bench wants to know which way is fastest, by how much, and where it loses; the
-other fifty rows are for those that look for the reason (``--all``, ``--json``).
+The conclusion names the fastest way, by how much, and where Feeder loses; the other rows (``--all``,
+``--json``) are for finding the reason.
 """
 
 import textwrap

@@ -48,7 +48,7 @@ def draw_ablation(report: Report) -> Chart:
     workers = plot_rows(rows, "workers")
     if len(workers) < 2:
         return pair
-    titles = ["All of them, with more workers", "(×: of one worker; dashed: linear scaling)"]
+    titles = ["All of them, with more workers", "(×: of one worker; grey tick: linear scaling)"]
     return alt.vconcat(pair, _panel(workers, None, titles), spacing=16)
 
 
@@ -120,9 +120,7 @@ def _panel(
     spread = base.mark_rule(color=INK, strokeWidth=1.5).encode(x="min:Q", x2="max:Q")
     layers = bars + halo + spread
     if any(row["linear"] for row in table):
-        layers += base.mark_tick(
-            color=FAINT_INK, thickness=2, size=_BAR + 6, strokeDash=[3, 2]
-        ).encode(x="linear:Q")
+        layers += base.mark_tick(color=FAINT_INK, thickness=2, size=_BAR + 6).encode(x="linear:Q")
     layers += base.mark_text(align="left", fontSize=12, color=INK, x=_WIDTH + 6).encode(
         text="verdict:N"
     )

@@ -83,7 +83,9 @@ def describe_measured(report: Report) -> str:
     rounds, cores = measured.get("rounds"), machine.get("cores_used")
     where = "cores unknown"
     if isinstance(cores, Mapping):
-        where = f"daemon on core {cores['daemon']}, client on core {cores['client']}"
+        daemon = str(cores["daemon"])
+        plural = "" if daemon.isdigit() else "s"
+        where = f"daemon on core{plural} {daemon}, client on core {cores['client']}"
     text = (
         f"{rounds} rounds of {measured.get('images a round')} images, from a dataset of "
         f"{measured.get('images')}; {machine.get('cpu')}, {where}"
