@@ -1,7 +1,7 @@
 """The report of ``feeder-bench decode``: the conclusion, the rows that it rests on, then the rest.
 
-The conclusion names the fastest way, by how much, and where Feeder loses; the other rows (``--all``,
-``--json``) are for finding the reason.
+The conclusion names the fastest way, by how much, and where Feeder loses; the other rows (with
+``--all``, ``--json``) are for finding the reason.
 """
 
 import textwrap
