@@ -35,7 +35,7 @@ class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     number: Total
     pid: Total
     state: Literal["starting", "idle", "busy", "silent"]
-    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.stalls)."""
+    """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
     silent_s: Seconds = 0.0
     """Now: since its last progress, while it is silent."""
     kernel_state: Label = ""

@@ -21,6 +21,7 @@ from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
 from feeder.node.router import PeerUnreachableError, Router
 from feeder.node.session_log import log_refusal, log_session_end, log_session_start
+from feeder.node.silence_log import describe_stuck, log_progress, log_silence
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
@@ -248,7 +249,8 @@ class NodeService:
             self._send_report(self._reports.take_expired(now_s), None)
         self._note_sent(now_s)
         if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
-            self.apply(events.ClockAdvanced(), now_s)
+            looks = self._pool.look(self._table.quiet_workers(now_s))
+            self.apply(events.ClockAdvanced(looks), now_s)
 
     def _report_unreachable(self, now_s: float) -> None:
         """Report ended connections, once the last messages of their peers have been read.
@@ -342,8 +344,12 @@ class NodeService:
                 return self._slots.want_closed(session, now_s)
             case events.LogEnd():
                 log_session_end(instruction, self._limits.lease_s)
-            case events.KillWorker(worker, dataset):
-                self._pool.kill(worker, f"reading dataset {dataset}")
+            case events.LogSilence():
+                log_silence(instruction, self._pool.pid(instruction.worker))
+            case events.LogProgress():
+                log_progress(instruction, self._pool.pid(instruction.worker))
+            case events.KillWorker():
+                self._pool.kill(instruction.worker, describe_stuck(instruction))
         return None
 
     def _send_chunk(self, chunk: events.SendChunk, now_s: float) -> None:

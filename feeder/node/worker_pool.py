@@ -17,14 +17,16 @@ import logging
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from feeder.errors import ResourceError
+from feeder.host.process_state import look_at
 from feeder.metrics.counters import WorkerCounters
+from feeder.metrics.process_looks import ProcessLook
 from feeder.node.poll_set import PollSet
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import describe_ending, start_child
@@ -225,6 +227,21 @@ class WorkerPool:
         for worker in list(self._workers.values()):
             if worker.libraries:
                 self.send(worker.number, message, fd)
+
+    def look(self, numbers: Iterable[int]) -> dict[int, ProcessLook]:
+        """Return what the kernel shows of these workers, as far as it can be read."""
+        found: dict[int, ProcessLook] = {}
+        for number in numbers:
+            worker = self._workers.get(number)
+            look = None if worker is None else look_at(worker.process.pid)
+            if look is not None:
+                found[number] = look
+        return found
+
+    def pid(self, number: int) -> int:
+        """Return a worker's process id; 0 if there is no such worker (any more)."""
+        worker = self._workers.get(number)
+        return 0 if worker is None else worker.process.pid
 
     def kill(self, number: int, reason: str) -> None:
         """Kill a worker that makes no progress; Lost follows, even if it cannot end."""

@@ -1,7 +1,8 @@
 """Why a batch fails after workers died or made no progress, in one line each."""
 
 from feeder.session.chunk_state import PendingChunk
-from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
+from feeder.session.dispatch import DEATHS_MAX, HANGS_MAX, KILLS_MAX
+from feeder.session.silence import CHUNK_DEADLINE_S
 from feeder.session.stalls import UNANSWERED_S
 
 
@@ -12,6 +13,11 @@ def blame_chunk(chunk: PendingChunk) -> str:
         return (
             f"{rows} crashed {DEATHS_MAX} workers that had no other rows to fill: look for a "
             "damaged sample with `feeder verify`"
+        )
+    if chunk.hangs >= HANGS_MAX:
+        return (
+            f"{HANGS_MAX} workers did not finish {rows}, the last one in {CHUNK_DEADLINE_S:.0f} s: "
+            "look for a damaged sample with `feeder verify`"
         )
     return (
         f"{KILLS_MAX} workers that had only {rows} to fill were killed (SIGKILL): is the memory of "

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from feeder.metrics.process_looks import Condition, ProcessLooks
+from feeder.session.usual_times import ChunkKind
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PendingBatch:
@@ -17,6 +20,8 @@ class PendingBatch:
     """Rows that are real samples."""
     chunk_images: int
     """Most rows of a chunk."""
+    recipe: str = ""
+    """Fingerprint of its session's recipe."""
     request: int = 0
     """Number of the client's request for it."""
     slot: int | None = None
@@ -34,6 +39,11 @@ class PendingBatch:
     """Chunks that workers have now."""
     is_cancelled: bool = False
     """Released, failed or its session ended: nothing more of it is filled or sent."""
+
+    @property
+    def kind(self) -> ChunkKind:
+        """What decides how long its chunks take."""
+        return self.dataset, self.recipe
 
     @property
     def location(self) -> tuple[int, int, int, int]:
@@ -67,6 +77,11 @@ class PendingChunk:
     """Workers that crashed with only this chunk in flight."""
     kills: int = 0
     """Workers that SIGKILL ended with only this chunk in flight."""
+    hangs: int = 0
+    """Workers that were killed because they did not finish it in time, though nothing stopped them
+    and storage answered."""
+    silent_s: float = 0.0
+    """How long the worker that finished it took, if that was silent."""
     is_stalled: bool = False
     """Its worker was without progress when its dataset was found to stall."""
 
@@ -79,5 +94,23 @@ class WorkInFlight:
     progress_s: float = 0.0
     is_proven: bool = False
     """It has finished a chunk."""
-    is_stuck: bool = False
-    """It is being killed because it made no progress."""
+    looks: ProcessLooks | None = None
+    """At its process, since it has made no progress for a while."""
+    is_silent: bool = False
+    """Its silence was reported."""
+    stuck_as: Condition | None = None
+    """What it did when it was found to be stuck; it is being killed for that."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is being killed because it made no progress."""
+        return self.stuck_as is not None
+
+    @property
+    def oldest(self) -> PendingChunk:
+        """The chunk that it fills; it must have one."""
+        return next(iter(self.chunks.values()))
+
+    def is_quiet(self, now_s: float, for_s: float) -> bool:
+        """Whether it has a chunk, is not being killed, and made no progress for ``for_s``."""
+        return bool(self.chunks) and not self.is_stuck and now_s - self.progress_s >= for_s

@@ -6,10 +6,12 @@ in flight, so the chunks of one batch spread over all workers. A worker has at m
 chunks, so it never idles between two of them and no batch waits behind a long queue.
 
 When a worker dies or is stuck, its oldest chunk becomes *suspect*; the others return to the queue.
-A suspect goes alone to an idle worker, preferably one that has filled a chunk before, so that the
-death of that worker is evidence against the chunk. It is given up after DEATHS_MAX workers crashed
-with only this chunk in flight, or after KILLS_MAX if SIGKILL ended them, which a damaged sample
-does not cause. Chunks of stalled datasets (``stalls``) are also dispatched alone, one at a time.
+So does the oldest one if the worker was stopped: any other may take that at once. A suspect goes
+alone to an idle worker, preferably one that has filled a chunk before, so that the death of that
+worker is evidence against the chunk. It is given up after DEATHS_MAX workers crashed with only this
+chunk in flight, or after KILLS_MAX if SIGKILL ended them, which a damaged sample does not cause, or
+after HANGS_MAX took too long for it. Chunks of stalled datasets (``stalls``) are also dispatched
+alone, one at a time.
 
 Invariant: a row of a batch is in flight at one worker at most, and is filled once unless that
 worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks per worker.
@@ -20,8 +22,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
-from feeder.session.stalls import SILENT_S, Stalls
+from feeder.session.silence import LOOK_S, Silence, Silences
+from feeder.session.stalls import PATIENCE_S, Stalls, Stuck
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -29,8 +33,16 @@ WORKER_DEPTH: Final = 2
 DEATHS_MAX: Final = 3
 """Workers that crash with only this chunk in flight before it is given up."""
 
+_RECHECK_S: Final = 1.0
+"""While batches of stalled datasets wait."""
+
 KILLS_MAX: Final = 10
 """The same for SIGKILL, from an operator or from the kernel when memory runs out."""
+
+
+HANGS_MAX: Final = 2
+"""Workers that are killed because they do not finish this chunk, the last one after
+CHUNK_DEADLINE_S, before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,7 @@ class Dispatcher:
         # longest waiting first. Workers that have a suspect or are being killed are in none.
         self._by_load: list[dict[int, None]] = [{} for _ in range(WORKER_DEPTH + 1)]
         self._stalls = Stalls()
+        self._silences = Silences()
 
     @property
     def workers(self) -> int:
@@ -111,12 +124,18 @@ class Dispatcher:
         if len(chunks) == 1 and not work.is_stuck:
             chunks[0].kills += was_killed
             chunks[0].deaths += not was_killed
-            if chunks[0].deaths >= DEATHS_MAX or chunks[0].kills >= KILLS_MAX:
-                given_up = (chunks[0],)
+        if work.stuck_as in ("asleep", "looping"):
+            chunks[0].hangs += 1
+        if (
+            chunks[0].deaths >= DEATHS_MAX
+            or chunks[0].kills >= KILLS_MAX
+            or (chunks[0].hangs >= HANGS_MAX and chunks[0].batch.dataset not in self._stalls)
+        ):
+            given_up = (chunks[0],)
         for chunk in reversed(chunks):
             if chunk.batch.is_cancelled or chunk in given_up:
                 continue
-            if chunk is chunks[0]:
+            if chunk is chunks[0] and work.stuck_as != "stopped":
                 self._suspect(chunk)
             else:
                 self._return(chunk)
@@ -177,6 +196,7 @@ class Dispatcher:
         work = self._in_flight[chunk.worker]
         self._by_load[len(work.chunks)].pop(chunk.worker, None)
         del work.chunks[ticket]
+        self._silences.on_progress(work, chunk, now_s)
         work.progress_s, work.is_proven = now_s, True
         if not work.is_stuck:
             self._by_load[len(work.chunks)][chunk.worker] = None
@@ -185,15 +205,25 @@ class Dispatcher:
             self._stalls.on_finished(chunk)
         return chunk
 
-    def find_stuck(self, now_s: float) -> list[tuple[int, str]]:
-        """Return the stuck workers to kill, each with its dataset, each once."""
+    def quiet_workers(self, now_s: float) -> list[int]:
+        """Return the workers to look at: those without progress for a while."""
+        return [w for w, work in self._in_flight.items() if work.is_quiet(now_s, LOOK_S)]
+
+    def observe(self, looks: Mapping[int, ProcessLook], now_s: float) -> Iterator[Silence]:
+        """Take looks at the processes of quiet workers; yield the silences that have begun."""
+        return self._silences.observe(self._in_flight, looks, now_s)
+
+    def find_stuck(self, now_s: float) -> list[Stuck]:
+        """Return the stuck workers to kill, each once."""
         waiting = {queue[0].dataset for queue in self._queues.values()}
         waiting |= {chunk.batch.dataset for chunk in self._suspects}
-        stuck = self._stalls.find_stuck(self._in_flight, waiting, self._tickets, now_s)
-        for worker, _ in stuck:
-            work = self._in_flight[worker]
-            work.is_stuck = True
-            self._by_load[len(work.chunks)].pop(worker, None)
+        stuck = self._stalls.find_stuck(
+            self._in_flight, self._silences, waiting, self._tickets, now_s
+        )
+        for each in stuck:
+            work = self._in_flight[each.worker]
+            work.stuck_as = each.condition
+            self._by_load[len(work.chunks)].pop(each.worker, None)
         return stuck
 
     def silent_workers(self, now_s: float) -> Mapping[int, float]:
@@ -201,7 +231,7 @@ class Dispatcher:
         return {
             worker: now_s - work.progress_s
             for worker, work in self._in_flight.items()
-            if work.chunks and now_s - work.progress_s >= SILENT_S
+            if work.is_silent
         }
 
     def find_unanswered(self, now_s: float) -> list[PendingBatch]:
@@ -210,9 +240,15 @@ class Dispatcher:
         return [batch for batch in stalled if self._stalls.is_unanswered(batch, now_s)]
 
     def check_at_s(self, now_s: float) -> float:
-        """Return when to call ``find_stuck`` and ``find_unanswered`` again; infinity if idle."""
-        has_waiting = bool(self._unfilled_of_stalled())
-        return self._stalls.check_at_s(self._in_flight, has_waiting, now_s)
+        """Return when to call ``observe``, ``find_stuck`` and ``find_unanswered`` again; infinity
+        if all workers are idle."""
+        busy = [work for work in self._in_flight.values() if work.chunks and not work.is_stuck]
+        checks = [self._silences.check_at_s(work, now_s) for work in busy]
+        patience = (work.progress_s + PATIENCE_S for work in busy)
+        checks += [at_s for at_s in patience if at_s > now_s]
+        if self._unfilled_of_stalled():
+            checks.append(now_s + _RECHECK_S)
+        return min(checks, default=float("inf"))
 
     def _unfilled_of_stalled(self) -> list[PendingBatch]:
         """Return the unfinished batches of stalled datasets, each once."""
@@ -242,7 +278,7 @@ class Dispatcher:
         load = len(work.chunks)
         self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
-            work.progress_s = now_s
+            work.progress_s, work.looks = now_s, None
         del self._by_load[load][worker]
         self._by_load[load + 1][worker] = None
         return chunk

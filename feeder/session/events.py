@@ -4,9 +4,11 @@ All are frozen values without behaviour. A *peer* is the ROUTER socket's name of
 *worker* and a *ticket* (one chunk dispatched to one worker) are numbers that are never reused.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from feeder.metrics.process_looks import Condition, ProcessLook
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import ClientMessage, NodeMessage
 from feeder.wire.slot_layout import SlotLayout
@@ -148,6 +150,9 @@ class DrainAsked:
 class ClockAdvanced:
     """Time has passed; due at SessionTable.check_at_s."""
 
+    looks: Mapping[int, ProcessLook] = field(default_factory=dict)
+    """What the processes of SessionTable.quiet_workers do, by worker, as far as this is known."""
+
 
 Event = (
     MessageReceived
@@ -267,6 +272,33 @@ class KillWorker:
     worker: int
     dataset: str
     """The dataset that it was reading."""
+    condition: Condition = "unclear"
+    """What it does."""
+    silent_s: float = 0.0
+    """How long it made no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSilence:
+    """Log that a worker has made no progress with these rows for a while."""
+
+    worker: int
+    silent_s: float
+    kernel_state: str
+    """What the kernel shows of its process, such as "stopped by a signal"."""
+    session: int
+    dataset: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogProgress:
+    """Log that a silent worker makes progress again."""
+
+    worker: int
+    silent_s: float
+    session: int
 
 
 Instruction = (
@@ -279,6 +311,8 @@ Instruction = (
     | ReturnSlot
     | CloseSlots
     | LogEnd
+    | LogSilence
+    | LogProgress
     | KillWorker
 )
 

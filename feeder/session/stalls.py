@@ -1,7 +1,8 @@
-"""Detects stalled datasets: reads from them do not return, as from a dead NFS server.
+"""Stuck workers, which are killed, and stalled datasets: reads from them do not return, as from a
+dead NFS server.
 
-A worker without progress for CHUNK_DEADLINE_S is stuck and is killed. One without progress for
-PATIENCE_S is *silent*; it is killed before the deadline if it delays other datasets:
+A worker without progress for its deadline (``silence``) is stuck. One without progress for
+PATIENCE_S is stuck, too, if it delays other datasets, unless it only lacks CPU time:
 
     it holds a chunk of another dataset behind the one that it reads; or
     chunks of other datasets wait for a worker, and another worker is silent in the same dataset
@@ -9,11 +10,12 @@ PATIENCE_S is *silent*; it is killed before the deadline if it delays other data
 
 So while others wait, a stalled dataset blocks at most one worker for longer than PATIENCE_S.
 
-The dataset of a killed worker *stalls* until a chunk of it is finished (a failure counts) that was
-dispatched after the kill, or that a silent worker was reading at that time. Until then at most one
-worker at a time probes it with one chunk. None does while the kernel still holds a killed worker,
-which cannot die before its read returns: another worker would only get stuck too. Pure: the caller
-passes the time.
+The dataset of a stuck worker *stalls*, unless the worker was stopped or used CPU time all the time,
+which proves nothing about storage. It stalls until a chunk of it is finished (a failure counts)
+that was dispatched after the kill, or that a silent worker was reading at that time. Until then at
+most one worker at a time probes it with one chunk. None does while the kernel still holds a killed
+worker, which cannot die before its read returns: another worker would only get stuck too. Pure: the
+caller passes the time.
 
 Invariant: at most one chunk of a stalled dataset is dispatched at a time. So the kernel holds at
 most the workers that had chunks of it in flight when the stall began, and later one at a time.
@@ -23,13 +25,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from feeder.metrics.process_looks import Condition
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
-
-CHUNK_DEADLINE_S: Final = 30.0
-"""A worker without progress for this long hangs or waits for a dead disk; a chunk takes 30 ms."""
-
-SILENT_S: Final = 2.0
-"""A worker without progress for this long is reported."""
+from feeder.session.silence import Silences
 
 PATIENCE_S: Final = 5.0
 """A busy hard disk takes a second for a chunk."""
@@ -38,7 +36,17 @@ UNANSWERED_S: Final = 36.0
 """How long a batch waits for a stalled dataset: until the first stuck worker's deadline, and some
 seconds for the next probe. Clients retry after 40 s."""
 
-_RECHECK_S: Final = 1.0
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A worker to kill."""
+
+    worker: int
+    dataset: str
+    """Of the chunk that it was filling."""
+    condition: Condition
+    silent_s: float
+    """How long it made no progress."""
 
 
 @dataclass(slots=True)
@@ -98,33 +106,34 @@ class Stalls:
     def find_stuck(
         self,
         work: Mapping[int, WorkInFlight],
+        silences: Silences,
         waiting: Collection[str],
         last_ticket: int,
         now_s: float,
-    ) -> list[tuple[int, str]]:
-        """Return the workers to kill, each with its dataset; these datasets stall from now on.
+    ) -> list[Stuck]:
+        """Return the workers to kill; the datasets of some of them stall from now on.
 
         ``waiting`` are the datasets that have chunks to dispatch.
         """
-        stuck: list[tuple[int, str]] = []
+        stuck: list[Stuck] = []
         spared: dict[str, list[PendingChunk]] = {}
         for worker, held in work.items():
             if not held.chunks or held.is_stuck:
                 continue
             silent_s = now_s - held.progress_s
-            if silent_s < PATIENCE_S:
+            condition, is_over = silences.condition(held, now_s)
+            if not is_over and (silent_s < PATIENCE_S or condition == "starved"):
                 continue
             oldest, *behind = held.chunks.values()
             dataset = oldest.batch.dataset
+            may_be_storage = condition not in ("stopped", "looping", "starved")
             has_others_behind = any(chunk.batch.dataset != dataset for chunk in behind)
             is_surplus = dataset in spared and any(other != dataset for other in waiting)
-            if silent_s >= CHUNK_DEADLINE_S or has_others_behind or is_surplus:
-                oldest.is_stalled = True
-                stuck.append((worker, dataset))
-                stall = self._stalls.setdefault(dataset, _Stall(held.progress_s, last_ticket))
-                stall.since_s = min(stall.since_s, held.progress_s)
-                stall.after_ticket = max(stall.after_ticket, last_ticket)
-            else:
+            if is_over or has_others_behind or (is_surplus and may_be_storage):
+                stuck.append(Stuck(worker, dataset, condition, silent_s))
+                if may_be_storage:
+                    self._begin(dataset, oldest, held.progress_s, last_ticket)
+            elif may_be_storage:
                 spared.setdefault(dataset, []).append(oldest)
         for dataset, silent in spared.items():
             if dataset in self._stalls:
@@ -132,16 +141,9 @@ class Stalls:
                     chunk.is_stalled = True
         return stuck
 
-    def check_at_s(
-        self, work: Mapping[int, WorkInFlight], has_waiting: bool, now_s: float
-    ) -> float:
-        """Return when to look for stuck workers again; infinity if all are idle.
-
-        ``has_waiting``: batches wait for stalled datasets, so check again within a second.
-        """
-        busy = [held for held in work.values() if held.chunks and not held.is_stuck]
-        oldest_s = min((held.progress_s for held in busy), default=float("inf"))
-        at_s = oldest_s + PATIENCE_S
-        if at_s <= now_s:  # silent already, and stuck as soon as other datasets wait
-            at_s = min(now_s + _RECHECK_S, oldest_s + CHUNK_DEADLINE_S)
-        return min(at_s, now_s + _RECHECK_S) if has_waiting else at_s
+    def _begin(self, dataset: str, chunk: PendingChunk, since_s: float, last_ticket: int) -> None:
+        """Begin or extend the stall of a dataset from which a stuck worker reads a chunk."""
+        chunk.is_stalled = True
+        stall = self._stalls.setdefault(dataset, _Stall(since_s, last_ticket))
+        stall.since_s = min(stall.since_s, since_s)
+        stall.after_ticket = max(stall.after_ticket, last_ticket)

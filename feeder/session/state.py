@@ -35,6 +35,8 @@ class Session:
     is_local: bool = False
     """Whether the client runs on this machine."""
     tally: SessionTally = field(init=False)
+    recipe_id: str = field(init=False)
+    """The recipe's fingerprint."""
     free_slots: list[int] = field(init=False)
     wanted: dict[BatchKey, PendingBatch] = field(default_factory=dict)
     """Batches that were requested and not yet released."""
@@ -50,6 +52,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
+        self.recipe_id = self.hello.recipe.fingerprint()
         self.tally = SessionTally(SlotTimes(self.layout.slots, self.last_message_s))
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
@@ -92,6 +95,7 @@ class Session:
             rows=self.layout.batch_size,
             valid=self.plan.valid(index),
             chunk_images=self.chunk_images,
+            recipe=self.recipe_id,
             request=request,
             wanted_s=now_s,
         )

@@ -32,10 +32,10 @@ from feeder.session.admission import (
     compose_welcome,
 )
 from feeder.session.blame import blame_chunk, blame_dataset
-from feeder.session.chunk_state import PendingBatch
+from feeder.session.chunk_state import PendingBatch, PendingChunk
 from feeder.session.dispatch import Dispatcher
 from feeder.session.registry import SessionRegistry
-from feeder.session.stalls import PATIENCE_S
+from feeder.session.silence import LOOK_S, Silence
 from feeder.session.state import Session
 from feeder.session.tally import NodeTally, WorkerTally, real_images
 from feeder.wire.messages import Bye, Draining, Failed, Hello, Lent, Ping, Pong, Refused, Request
@@ -80,6 +80,11 @@ class SessionTable:
             or dispatcher.queued_batches
             or any(session.waiting for session in self.sessions.open.values())
         )
+
+    def quiet_workers(self, now_s: float) -> list[int]:
+        """Return the workers whose processes to look at for ClockAdvanced: they have made no
+        progress for a while."""
+        return self._dispatcher.quiet_workers(now_s)
 
     @property
     def chunks_in_flight(self) -> int:
@@ -142,7 +147,7 @@ class SessionTable:
             case events.DrainAsked():
                 self._on_drain()
             case events.ClockAdvanced():
-                self._on_clock()
+                self._on_clock(event)
         self._dispatch()
         out, self._out = self._out, []
         return out
@@ -247,14 +252,14 @@ class SessionTable:
                 )
             )
         if not self.is_idle:
-            self._check_by(self._now_s + PATIENCE_S)
+            self._check_by(self._now_s + LOOK_S)
 
     def _on_chunk_filled(self, event: events.ChunkFilled) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is None:
             return
         batch = chunk.batch
-        self.tally.on_finished(chunk)
+        self._on_finished(chunk)
         self.tally.on_filled(chunk, event.busy_s, event.cpu_s, self._now_s)
         session = self.sessions.of_number(batch.session)
         session.tally.worker_s += event.busy_s
@@ -301,9 +306,16 @@ class SessionTable:
     def _on_chunk_failed(self, event: events.ChunkFailed) -> None:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is not None:
-            self.tally.on_finished(chunk)
+            self._on_finished(chunk)
             self._fail(chunk.batch, event.code, event.message)
             self._settle(chunk.batch)
+
+    def _on_finished(self, chunk: PendingChunk) -> None:
+        """Account for a chunk that its worker has filled or could not fill."""
+        self.tally.on_finished(chunk)
+        if chunk.silent_s:
+            session = chunk.batch.session
+            self._out.append(events.LogProgress(chunk.worker, chunk.silent_s, session))
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         self.tally.on_worker_lost(event.worker)
@@ -435,8 +447,8 @@ class SessionTable:
         for session in self.sessions.open.values():
             self._out.append(events.Send(session.peer, Draining(session=session.number)))
 
-    def _on_clock(self) -> None:
-        """End expired sessions, kill stuck workers, and set the next check."""
+    def _on_clock(self, event: events.ClockAdvanced) -> None:
+        """End expired sessions, report silent and kill stuck workers, and set the next check."""
         self.check_at_s = float("inf")
         for session in list(self.sessions.open.values()):
             expires_s = session.last_message_s + self._limits.lease_s
@@ -445,11 +457,29 @@ class SessionTable:
                 self._end(session, "expired")
             else:
                 self._check_by(expires_s)
-        stuck = self._dispatcher.find_stuck(self._now_s)
-        self._out += [events.KillWorker(*each) for each in stuck]
+        for silence in self._dispatcher.observe(event.looks, self._now_s):
+            self._report_silence(silence)
+        for stuck in self._dispatcher.find_stuck(self._now_s):
+            kill = events.KillWorker(stuck.worker, stuck.dataset, stuck.condition, stuck.silent_s)
+            self._out.append(kill)
         for batch in self._dispatcher.find_unanswered(self._now_s):
             self._fail(batch, "dataset", blame_dataset(batch.dataset))
         self._check_by(self._dispatcher.check_at_s(self._now_s))
+
+    def _report_silence(self, silence: Silence) -> None:
+        self._counters.worker_silences += 1
+        chunk = silence.chunk
+        self._out.append(
+            events.LogSilence(
+                worker=silence.worker,
+                silent_s=silence.silent_s,
+                kernel_state=silence.kernel_state,
+                session=chunk.batch.session,
+                dataset=chunk.batch.dataset,
+                first=chunk.first,
+                count=chunk.count,
+            )
+        )
 
     def _end(self, session: Session, how: events.SessionEnd) -> None:
         self.sessions.end(session)

@@ -68,6 +68,7 @@ class Host:
             self.router,
             claim_listener=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
+                look=lambda _: {},
                 counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
             ),
             placement_warnings=0,

@@ -4,7 +4,8 @@ import pytest
 
 from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
-from feeder.session.stalls import CHUNK_DEADLINE_S, PATIENCE_S, UNANSWERED_S
+from feeder.session.silence import CHUNK_DEADLINE_S
+from feeder.session.stalls import PATIENCE_S, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
