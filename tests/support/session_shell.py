@@ -229,13 +229,13 @@ class Shell:
         """A held worker ends."""
         self.apply(WorkerReleased(worker))
 
-    def fill(self, worker: int) -> FillChunk:
+    def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> FillChunk:
         """A worker fills its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         self.filled = fill = self.fills.pop(ticket)
         rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
         rows |= set(range(fill.first, fill.first + fill.count))
-        self.apply(ChunkFilled(ticket))
+        self.apply(ChunkFilled(ticket, busy_s, cpu_s))
         done, self.filled = self.filled, None
         return done
 

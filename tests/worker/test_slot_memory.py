@@ -17,7 +17,7 @@ from feeder.errors import ResourceError
 from feeder.host.memory_budget import available_bytes, slots_budget
 from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
-from feeder.session.events import SlotReturned, SlotsClosed
+from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
 from feeder.wire.slot_layout import PAGE_BYTES, SlotLayout
 from feeder.worker.slot_memory import SlotLoans, SlotMemory
 from tests.support.daemon import wait_until
@@ -168,6 +168,24 @@ def test_a_slot_in_use_is_rechecked_with_exponential_backoff() -> None:
     assert list(store.recheck(now_s)) == [SlotReturned(7, 1)]
     assert store.recheck_at_s == float("inf")
     store.want_closed(7, now_s)
+
+
+def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() -> None:
+    store, trackers = SlotStore(), [Tracker(), Tracker(), Tracker()]
+    for session in (7, 8):
+        store.open(session, small_layout())
+    for (session, slot), tracker in zip(((7, 0), (7, 1), (8, 0)), trackers, strict=True):
+        store.lend(session, slot, tracker, 10.0)
+    assert store.find_sent(11.0) == []
+    for tracker in trackers:
+        tracker.done = True
+    assert store.find_sent(11.0001) == []  # all sessions were looked at just now
+    assert store.find_sent(13.0, 8) == [SlotSent(8, 0, 12.0)]
+    assert store.find_sent(15.0) == [SlotSent(7, 0, 13.0), SlotSent(7, 1, 13.0)]
+    assert store.find_sent(17.0) == []
+    store.want_closed(7, 17.0)
+    store.want_closed(8, 17.0)
+    assert store.find_sent(18.0, 7) == []
 
 
 def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:

@@ -1,0 +1,64 @@
+"""What the kernel counts of a process, from its files in /proc."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.host.process_load import ProcessLoad, _parse_io, _parse_stat, read_process_load
+
+STAT = "41 (a) R) {state} " + " ".join(str(number) for number in range(35)) + " 5 0 0 0\n"
+
+
+def write_process(folder: Path, **files: str) -> Path:
+    (folder / "41").mkdir()
+    for name, text in files.items():
+        (folder / "41" / name).write_text(text)
+    return folder
+
+
+def test_a_process_is_read(tmp_path: Path) -> None:
+    root = write_process(
+        tmp_path,
+        stat=STAT.format(state="T"),
+        schedstat="5000000 1500000000 12\n",
+        io="rchar: 9000\nwchar: 1\nread_bytes: 4096\nwrite_bytes: 0\n",
+    )
+    assert read_process_load(41, root) == ProcessLoad(
+        state="stopped by a signal",
+        cpu=5,
+        run_delay_s=1.5,
+        read_bytes=4096,
+        requested_bytes=9000,
+    )
+
+
+def test_an_own_process_has_run_and_read() -> None:
+    load = read_process_load(os.getpid())
+    assert load.state == "running or waiting for a CPU"
+    assert load.cpu in range(os.cpu_count() or 1)
+    assert load.requested_bytes > 0
+
+
+def test_a_process_that_has_ended_has_zeros(tmp_path: Path) -> None:
+    assert read_process_load(41, tmp_path) == ProcessLoad()
+
+
+@pytest.mark.parametrize("missing", ["stat", "schedstat", "io"])
+def test_a_file_that_is_missing_leaves_zeros(tmp_path: Path, missing: str) -> None:
+    files = {"stat": STAT.format(state="D"), "schedstat": "1 2000000000 3", "io": "rchar: 7"}
+    del files[missing]
+    load = read_process_load(41, write_process(tmp_path, **files))
+    assert (load.cpu == -1) is (missing == "stat")
+    assert (load.run_delay_s == 0.0) is (missing == "schedstat")
+    assert (load.requested_bytes == 0) is (missing == "io")
+
+
+@given(st.text())
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    state, cpu = _parse_stat(text)
+    assert cpu >= -1
+    assert state.isprintable()
+    assert all(value >= 0 for value in _parse_io(text).values())

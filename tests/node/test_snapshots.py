@@ -1,0 +1,154 @@
+"""Snapshots of a node process: clients and workers, in bounded size."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.metrics.counters import WorkerCounters
+from feeder.metrics.snapshot import (
+    CLIENTS_MAX,
+    OTHERS,
+    WORKERS_MAX,
+    ClientSnapshot,
+    NodeSnapshot,
+    SlotSeconds,
+    WorkerSnapshot,
+)
+from feeder.node import snapshots
+from feeder.node.messages import Heartbeat
+from feeder.node.snapshots import (
+    SNAPSHOT_BYTES_MAX,
+    NodeFacts,
+    Snapshots,
+    client_snapshots,
+    fit_snapshot,
+)
+from feeder.session.events import MessageReceived
+from feeder.session.state import Session
+from feeder.session.tally import WorkerTally
+from feeder.wire.messages import Hello
+from tests.support.session_shell import Shell, limits, recipe
+
+FACTS = NodeFacts(number=3, name="host/3\n", memory_bytes_a_s=1e10, decoded_bytes=0.0)
+
+
+def open_sessions(*clients: str) -> list[Session]:
+    """Return sessions of clients of these names."""
+    shell = Shell(limits(sessions_max=1000, slots_bytes=1 << 40))
+    for number, name in enumerate(clients):
+        hello = Hello(dataset="d", recipe=recipe(), seed=1, window=2, client=name)
+        shell.apply(MessageReceived(b"%d" % number, hello, number, 1 << 40, "user 7", True))
+    return list(shell.table.sessions.open.values())
+
+
+def test_a_clients_sessions_are_summed() -> None:
+    one, other, third = open_sessions("a", "b", "a")
+    one.tally.images, other.tally.images, third.tally.images = 5, 3, 7
+    one.tally.waited_s, third.tally.waited_s = 1.0, 2.0
+    third.is_local = False
+    first, second = client_snapshots([one, other, third], 10.0)
+    assert (first.name, first.account, first.dataset) == ("a", "user 7", "d")
+    assert (first.sessions, first.images, first.waited_s, first.window) == (2, 12, 3.0, 4)
+    assert first.slots == SlotSeconds(free=40.0)
+    assert not first.is_local
+    assert (second.name, second.sessions, second.images, second.is_local) == ("b", 1, 3, True)
+
+
+def test_the_clients_with_the_fewest_images_are_one() -> None:
+    sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
+    for number, session in enumerate(sessions):
+        session.tally.images = number
+    shown = client_snapshots(sessions, 1.0)
+    assert len(shown) == CLIENTS_MAX + 1
+    assert (shown[0].name, shown[0].images) == (f"c{CLIENTS_MAX + 9}", CLIENTS_MAX + 9)
+    assert (shown[-1].name, shown[-1].sessions, shown[-1].images) == (OTHERS, 10, 45)
+
+
+def _snapshot(clients: int, workers: int, name: str) -> NodeSnapshot:
+    client = ClientSnapshot(name=name, account=name, dataset=name, is_lent=False, images=3)
+    return NodeSnapshot(
+        number=0,
+        name="n",
+        pid=1,
+        clock_s=1.0,
+        uptime_s=1.0,
+        endpoints=(),
+        clients=(client,) * clients,
+        workers=(WorkerSnapshot(number=1, pid=1, state="idle"),) * workers,
+        counters={f"dataset.{number}.loss": "x" * 100 for number in range(100)},
+    )
+
+
+@given(
+    st.integers(0, CLIENTS_MAX + 1), st.integers(0, WORKERS_MAX), st.sampled_from(("a", "🐟" * 128))
+)
+def test_any_snapshot_fits_into_a_packet(clients: int, workers: int, name: str) -> None:
+    full = _snapshot(clients, workers, name)
+    fitted = fit_snapshot(full)
+    packet = msgspec.msgpack.encode(Heartbeat(snapshot=fitted))
+    assert len(packet) < SNAPSHOT_BYTES_MAX + 100
+    assert msgspec.msgpack.decode(packet, type=Heartbeat).snapshot == fitted
+    assert sum(each.images for each in fitted.clients) == 3 * clients
+    if len(msgspec.msgpack.encode(full)) <= SNAPSHOT_BYTES_MAX:
+        assert fitted == full
+
+
+@pytest.mark.parametrize("bytes_max", [0, 3000, 20_000])
+def test_a_snapshot_shrinks_to_its_limit_or_as_far_as_it_can(bytes_max: int) -> None:
+    fitted = fit_snapshot(_snapshot(30, 200, "client"), bytes_max)
+    assert len(msgspec.msgpack.encode(fitted)) <= max(bytes_max, 2000)
+    assert sum(each.sessions for each in fitted.clients) == 30
+
+
+class Pool:
+    """The workers of a pool that does not run."""
+
+    def __init__(self, workers: int) -> None:
+        self.counters = WorkerCounters()
+        self.pids_by_number = {number: 1000 + number for number in range(1, workers + 1)}
+        self.numbers = tuple(self.pids_by_number)
+
+
+def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def record(pid: int) -> Any:
+        read.append(pid)
+        return SimpleNamespace(state="", cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
+
+    monkeypatch.setattr(snapshots, "read_process_load", record)
+    monkeypatch.setattr(snapshots, "_LOADS_A_SNAPSHOT", 2)
+    pool: Any = Pool(4)
+    taker = Snapshots(FACTS, pool, None)
+    tallies = {1: WorkerTally(chunks=1), 2: WorkerTally(), 3: WorkerTally(in_flight=1)}
+    tallies[4] = WorkerTally(in_flight=2)
+    workers = taker._workers(tallies, {})
+    assert read == [1001, 1003]
+    assert [each.state for each in workers] == ["idle", "idle", "busy", "busy"]
+    assert [each.run_delay_s for each in workers] == [0.5, 0.0, 0.5, 0.0]
+    taker._workers(tallies, {})
+    assert read[2:] == [1004, 1003]
+    del pool.pids_by_number[3], tallies[3]
+    workers = taker._workers(tallies, {})
+    assert read[4:] == [1004]
+    assert [each.number for each in workers] == [1, 2, 4]
+
+
+def test_a_process_without_clients_describes_itself() -> None:
+    pool: Any = Pool(2)
+    pool.numbers = (1,)
+    taker = Snapshots(FACTS, pool, None)
+    snapshot = taker.take(1e9, ("ipc:///run/\x07",), None, is_draining=True)
+    assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
+    assert snapshot.endpoints == (r"ipc:///run/\x07",)
+    assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
+    assert snapshot.is_draining
+    packet = msgspec.msgpack.encode(snapshot)
+    assert msgspec.msgpack.decode(packet, type=NodeSnapshot) == snapshot
