@@ -141,7 +141,7 @@ TABLE: Mapping[str, Row] = {
         "daemon screens",
         "numpy zmq PIL",
     ),
-    "screens": row("errors metrics diagnosis", "rich"),
+    "screens": row("errors metrics diagnosis", "msgspec rich"),
     "__main__": row("process cli", ""),
     "trainer_client": row(
         "feeder errors plan wire process security client client.core", "numpy msgspec torch tqdm"

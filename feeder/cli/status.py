@@ -1,47 +1,146 @@
-"""``feeder status ENDPOINT``: prints the counters of a running node process."""
+"""``feeder status``: what a host's daemon does, and what holds it back.
+
+One report comes from any node process of the host. A terminal gets a summary; --json has all.
+"""
 
 import argparse
 import json
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
-from feeder.cli.key_options import add_key_options
-from feeder.errors import ConfigError
+from feeder.cli.report_source import (
+    LinkSource,
+    add_source_options,
+    check_interval,
+    check_timeout,
+    open_source,
+)
+from feeder.errors import ConfigError, FeederError
 
-_DEADLINE_S = 5.0
+if TYPE_CHECKING:
+    from feeder.metrics.report import HostReport
+    from feeder.screens.console import Console
+
+_WATCH_S = 2.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser(
         "status",
-        help="print the counters of a running daemon",
-        description="Print what the node process at ENDPOINT has counted since it started.",
+        help="show what a running daemon does, and what holds it back",
+        description="Show what the daemon at ENDPOINT does on its whole host: the verdict, rates, "
+        "waits, workers, caches, node processes and clients. What is zero is not shown.",
     )
-    parser.add_argument("endpoint", metavar="ENDPOINT", help="e.g. tcp://127.0.0.1:5555")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_source_options(parser)
     parser.add_argument(
-        "--timeout",
+        "--watch",
         type=float,
-        default=_DEADLINE_S,
+        nargs="?",
+        const=_WATCH_S,
         metavar="S",
-        help=f"seconds to wait for the reply (default: {_DEADLINE_S:g})",
+        help=f"show it again every S seconds (default: {_WATCH_S:g}) until q or Ctrl-C",
     )
-    add_key_options(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print everything as one JSON object; with --watch one a line",
+    )
+    parser.add_argument(
+        "--counters",
+        action="store_true",
+        help="print the counters of the node process at ENDPOINT instead",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Request the counters and print them; PeerError when no reply comes in time."""
+    """Request reports and show them; PeerError when the first does not come in time."""
+    if arguments.counters:
+        return _print_counters(arguments)
+    if arguments.watch is not None:
+        check_interval("--watch", arguments.watch)
+    with open_source(arguments) as source:
+        if arguments.watch is None:
+            _print_once(source.fetch(), is_json=arguments.json)
+        else:
+            _watch(source, arguments.watch, is_json=arguments.json)
+    return 0
+
+
+def _print_counters(arguments: argparse.Namespace) -> int:
     from feeder.client.stats import request_counters
     from feeder.metrics.counters import format_counters
     from feeder.security.keys import read_client_keys
 
-    if not 0 < arguments.timeout <= 3600:
-        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
+    if arguments.watch is not None:
+        raise ConfigError("--watch shows reports: leave out --counters, or use `watch`")
+    timeout_s = check_timeout(arguments)
     keys = read_client_keys(arguments.server_key, arguments.client_key)
-    counters = request_counters(arguments.endpoint, arguments.timeout, keys)
-    if arguments.json:
-        print(json.dumps(counters, indent=2))
-    else:
-        print(format_counters(counters))
+    counters = request_counters(arguments.endpoint, timeout_s, keys)
+    print(json.dumps(counters, indent=2) if arguments.json else format_counters(counters))
     return 0
+
+
+def _print_once(report: "HostReport", *, is_json: bool) -> None:
+    if is_json:
+        from feeder.screens.report_json import to_json
+
+        print(to_json(report, indent=2))
+        return
+    from feeder.screens.console import open_console
+
+    _print_report(report, open_console())
+
+
+def _print_report(report: "HostReport", console: "Console") -> None:
+    from feeder.screens.console import print_lines
+    from feeder.screens.glyphs import glyphs_for
+    from feeder.screens.sheet import Sheet
+    from feeder.screens.status_screen import draw_status
+
+    sheet = Sheet(console.width, glyphs_for(console.encoding))
+    print_lines(console, draw_status(report, sheet))
+
+
+def _watch(source: LinkSource, interval_s: float, *, is_json: bool) -> None:
+    first = source.fetch()
+    if is_json:
+        _print_repeatedly(source, first, interval_s, None)
+        return
+    from feeder.screens.console import is_live, open_console
+
+    console = open_console()
+    if not is_live(console):
+        _print_repeatedly(source, first, interval_s, console)
+        return
+    from feeder.cli.live_command import show_live
+    from feeder.screens.frame import draw_status_frame
+
+    last = show_live(source, first, draw_status_frame, interval_s, console)
+    _print_report(last, console)  # as the alternate screen is gone
+
+
+def _print_repeatedly(
+    source: LinkSource, first: "HostReport", interval_s: float, console: "Console | None"
+) -> None:
+    """Print a report every ``interval_s``, as JSON without a console, until a signal ends it."""
+    from feeder.screens.report_json import to_json
+
+    report: HostReport | None = first
+    problem = ""
+    while True:
+        if console is None:
+            print(json.dumps({"error": problem}) if report is None else to_json(report), flush=True)
+        elif report is None:
+            print(f"{problem}\n", flush=True)
+        else:
+            _print_report(report, console)
+            print(flush=True)
+        next_s = time.monotonic() + interval_s
+        source.wait(interval_s)
+        try:
+            report = source.fetch()
+        except FeederError as error:
+            report, problem = None, str(error)
+            source.wait(next_s - time.monotonic())

@@ -1,4 +1,4 @@
-"""Numbers as text, short and never longer than they need to be: 8,412  31 %  1.2 GB/s  3 h 12 min."""
+"""Numbers as text, as short as they can be: 8,412  31 %  1.2 GB  3 h 12 min."""
 
 import unicodedata
 
@@ -25,10 +25,12 @@ def size(size_bytes: float) -> str:
     """Return a number of bytes: 12.0 GB, 800 KB, 12 bytes."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} bytes"
-    for unit in ("KB", "MB", "GB", "TB"):
+    units = iter(("KB", "MB", "GB", "TB"))
+    unit = next(units)
+    size_bytes /= 1000
+    while size_bytes >= 999.5 and unit != "TB":
+        unit = next(units)
         size_bytes /= 1000
-        if size_bytes < 999.5:
-            break
     return f"{size_bytes:.1f} {unit}" if size_bytes < 99.95 else f"{size_bytes:,.0f} {unit}"
 
 
@@ -39,12 +41,16 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    for unit, larger, unit_s in (("min", "s", 60), ("h", "min", 3600), ("d", "h", 86_400)):
-        if whole < {"min": 3600, "h": 86_400}.get(unit, float("inf")):
-            break
-    smaller_s = {"s": 1, "min": 60, "h": 3600}[larger]
-    rest = whole % unit_s // smaller_s
-    return f"{whole // unit_s} {unit} {rest} {larger}" if rest else f"{whole // unit_s} {unit}"
+    if whole < 3600:
+        return _two(whole, "min", 60, "s", 1)
+    if whole < 86_400:
+        return _two(whole, "h", 3600, "min", 60)
+    return _two(whole, "d", 86_400, "h", 3600)
+
+
+def _two(seconds: int, unit: str, unit_s: int, smaller: str, smaller_s: int) -> str:
+    rest = seconds % unit_s // smaller_s
+    return f"{seconds // unit_s} {unit} {rest} {smaller}" if rest else f"{seconds // unit_s} {unit}"
 
 
 def plural(number: float, noun: str) -> str:

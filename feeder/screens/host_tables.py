@@ -35,7 +35,7 @@ def draw_nodes(view: HostView, sheet: Sheet) -> list[Text]:
     if has_restarts:
         columns.append(Column("restarts"))
     rows = [
-        [*_node_row(node, interval, sheet), *([_restarts(node)] if has_restarts else [])]
+        _node_row(node, interval, sheet) + ([_restarts(node)] if has_restarts else [])
         for node, interval in view.nodes
     ]
     return sheet.table(columns, rows)
@@ -43,7 +43,7 @@ def draw_nodes(view: HostView, sheet: Sheet) -> list[Text]:
 
 def _node_row(node: NodeReport, interval: NodeInterval | None, sheet: Sheet) -> list[str | Text]:
     state = Text(node.state, _STATE_STYLES.get(node.state, ""))
-    start = [str(node.number), state]
+    start: list[str | Text] = [str(node.number), state]
     if node.now is None:
         return [*start, *([""] * 7)]
     start += [str(node.now.pid), sheet.cut(figures.printable(node.now.cpus), 16)]
@@ -61,8 +61,8 @@ def _node_row(node: NodeReport, interval: NodeInterval | None, sheet: Sheet) -> 
     ]
 
 
-def _restarts(node: NodeReport) -> Text:
-    return Text(figures.count(node.restarts), "yellow") if node.restarts else Text("")
+def _restarts(node: NodeReport) -> str | Text:
+    return Text(figures.count(node.restarts), "yellow") if node.restarts else ""
 
 
 def draw_clients(clients: Sequence[ClientRow], view: HostView, sheet: Sheet) -> list[Text]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from feeder.metrics.report import HistoryPoint, HostReport
 from feeder.screens import figures
+from feeder.screens.frame import Frame, share_lines, window
 from feeder.screens.host_tables import draw_clients, draw_nodes
 from feeder.screens.host_view import HostView
 from feeder.screens.sheet import Sheet
@@ -29,15 +30,6 @@ class _List:
     rows: Sequence[Text]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A full screen."""
-
-    lines: Sequence[Text]
-    scroll_max: int
-    """The largest offset that still moves something."""
-
-
 def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: Text) -> Frame:
     """Return a frame of at most ``height`` lines, its lists moved by ``offset`` lines.
 
@@ -53,36 +45,10 @@ def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: T
     lines = head
     scroll_max = 0
     for each, lines_shown in zip(lists, rooms, strict=True):
-        shown, last = _window(each.rows, lines_shown, offset, sheet)
+        shown, last = window(each.rows, lines_shown, offset, sheet)
         scroll_max = max(scroll_max, last)
         lines += [Text(), *each.titles, *shown]
     return Frame(lines=lines[:height], scroll_max=scroll_max)
-
-
-def share_lines(room: int, needs: Sequence[int]) -> list[int]:
-    """Return how many lines each list gets: short ones all they need, the others equal parts."""
-    rooms = [0] * len(needs)
-    left = room
-    for remaining, index in enumerate(sorted(range(len(needs)), key=lambda each: needs[each])):
-        rooms[index] = min(needs[index], left // (len(needs) - remaining))
-        left -= rooms[index]
-    return rooms
-
-
-def _window(rows: Sequence[Text], room: int, offset: int, sheet: Sheet) -> tuple[list[Text], int]:
-    """Return the rows to show and the largest offset; the last line says how many are hidden."""
-    if len(rows) <= room:
-        return list(rows), 0
-    shown = max(0, room - 1)
-    last = len(rows) - shown
-    first = min(offset, last)
-    after = last - first
-    parts = [
-        f"{arrow} {number} more"
-        for arrow, number in ((sheet.glyphs.up, first), (sheet.glyphs.down, after))
-        if number
-    ]
-    return [*rows[first : first + shown], Text("  ".join(parts), "dim")][:room], last
 
 
 def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
@@ -165,6 +131,7 @@ def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:
         taken = sum(len(each.titles) + 1 for each in lists) + 2
         needs = [len(each.rows) for each in lists]
         rows = draw_workers(view.workers, sheet, share_lines(room - taken, [*needs, 10_000])[-1])
-        title = Text(figures.plural(len(view.workers), "worker"), "dim")
+        busy = f"busy {figures.percent(view.interval.busy_share)}"
+        title = Text(f"{figures.plural(len(view.workers), 'worker')}, {busy}", "dim")
         lists.append(_List(titles=[title], rows=rows))
     return lists

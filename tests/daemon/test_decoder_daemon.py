@@ -48,7 +48,7 @@ def test_turbojpeg_serves_an_epoch_of_the_bytes_and_terms_of_our_own_decoder(
             check_batch(dataset, recipe, (0, index), client.take((0, index)))
         client.bye()
         assert "\nfeeder: decoder: turbojpeg\n" in daemon.ready
-        lines = run_feeder("status", daemon.endpoint).stdout.splitlines()
+        lines = run_feeder("status", daemon.endpoint, "--counters").stdout.splitlines()
         assert ["decoder", "turbojpeg"] in [line.split(maxsplit=1) for line in lines]
 
 

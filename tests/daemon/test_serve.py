@@ -288,7 +288,7 @@ def test_an_idle_daemon_sleeps(daemon: Daemon) -> None:
 
 
 def test_status_prints_the_counters(daemon: Daemon) -> None:
-    done = run_feeder("status", daemon.endpoint)
+    done = run_feeder("status", daemon.endpoint, "--counters")
     assert done.returncode == 0
     assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
     assert re.search(r"^stage_seconds\.decode +\d+\.\d{3}$", done.stdout, re.MULTILINE)

@@ -200,7 +200,7 @@ class TestKeyMismatch:
 
 def test_commands_use_the_given_keys(keyed: KeyedDaemon, tmp_path: Path) -> None:
     options = "--server-key", keyed.server.public, "--client-key", keyed.friend.secret
-    done = run_feeder("status", keyed.tcp, *options)
+    done = run_feeder("status", keyed.tcp, "--counters", *options)
     assert done.returncode == 0, done.stderr
     assert "sessions_opened" in done.stdout
     done = run_feeder(

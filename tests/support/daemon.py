@@ -368,9 +368,9 @@ def open_fds(process: psutil.Process) -> int:
 
 
 def run_status(endpoint: str) -> dict[str, Any]:
-    """Return what ``feeder status --json`` prints."""
+    """Return what ``feeder status --counters --json`` prints."""
     done = subprocess.run(
-        feeder_command("status", endpoint, "--json"),
+        feeder_command("status", endpoint, "--counters", "--json"),
         cwd=REPOSITORY,
         capture_output=True,
         check=True,

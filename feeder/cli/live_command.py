@@ -1,0 +1,34 @@
+"""A live screen as a command: q and Ctrl-C end it with success, SIGTERM with its status."""
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from feeder.cli.report_source import LinkSource
+from feeder.process.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from feeder.metrics.report import HostReport
+    from feeder.screens.console import Console
+    from feeder.screens.live import Draw
+
+
+def show_live(
+    source: LinkSource, first: "HostReport", draw: "Draw", interval_s: float, console: "Console"
+) -> "HostReport":
+    """Show a live screen until the user ends it; return the last report.
+
+    Raises SystemExit after SIGTERM. The terminal is as it was before in every case.
+    """
+    from feeder.screens.live import run_live
+    from feeder.screens.live_state import LiveState
+
+    state = LiveState(first, source.endpoint, interval_s, time.monotonic())
+    stop = StopSignals()
+    try:
+        with stop:
+            run_live(source, state, draw, console)
+    except KeyboardInterrupt:
+        if stop.received == signal.SIGTERM:
+            raise SystemExit(stop.exit_status) from None
+    return state.report

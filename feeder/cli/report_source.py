@@ -1,0 +1,102 @@
+"""Reports of a host for the commands that watch it, over one connection."""
+
+import argparse
+import time
+from collections.abc import Collection
+from typing import Final, Self
+
+import zmq
+
+from feeder.cli.key_options import add_key_options
+from feeder.client.stats import StatsLink, report_in
+from feeder.errors import ConfigError
+from feeder.metrics.report import HostReport
+from feeder.security.keys import ClientKeys, read_client_keys
+from feeder.wire.messages import HostStats
+
+DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5555"
+DEADLINE_S: Final = 5.0
+_INTERVAL_RANGE_S: Final = (0.1, 3600.0)
+
+
+class LinkSource:
+    """What ``feeder.screens.live`` asks, and what prints one report after another."""
+
+    def __init__(self, endpoint: str, timeout_s: float, keys: ClientKeys | None) -> None:
+        """Connects at the first request; ``timeout_s`` is that of each."""
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._link = StatsLink(endpoint, keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+    def ask(self) -> None:
+        """Request a report."""
+        self._link.ask(HostStats, self._timeout_s)
+
+    def take(self, wait_s: float, readable: Collection[int] = ()) -> HostReport | None:
+        """Return the report, None while it has not come; see StatsLink.take for errors."""
+        answer = self._link.take(HostStats, wait_s, readable)
+        return None if answer is None else report_in(answer, self.endpoint)
+
+    def wait(self, wait_s: float, readable: Collection[int] = ()) -> None:
+        """Wait, until a descriptor is readable at most."""
+        poller = zmq.Poller()
+        for descriptor in readable:
+            poller.register(descriptor, zmq.POLLIN)
+        if readable:
+            poller.poll(max(0, round(wait_s * 1000)))
+        else:
+            time.sleep(max(0.0, wait_s))
+
+    def fetch(self) -> HostReport:
+        """Request a report and wait for it."""
+        self.ask()
+        while (report := self.take(self._timeout_s)) is None:
+            pass
+        return report
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the endpoint, the deadline and the keys."""
+    parser.add_argument(
+        "endpoint",
+        metavar="ENDPOINT",
+        nargs="?",
+        default=DEFAULT_ENDPOINT,
+        help=f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEADLINE_S,
+        metavar="S",
+        help=f"seconds to wait for the reply (default: {DEADLINE_S:g})",
+    )
+    add_key_options(parser)
+
+
+def check_timeout(arguments: argparse.Namespace) -> float:
+    """Return the deadline; ConfigError if it is out of range."""
+    if not 0 < arguments.timeout <= 3600:
+        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
+    return float(arguments.timeout)
+
+
+def check_interval(option: str, interval_s: float) -> float:
+    """Return the seconds between requests; ConfigError if they are out of range."""
+    least, most = _INTERVAL_RANGE_S
+    if not least <= interval_s <= most:
+        raise ConfigError(f"{option} {interval_s:g}: it must be from {least:g} to {most:g} s")
+    return interval_s
+
+
+def open_source(arguments: argparse.Namespace) -> LinkSource:
+    """Return the source that the options describe."""
+    timeout_s = check_timeout(arguments)
+    keys = read_client_keys(arguments.server_key, arguments.client_key)
+    return LinkSource(arguments.endpoint, timeout_s, keys)
