@@ -223,6 +223,7 @@ class Supervisor:
         if isinstance(message, NodeReady) and self._end_by_s is None:
             self._agreement.check(Producer(node.name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
+            self._watch.due_s = 0.0
             node.prepare_successor(message.endpoints)
             if self._was_ready:
                 node.send_neighbours(self._neighbours())
@@ -269,6 +270,7 @@ class Supervisor:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
         self._watch.forget(node.config.number)
+        self._watch.due_s = 0.0  # probes should see it at once
         ending = self._end(node)
         if self._end_by_s is not None:
             return

@@ -1,0 +1,142 @@
+"""The metrics and the report of a real daemon."""
+
+import contextlib
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feeder.client.stats import request_report
+from feeder.errors import ConfigError, ResourceError
+from feeder.metrics.report import HostReport
+from tests.support.daemon import (
+    DEADLINE_S,
+    SAMPLES,
+    Daemon,
+    RawClient,
+    pack_small,
+    small_recipe,
+    wait_until,
+)
+from tests.support.sources import error_line, run_feeder
+
+METRICS_LINE = r"^feeder: metrics: http://(127\.0\.0\.1:[0-9]+)/metrics$"
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("metrics"))
+
+
+@pytest.fixture(scope="module")
+def daemon(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    path = tmp_path_factory.mktemp("run") / "socket"
+    with Daemon(
+        *("--data", f"small={packed}", "--bind", f"ipc://{path}", "--workers", "1"),
+        *("--metrics", "127.0.0.1:0"),
+    ) as daemon:
+        yield daemon
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE_S) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with contextlib.closing(error):
+            return error.code, error.read().decode()
+
+
+def address_of(daemon: Daemon) -> str:
+    match = re.match(METRICS_LINE, daemon.wait_line(METRICS_LINE))
+    assert match is not None
+    return match[1]
+
+
+def metric(address: str, name: str) -> float:
+    text = get(address, "/metrics")[1]
+    found = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(found[0].split()[-1]) if found else -1.0
+
+
+def test_the_verdict_is_logged_once_it_has_held(daemon: Daemon) -> None:
+    daemon.wait_line(r"^feeder: idle: ")
+
+
+def test_images_that_a_client_takes_show_up_in_the_metrics(daemon: Daemon) -> None:
+    address = address_of(daemon)
+    wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it is ready")
+    wait_until(lambda: metric(address, 'feeder_images_total{node="0"}') == 0, "a heartbeat came")
+    with RawClient(daemon.endpoint) as client:
+        client.hello(small_recipe(batch_size=SAMPLES), dataset="small")
+        client.want((0, 0))
+        client.take((0, 0))
+        wait_until(
+            lambda: metric(address, 'feeder_images_total{node="0"}') == SAMPLES,
+            "images are counted",
+        )
+        assert metric(address, 'feeder_sessions{node="0"}') == 1
+    assert metric(address, 'feeder_node_state{node="0",state="ready"}') == 1
+    assert metric(address, "feeder_host_cpus") >= 1
+
+
+def test_clients_get_the_supervisor_s_report(daemon: Daemon) -> None:
+    def report() -> HostReport:
+        return request_report(daemon.endpoint, DEADLINE_S)
+
+    found = report()
+    assert found.pid == daemon.process.pid
+    assert found.nodes[0].now is not None
+    assert found.nodes[0].now.pid == daemon.node.pid
+    assert [(each.name, each.samples) for each in found.datasets] == [("small", SAMPLES)]
+    wait_until(lambda: report().clock_s > found.clock_s, "there is a new one every second")
+
+
+def test_a_node_process_that_dies_is_neither_ready_nor_counted_until_it_serves_again(
+    daemon: Daemon,
+) -> None:
+    address = address_of(daemon)
+    wait_until(lambda: get(address, "/readyz")[0] == 200, "it is ready")
+    daemon.node.send_signal(signal.SIGKILL)
+    wait_until(
+        lambda: get(address, "/readyz") == (503, "node process 0 is restarting\n"), "it is not"
+    )
+    assert get(address, "/healthz") == (200, "ok\n")
+    wait_until(lambda: get(address, "/readyz")[0] == 200, "it is again")
+    wait_until(lambda: metric(address, 'feeder_node_restarts_total{node="0"}') == 1, "counted")
+
+
+def test_a_port_in_use_ends_the_daemon_before_anything_starts(packed: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run_feeder(
+            *("serve", "--data", f"small={packed}", "--bind", "tcp://127.0.0.1:0"),
+            *("--metrics", f"localhost:{port}"),
+        )
+    assert done.returncode == ResourceError.exit_status
+    line = error_line(done)
+    assert f"the metrics cannot listen on 127.0.0.1:{port}: Address already in use" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--metrics", "nowhere"), "names no address of this machine"),
+        (("--metrics", "*:9464"), "would be open to the network: set metrics_token"),
+        (("--metrics", "*:9464", "--metrics-token", "/none"), "the metrics token /none cannot be"),
+    ],
+    ids=["address", "open", "token"],
+)
+def test_metrics_that_cannot_be_served_are_one_line(
+    packed: Path, options: tuple[str, ...], problem: str
+) -> None:
+    done = run_feeder(
+        *("serve", "--data", f"small={packed}", "--bind", "tcp://127.0.0.1:0", *options)
+    )
+    assert done.returncode == ConfigError.exit_status
+    assert problem in error_line(done)
