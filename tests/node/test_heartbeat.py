@@ -16,8 +16,8 @@ from feeder.node.heartbeat import INTERVAL_S, Heartbeats
 from feeder.node.messages import Diagnosed, Heartbeat, ReportAsked, ReportPart
 from feeder.process.channel import ChannelClosedError, ChannelFullError
 from feeder.wire.messages import HostStats, HostStatsRequest, Ping, Pong, StatsRequest
-from tests.support.daemon import RawClient, pack_small, small_recipe
 from tests.node.node_process import NodeUnderTest, running_node
+from tests.support.daemon import RawClient, pack_small, small_recipe
 
 
 @pytest.fixture(scope="module")

@@ -160,6 +160,7 @@ def test_account_is_not_taken_from_the_clients_own_metadata(tmp_path: Path) -> N
                 )
             is_ipc = endpoint.startswith("ipc")
             assert router.account() == (f"user {os.getuid()}" if is_ipc else "address 127.0.0.1")
+            assert router.is_local()
     finally:
         router.close()
 

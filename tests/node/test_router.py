@@ -98,6 +98,26 @@ def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
     assert await_ended(router, 1) == [peer]
 
 
+@pytest.mark.parametrize(
+    ("address", "is_local"),
+    [
+        ("localhost:1000:100:4242", True),
+        ("127.0.0.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.7", False),
+        ("fe80::1", False),
+        ("", False),
+    ],
+)
+def test_only_ipc_and_loopback_addresses_are_local(
+    router: Router, monkeypatch: pytest.MonkeyPatch, address: str, is_local: bool
+) -> None:
+    monkeypatch.setattr(router, "_body", object())
+    monkeypatch.setattr("feeder.node.router._metadata", lambda _, name: address)
+    assert router.is_local() is is_local
+
+
 @pytest.mark.parametrize("has_sent", [True, False])
 def test_end_of_a_connection_is_not_attributed_to_its_numbers_next_one(
     router: Router, endpoint: str, has_sent: bool

@@ -3,17 +3,22 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
+from feeder.metrics.report import HostLoad, HostReport, Verdict
+from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
 from feeder.wire.messages import (
     Bye,
     Hello,
+    HostStats,
+    HostStatsRequest,
     NodeMessage,
     Ping,
     Pong,
@@ -47,7 +52,9 @@ class Host:
             account=lambda: "",
             is_local=lambda: True,
             send=lambda peer, message: self.sent.append(message),
+            send_encoded=lambda peer, frame: self.sent.append(decode_from_node(frame)),
         )
+        self.asked = 0  # times that the supervisor was asked for a report
         layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
         self.service = NodeService(
             {
@@ -68,16 +75,19 @@ class Host:
             self.router,
             claim_listener=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]
             pool=SimpleNamespace(  # type: ignore[arg-type]
-                look=lambda _: {},
-                counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
+                look=lambda _: {}, counters=WorkerCounters(), pids=(), send_to_all=lambda *_: None
             ),
             placement_warnings=0,
+            ask_for_report=self._count_asked,
         )
         hello = Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test")
         self.service.on_frame(b"peer", encode(hello))
         (welcome,) = self.sent
         assert isinstance(welcome, Welcome)
         self.session = welcome.session
+
+    def _count_asked(self) -> None:
+        self.asked += 1
 
     def advance(self, seconds: float) -> None:
         """Advance the clock in steps, with the process running."""
@@ -202,3 +212,51 @@ def test_counters_show_what_a_dataset_lost(monkeypatch: pytest.MonkeyPatch, data
 
 def test_counters_of_lossless_datasets_show_no_loss(host: Host) -> None:
     assert not [name for name in host.service.counters() if name.startswith("dataset.")]
+
+
+def test_a_supervisor_that_does_not_answer_leaves_a_client_without_a_report(host: Host) -> None:
+    for peer in (b"a", b"b"):
+        host.service.on_frame(peer, encode(HostStatsRequest()))
+    assert host.asked == 1
+    assert host.service.deadline_s <= host.now_s + 2.0
+    host.advance(1.8)
+    assert not any(isinstance(message, HostStats) for message in host.sent)
+    host.advance(0.4)
+    assert host.sent[-2:] == [HostStats(report=None)] * 2
+
+
+def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
+    report = host_report()
+    host.service.on_frame(b"a", encode(HostStatsRequest()))
+    data = msgspec.msgpack.encode(msgspec.structs.replace(report, host="h\x07"))
+    host.service.on_report_part(ReportPart(is_last=True, data=data))
+    assert host.sent[-1] == HostStats(report=None)
+    host.service.on_frame(b"a", encode(HostStatsRequest()))
+    data = msgspec.msgpack.encode(report)
+    host.service.on_report_part(ReportPart(is_last=True, data=data))
+    assert host.sent[-1] == HostStats(report=report)
+
+
+def host_report() -> HostReport:
+    load = HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
+    return HostReport(
+        host="h",
+        feeder_version="0",
+        pid=1,
+        clock_s=1.0,
+        uptime_s=1.0,
+        datasets=(),
+        nodes=(),
+        load=load,
+        load_before=load,
+        verdict=Verdict(kind="idle", text="idle", is_problem=False),
+    )
+
+
+def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
+    host.service.on_diagnosed("io-bound\n" + "x" * 1000)
+    host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+    pong = host.sent[-1]
+    assert isinstance(pong, Pong)
+    assert decode_from_node(encode(pong)) == pong
+    assert pong.verdict.startswith(r"io-bound\nxxx")

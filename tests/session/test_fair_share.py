@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from feeder.plan.recipe import Recipe
 from feeder.session.fair_share import BURST, MALFORMED_COST, TOKENS_A_S, FairShare, cost_of
-from feeder.wire.messages import Hello, Ping, Request, StatsRequest
+from feeder.wire.messages import Hello, HostStatsRequest, Ping, Request, StatsRequest
 
 PING = cost_of(Ping(session=1))
 HELLO = cost_of(
@@ -54,6 +54,14 @@ def test_requests_cost_tokens_even_if_no_batch_is_taken() -> None:
     cost = cost_of(Request(session=1, want=tuple((0, i) for i in range(64))))
     assert sum(send(shares, b"p", cost, 0.0) for _ in range(1000)) <= BURST / 16
     assert cost_of(StatsRequest()) > PING
+
+
+def test_requests_for_the_hosts_report_are_two_a_second_at_most() -> None:
+    shares, cost = FairShare(), cost_of(HostStatsRequest())
+    while send(shares, b"p", cost, 0.0):
+        pass
+    allowed = sum(send(shares, b"p", cost, ms / 1000) for ms in range(1, 10_001))
+    assert 18 <= allowed <= 21
 
 
 def test_dropped_messages_are_reported_once_a_second() -> None:
