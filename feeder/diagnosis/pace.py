@@ -248,7 +248,7 @@ def window_bound(facts: Facts) -> Verdict:
         "window-bound",
         f"{facts.waits} though {facts.busy}, and no batch waits to be sent; their windows "
         f"({least} batch{'' if least == 1 else 'es'} at least) are too small for the distance or "
-        "for bursts: raise prefetch in the loader",
+        "for bursts: raise window in the loader",
     )
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from feeder.client.stats import request_report
 from feeder.metrics.report import HostReport, Verdict
+from tests.diagnosis.slow_link import slow_link
 from tests.support.daemon import DEADLINE_S, Daemon, wait_until
 from tests.support.hanging_fs import hanging_folder
-from tests.support.slow_link import slow_link
 from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic
 

@@ -1,16 +1,18 @@
 """Which condition a report is named after, and what the line says."""
 
-from typing import Any
+import re
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 
 from feeder.diagnosis.verdict import diagnose
-from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
+from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
 from feeder.metrics.snapshot import CacheSnapshot, NodeSnapshot, SlotSeconds
 from tests.diagnosis.reports import client, node, report, worker
 from tests.diagnosis.test_interval import snapshots
+from tests.support.sources import REPOSITORY
 
 DECODE = {"read": 2.0, "decode": 30.0, "resize": 6.0}
 
@@ -181,6 +183,12 @@ def test_any_two_snapshots_have_a_verdict_that_fits(
     assert 0 < len(verdict.text) <= VERDICT_CHARS_MAX
     assert "nan" not in verdict.text
     assert "inf" not in verdict.text
+
+
+def test_the_document_lists_every_verdict_in_the_order_in_which_they_are_tried() -> None:
+    text = (REPOSITORY / "docs/diagnosis.md").read_text()
+    listed = re.findall(r"^\| `([a-z-]+)`", text, re.MULTILINE)
+    assert listed == list(get_args(VerdictKind))
 
 
 def test_a_long_name_is_cut() -> None:

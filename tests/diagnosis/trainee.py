@@ -1,6 +1,6 @@
 """A training loop without a model, for the conditions: takes batches, and pretends to compute.
 
-    python -m tests.diagnosis.trainee ENDPOINT [--step-s S] [--loaders N] [--prefetch N] …
+    python -m tests.diagnosis.trainee ENDPOINT [--step-s S] [--loaders N] [--window N] …
 
 Prints the number of images that it has taken, a line every half second, until it is killed.
 """
@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
             dataset=arguments.dataset,
             batch_size=arguments.batch_size,
             image_size=arguments.image_size,
-            prefetch=arguments.prefetch,
+            window=arguments.window,
             seed=number,
         )
         for number in range(arguments.loaders)
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     parser.add_argument("--dataset", default="d")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--prefetch", type=int, default=4)
+    parser.add_argument("--window", type=int, default=4)
     parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--loaders", type=int, default=1)
     main(parser.parse_args())

@@ -1,6 +1,6 @@
 """A slow network: forwards connections to a port of this host at a limited rate.
 
-    python -m tests.support.slow_link PORT BYTES_A_S PARENT_PID
+    python -m tests.diagnosis.slow_link PORT BYTES_A_S PARENT_PID
 
 Prints the port that it listens on. Both directions are forwarded; only what the server sends is
 limited, over all connections together. Buffers are small, so that what waits, waits at the sender.
@@ -69,7 +69,7 @@ def slow_link(endpoint: str, bytes_a_s: float) -> Iterator[str]:
     port = endpoint.rpartition(":")[2]
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.support.slow_link"),
+            *(sys.executable, "-m", "tests.diagnosis.slow_link"),
             *(port, str(bytes_a_s), str(os.getpid())),
         ],
         cwd=REPOSITORY,
