@@ -5,24 +5,12 @@ import logging
 import msgspec
 import pytest
 
-from feeder.metrics.report import HostLoad, HostReport, Verdict
 from feeder.node.host_reports import ANSWER_WITHIN_S, FRESH_S, WAITING_MAX, HostReports
 from feeder.node.messages import ReportPart
 from feeder.wire.messages import MAX_NODE_HEADER_BYTES
+from tests.support.host_reports import healthy
 
-LOAD = HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
-REPORT = HostReport(
-    host="h",
-    feeder_version="0",
-    pid=1,
-    clock_s=1.0,
-    uptime_s=1.0,
-    datasets=(),
-    nodes=(),
-    load=LOAD,
-    load_before=LOAD,
-    verdict=Verdict(kind="idle", text="idle", is_problem=False),
-)
+REPORT = healthy()
 DATA = msgspec.msgpack.encode(REPORT)
 WHOLE = ReportPart(is_last=True, data=DATA)
 

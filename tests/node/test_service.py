@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
-from feeder.metrics.report import HostLoad, HostReport, Verdict
 from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
 from feeder.plan.epoch import ShardLayout
@@ -27,6 +26,7 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
+from tests.support.host_reports import healthy
 from tests.support.session_shell import SAMPLES, limits, recipe
 
 LEASE_S = 10.0
@@ -226,7 +226,7 @@ def test_a_supervisor_that_does_not_answer_leaves_a_client_without_a_report(host
 
 
 def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
-    report = host_report()
+    report = healthy()
     host.service.on_frame(b"a", encode(HostStatsRequest()))
     data = msgspec.msgpack.encode(msgspec.structs.replace(report, host="h\x07"))
     host.service.on_report_part(ReportPart(is_last=True, data=data))
@@ -235,22 +235,6 @@ def test_a_report_out_of_bounds_is_answered_with_none(host: Host) -> None:
     data = msgspec.msgpack.encode(report)
     host.service.on_report_part(ReportPart(is_last=True, data=data))
     assert host.sent[-1] == HostStats(report=report)
-
-
-def host_report() -> HostReport:
-    load = HostLoad(clock_s=1.0, usable_cpus=2.0, cpus=2)
-    return HostReport(
-        host="h",
-        feeder_version="0",
-        pid=1,
-        clock_s=1.0,
-        uptime_s=1.0,
-        datasets=(),
-        nodes=(),
-        load=load,
-        load_before=load,
-        verdict=Verdict(kind="idle", text="idle", is_problem=False),
-    )
 
 
 def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
