@@ -60,7 +60,8 @@ class LiveState:
             return ""
         # The deadline of one request is not of interest when many have passed.
         reason = re.sub(r"^no answer from \S+ within \S+ s: ", "", self._problem)
-        text = f"no answer from {self._endpoint} for {duration(int(silent_s))}"
+        whole = f"{silent_s:.0f} s" if silent_s < 60 else duration(silent_s)
+        text = f"no answer from {self._endpoint} for {whole}"
         return printable(f"{text}: {reason}" if reason else text)
 
     def on_keys(self, typed: bytes, now_s: float) -> None:

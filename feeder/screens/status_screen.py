@@ -209,7 +209,7 @@ def _slots(view: HostView, sheet: Sheet) -> list[Text]:
     return sheet.flow("Slots", pieces)
 
 
-def draw_machine(view: HostView, sheet: Sheet) -> list[Text]:
+def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[Text]:
     """Return the load of the machine, whoever causes it."""
     machine = view.interval.machine
     load = view.report.load
@@ -232,7 +232,7 @@ def draw_machine(view: HostView, sheet: Sheet) -> list[Text]:
         for name, share in pressures
         if share >= 0.005
     ]
-    return sheet.flow("Machine", pieces)
+    return sheet.flow(label, pieces)
 
 
 def _troubles(view: HostView, sheet: Sheet) -> list[Text]:

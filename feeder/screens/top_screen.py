@@ -22,6 +22,8 @@ from feeder.screens.worker_grid import draw_workers
 STAGE_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _VERDICT_LINES_MAX: Final = 4
 _VALUE_CELLS: Final = 8
+_ROWS_MIN: Final = 2
+"""Of each list, before there are curves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,17 @@ def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: T
     ``note`` is shown at the right of the first line, such as the keys.
     """
     view = HostView(report)
-    head = [_title(view, sheet, note), *draw_verdict(report, sheet)[:_VERDICT_LINES_MAX]]
-    head += [*draw_machine(view, sheet), *_curves(view, sheet), *_stages(view, sheet)]
-    room = max(0, height - len(head))
+    lines = [_title(view, sheet, note), *draw_verdict(report, sheet)[:_VERDICT_LINES_MAX]]
+    room = max(0, height - len(lines))
     lists = _lists(view, sheet, room)
     titles = sum(len(each.titles) + 1 for each in lists)  # and an empty line before
+    least = titles + sum(min(len(each.rows), _ROWS_MIN) for each in lists)
+    machine = draw_machine(view, sheet, "machine")
+    for part in (_curves(view, sheet), _stages(view, sheet), machine):
+        if room - len(part) >= least:  # on a low screen the lists come first
+            lines += part
+            room -= len(part)
     rooms = share_lines(max(0, room - titles), [len(each.rows) for each in lists])
-    lines = head
     scroll_max = 0
     for each, lines_shown in zip(lists, rooms, strict=True):
         shown, last = window(each.rows, lines_shown, offset, sheet)
@@ -120,7 +126,7 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
 
 
 def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:
-    lists = []
+    lists: list[_List] = []
     if len(view.report.nodes) > 1 or view.report.nodes[0].state != "ready":
         titles, *rows = draw_nodes(view, sheet)
         lists.append(_List(titles=[titles], rows=rows))
