@@ -26,6 +26,7 @@ from feeder.daemon.announcements import Announcer
 from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
 from feeder.daemon.config import Config
 from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
+from feeder.daemon.heartbeats import HeartbeatWatch
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_served, host_name, open_metrics, split_report
@@ -49,6 +50,7 @@ from feeder.host.placement import (
     parse_pin,
     plan_placement,
 )
+from feeder.host.process_state import look_at
 from feeder.host.topology import read_topology, usable_cpus
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import (
@@ -123,6 +125,7 @@ class Supervisor:
             diagnose=diagnose,
         )
         self._watch.warn(self._warnings)
+        self._heartbeats = HeartbeatWatch(look_at)
         self._announcer = Announcer()
         self._metrics = open_metrics(config, lambda: self._watch.standing)
         self._polls = select.poll()
@@ -149,6 +152,7 @@ class Supervisor:
                     break
                 self._notifier.watchdog()
                 self._run_due(now_s)
+                self._replace_hung(now_s)
                 if self._watch.due_s <= now_s:
                     self._turn(now_s)
                 self._log.report_dropped()
@@ -173,6 +177,7 @@ class Supervisor:
             sleep_s = min(sleep_s, REPORT_INTERVAL_S)
         dues_s = (node.due_s for node in self._nodes)
         deadlines = [time.monotonic() + sleep_s, self._watch.due_s, *dues_s]
+        deadlines.append(self._heartbeats.due_s)
         return min(deadlines if self._end_by_s is None else [*deadlines, self._end_by_s])
 
     def _run_due(self, now_s: float) -> None:
@@ -192,6 +197,16 @@ class Supervisor:
                     "above; is the disk of its datasets slow or dead?"
                 )
 
+    def _replace_hung(self, now_s: float) -> None:
+        """Kill node processes that send no heartbeats; their successors start as after a crash."""
+        for hang in self._heartbeats.check(now_s):
+            node = self._nodes[hang.number]
+            node.hangs += 1
+            text = "%s (pid %d) has sent no heartbeat for %.1f s: the kernel says that it %s: ended"
+            _log.warning(text, node.name, node.pid or 0, hang.silent_s, hang.kernel_state)
+            node.kill()
+            self._reap(node)
+
     def _on_signals(self) -> None:
         if not self._wakeup.take():
             return
@@ -203,6 +218,7 @@ class Supervisor:
         _log.info("draining: finishing requested batches", extra=KEPT)
         for node in self._nodes:
             node.due_s = float("inf")
+            self._heartbeats.end(node.config.number)
             node.drain()
 
     def _on_message(self, node: NodeProcess) -> None:
@@ -212,6 +228,7 @@ class Supervisor:
             self._reap(node)
             return
         if isinstance(message, Heartbeat):
+            self._heartbeats.beat(node.config.number, time.monotonic())
             self._watch.take(message.snapshot)
         if isinstance(message, ReportAsked):
             node.send_report(split_report(self._watch.report))
@@ -223,6 +240,7 @@ class Supervisor:
         if isinstance(message, NodeReady) and self._end_by_s is None:
             self._agreement.check(Producer(node.name, message.self_test, message.libraries))
             node.ready, node.due_s = message, float("inf")
+            self._heartbeats.begin(node.config.number, node.pid or 0, time.monotonic())
             self._watch.due_s = 0.0
             node.prepare_successor(message.endpoints)
             if self._was_ready:
@@ -237,7 +255,7 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host, and announce its verdict if that is new."""
         report = self._watch.turn(
-            [(self._state(node), node.config.restarts) for node in self._nodes]
+            [(self._state(node, now_s), node.config.restarts) for node in self._nodes]
         )
         news = self._announcer.observe(report.verdict, now_s)
         if news is None:
@@ -250,7 +268,9 @@ class Supervisor:
             level = logging.WARNING if news.verdict.is_problem else logging.INFO
             _log.log(level, "%s", news.verdict.text)
 
-    def _state(self, node: NodeProcess) -> NodeState:
+    def _state(self, node: NodeProcess, now_s: float) -> NodeState:
+        if self._heartbeats.is_silent(node.config.number, now_s):
+            return "hung"
         if node.ready is not None:
             return "ready" if self._end_by_s is None else "draining"
         return "restarting" if node.config.is_successor else "starting"
@@ -270,6 +290,7 @@ class Supervisor:
         """Reap a node process; unless the daemon is ending, schedule its successor."""
         pid = node.pid
         self._watch.forget(node.config.number)
+        self._heartbeats.end(node.config.number)
         self._watch.due_s = 0.0  # probes should see it at once
         ending = self._end(node)
         if self._end_by_s is not None:
