@@ -129,6 +129,9 @@ class SlotLoans:
 
     def is_back(self, slot: int) -> bool:
         """Whether the socket has finished with all frames of the slot."""
+        trackers = self._trackers.get(slot)
+        if trackers is not None and not trackers[-1].done:
+            return False  # quick: the socket finishes frames in order
         unfinished = [tracker for tracker in self._trackers.pop(slot, ()) if not tracker.done]
         if unfinished:
             self._trackers[slot] = unfinished

@@ -188,6 +188,21 @@ def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() 
     assert store.find_sent(18.0, 7) == []
 
 
+def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.node.slot_store._SLOTS_A_LOOK", 2)
+    store, done = SlotStore(), Tracker()
+    done.done = True
+    for session in (1, 2, 3, 4):
+        store.open(session, small_layout())
+        store.lend(session, 0, Tracker() if session < 4 else done, 10.0)
+    assert store.find_sent(11.0) == []  # 1 and 2
+    assert store.find_sent(12.0) == [SlotSent(4, 0, 11.0)]  # 3 and 4
+    for session in (1, 2, 3):
+        store.lend(session, 0, done, 13.0)
+        assert store.want_back(session, 0, 13.0) is None  # the earlier chunk is unfinished
+    store.want_closed(4, 17.0)
+
+
 def test_memory_is_freed_once_the_socket_has_finished_with_all_of_it() -> None:
     store, tracker = SlotStore(), Tracker()
     before = psutil.Process().num_fds()
