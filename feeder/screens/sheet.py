@@ -93,7 +93,7 @@ class Sheet:
                 if lines[-1].plain.strip():
                     lines[-1].append(" ")
                 lines[-1].append(piece, style)
-        return lines
+        return [self.fit(line) for line in lines]
 
     def flow_lines(self, pieces: Iterable[str | Text]) -> list[Text]:
         """Return pieces one after another, for ``stack``."""

@@ -36,7 +36,7 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     if view.clients:
         lines += [Text(), *_clients(view, sheet)]
     if report.warnings:
-        lines += [Text(), Text("Warnings of the start", "bold")]
+        lines += [Text(), *sheet.words("Warnings of the start", "bold")]
         for warning in report.warnings:
             lines += sheet.words(f"- {figures.printable(warning)}", "yellow", indent=2)
     return lines

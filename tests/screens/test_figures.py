@@ -1,0 +1,91 @@
+"""Numbers as text: short, never "nan", units that fit."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.screens import figures
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0 s"),
+        (4.21, "4.2 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (200.0, "3 min 20 s"),
+        (3599.6, "1 h"),
+        (11_520.0, "3 h 12 min"),
+        (86_400.0, "1 d"),
+        (1_051_200.0, "12 d 4 h"),
+    ],
+)
+def test_a_duration_has_two_units(seconds: float, text: str) -> None:
+    assert figures.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 KB"),
+        (99_949, "99.9 KB"),
+        (999_600, "1.0 MB"),
+        (23_400_000_000, "23.4 GB"),
+        (140_000_000_000, "140 GB"),
+        (3.2e15, "3,200 TB"),
+    ],
+)
+def test_a_size_has_the_unit_that_fits(size_bytes: float, text: str) -> None:
+    assert figures.size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0 %"),
+        (0.0001, "<0.1 %"),
+        (0.004, "0.4 %"),
+        (0.0094, "0.9 %"),
+        (0.0096, "1 %"),
+        (0.314, "31 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_a_small_share_is_not_zero(share: float, text: str) -> None:
+    assert figures.percent(share) == text
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_no_share_is_longer_than_six_characters(share: float) -> None:
+    assert len(figures.percent(share)) <= 6
+
+
+@given(st.floats(min_value=0, max_value=1e15))
+def test_rates_and_sizes_are_numbers(value: float) -> None:
+    for text in (figures.rate(value), figures.count(value)):
+        assert re.fullmatch(r"\d{1,3}(,\d{3})*(\.\d)?", text)
+    assert re.fullmatch(r"[\d,]+(\.\d)? (bytes|[KMGT]B)", figures.size(value))
+
+
+def test_nouns_have_plurals() -> None:
+    assert figures.plural(1, "worker") == "1 worker"
+    assert figures.plural(2, "node process") == "2 node processes"
+    assert figures.plural(1_281_167, "image") == "1,281,167 images"
+
+
+@given(st.text())
+def test_printable_text_moves_no_cursor(text: str) -> None:
+    shown = figures.printable(text)
+    assert len(shown) == len(text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", shown)
+    assert figures.printable(shown) == shown
+
+
+def test_printable_keeps_names_of_all_scripts() -> None:
+    assert figures.printable("données 画像 бета-2") == "données 画像 бета-2"

@@ -1,0 +1,85 @@
+"""What keys do, and when a daemon counts as silent."""
+
+import pytest
+
+from feeder.screens.live_state import LATE_S, LiveState
+from tests.support.host_reports import healthy, no_clients
+
+UP, DOWN, PAGE_DOWN = b"\x1b[A", b"\x1b[B", b"\x1b[6~"
+
+
+@pytest.fixture
+def state() -> LiveState:
+    made = LiveState(healthy(), "tcp://h:1", interval_s=1.0, now_s=100.0)
+    made.scroll_max = 30
+    return made
+
+
+@pytest.mark.parametrize("key", [b"q", b"Q", b"\x1b[A\x1b[Bq"])
+def test_q_ends(state: LiveState, key: bytes) -> None:
+    state.on_keys(key, 100.0)
+    assert state.is_done
+
+
+@pytest.mark.parametrize("key", [b"", b"x", b"\xff\xfe", b"\x1b", b"\x1b[1;5D", b"\x1b[99~", b"\0"])
+def test_unknown_keys_mean_nothing(state: LiveState, key: bytes) -> None:
+    state.on_keys(key, 100.0)
+    assert (state.is_done, state.is_paused, state.offset) == (False, False, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "offset"),
+    [
+        (DOWN, 1),
+        (DOWN * 3 + UP, 2),
+        (UP, 0),
+        (PAGE_DOWN, 10),
+        (PAGE_DOWN * 9, 30),
+        (b"\x1b[F", 30),
+        (b"\x1b[F" + b"\x1b[5~", 20),
+        (b"\x1b[F" + b"\x1b[H", 0),
+        (b"\x1bOB", 1),
+        (b"jjk ", 11),
+    ],
+)
+def test_arrows_and_pages_scroll_within_bounds(state: LiveState, keys: bytes, offset: int) -> None:
+    state.on_keys(keys, 100.0)
+    assert state.offset == offset
+
+
+def test_a_daemon_is_silent_after_an_interval_and_a_while(state: LiveState) -> None:
+    assert state.silence(100.9 + LATE_S) == ""
+    assert state.silence(104.0) == "no answer from tcp://h:1 for 4 s"
+
+
+def test_the_reason_of_a_silence_is_shown_without_its_own_deadline(state: LiveState) -> None:
+    state.fail("no answer from tcp://h:1 within 5 s: is a feeder serving there?")
+    shown = "no answer from tcp://h:1 for 2 min: is a feeder serving there?"
+    assert state.silence(220.0) == shown
+    state.fail("the key is not known\x1b[2J")
+    assert state.silence(220.0).endswith("2 min: the key is not known?[2J")
+
+
+def test_a_report_ends_a_silence(state: LiveState) -> None:
+    state.fail("gone")
+    report = no_clients()
+    state.show(report, 150.0)
+    assert state.report is report
+    assert state.silence(151.0) == ""
+    assert state.silence(160.0) == "no answer from tcp://h:1 for 10 s"
+
+
+def test_a_paused_screen_knows_no_silence(state: LiveState) -> None:
+    state.on_keys(b"p", 101.0)
+    assert state.is_paused
+    assert state.silence(900.0) == ""
+    assert "PAUSED" in state.keys_note().plain
+    state.on_keys(b"p", 900.0)
+    assert not state.is_paused
+    assert state.silence(901.0) == "", "counted from where it goes on"
+
+
+def test_the_note_names_scroll_keys_only_where_something_scrolls(state: LiveState) -> None:
+    assert state.keys_note().plain == "arrows scroll  p pause  q quit"
+    state.scroll_max = 0
+    assert state.keys_note().plain == "p pause  q quit"

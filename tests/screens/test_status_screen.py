@@ -1,0 +1,178 @@
+"""What feeder status prints of each made-up report."""
+
+import re
+
+import msgspec
+import pytest
+
+from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
+from feeder.screens.glyphs import ASCII, BLOCKS, Glyphs
+from feeder.screens.sheet import Sheet
+from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
+from tests.support.host_reports import (
+    REPORTS,
+    ClientShape,
+    HostShape,
+    host_report,
+    many_clients,
+    many_nodes,
+    no_clients,
+    restarting_node,
+    silent_worker,
+)
+
+EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
+
+
+def draw(report: HostReport, width: int = 80, glyphs: Glyphs = BLOCKS) -> str:
+    """Return what is printed; checks that every line fits."""
+    lines = draw_status(report, Sheet(width, glyphs))
+    assert all(line.cell_len <= width for line in lines)
+    return "\n".join(line.plain for line in lines)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@EVERY_REPORT
+@pytest.mark.parametrize("width", [20, 40, 80, 160])
+@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+def test_every_report_fits_every_width(name: str, width: int, glyphs: Glyphs) -> None:
+    shown = draw(REPORTS[name](), width, glyphs)
+    assert not re.search(r"\b(nan|inf|None)\b", shown)
+    if glyphs is ASCII:
+        assert shown.isascii()
+
+
+@EVERY_REPORT
+def test_the_verdict_comes_first(name: str) -> None:
+    report = REPORTS[name]()
+    first = draw(report).split("\n\n")[0]
+    assert words(first) == report.verdict.text
+
+
+@EVERY_REPORT
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_nothing_that_is_zero_is_shown(name: str, width: int) -> None:
+    body = draw(REPORTS[name](), width).split("\n\n", 1)[1]
+    assert not re.search(r"(?<![\d.,–/-])0(\.0)? (%|[KMGT]?B\b|images|client|free|being)", body)
+
+
+@EVERY_REPORT
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_number_is_cut(name: str, width: int) -> None:
+    """Numbers are whole: the same ones are shown however wide the terminal is."""
+    report = REPORTS[name]()
+    facts = draw(report, 400).split("\n\n")[1]
+    for number in re.findall(r"[\d,.]+ (?:images/s|MB/s|%|GB)", facts):
+        assert number in words(draw(report, width))
+
+
+def test_a_silent_worker_is_named_with_its_process_and_state() -> None:
+    shown = words(draw(silent_worker()))
+    assert "silent: worker 1 (pid 5001) of node process 0 for 6.9 s stopped by a signal" in shown
+
+
+def test_restarts_are_shown_only_where_there_were_some() -> None:
+    assert "restart" not in draw(many_nodes())
+    shown = draw(restarting_node())
+    assert "Incidents  node restarts 3  worker restarts 1" in shown
+    assert re.search(r"^ +1 +restarting +3$", shown, re.MULTILINE)
+
+
+def test_warnings_of_the_start_are_shown() -> None:
+    assert "- placement: NUMA node 1 has no memory" in draw(restarting_node())
+
+
+def test_without_clients_there_are_no_rates_and_no_waits() -> None:
+    shown = draw(no_clients())
+    assert not re.search(r"Delivers|Waits|Stages|client +images", shown)
+
+
+def test_a_client_of_several_node_processes_is_one_row() -> None:
+    rows = [line for line in draw(many_nodes()).splitlines() if line.startswith("gpu-")]
+    assert len(rows) == 8
+    assert all(re.search(r"rank \d +8 +3,600 +0\.8 %", row) for row in rows)
+
+
+def test_a_long_list_of_clients_is_summed_up() -> None:
+    shown = draw(many_clients())
+    assert shown.count("notebook-") == CLIENTS_SHOWN
+    assert "49 more get 2,211 images/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("wait", "line"),
+    [
+        (None, "the client has not reported any"),
+        (0.0, "the client did not wait for batches"),
+        (0.25, "client 25 % "),
+    ],
+)
+def test_the_clients_side_of_waiting(wait: float | None, line: str) -> None:
+    shape = HostShape(clients=[ClientShape(name="c", wait_share=wait)])
+    assert line in words(draw(host_report(shape)))
+
+
+def test_the_workers_side_of_waiting_is_what_they_are_not_busy() -> None:
+    assert "workers 40 % " in words(draw(host_report(HostShape(busy=0.6))))
+    assert "wait for requests" not in draw(host_report(HostShape(busy=1.0)))
+
+
+def test_transport_says_how_batches_reach_clients() -> None:
+    def delivers(*lent: bool) -> str:
+        clients = [ClientShape(name=str(number), is_lent=each) for number, each in enumerate(lent)]
+        return draw(host_report(HostShape(clients=clients)))
+
+    assert "batches in place" in delivers(True, True)
+    assert "batches copied" in delivers(False)
+    assert "batches 50 % in place" in delivers(True, False)
+
+
+def test_quota_and_throttling_are_shown_where_there_is_one() -> None:
+    shown = draw(host_report(HostShape(usable_cpus=2.5, throttled=0.3)))
+    assert "quota 2.5 CPUs" in shown
+    assert "throttled 30 %" in shown
+    assert "quota" not in draw(host_report(HostShape()))
+
+
+def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
+    counters: dict[str, int | float | str] = {
+        "frames_dropped.malformed": 12,
+        "batches_failed": 0,
+        "sessions_opened": 9,
+        "dataset.train.loss": "5 of 9 resized",
+    }
+    shown = draw(host_report(HostShape(counters=counters)))
+    assert "Incidents  frames dropped malformed 12" in shown
+    assert "Packed     train  5 of 9 resized" in shown
+    assert "sessions" not in shown
+    assert "failed" not in shown
+
+
+def test_control_characters_of_names_reach_no_terminal() -> None:
+    """The wire refuses most of them; a name can still reorder or hide a line."""
+    evil = "a\u202eb\x1b[31mc\u2028d\u200f"
+    shape = HostShape(clients=[ClientShape(name=evil), ClientShape(name="other")])
+    report = host_report(
+        shape,
+        host=evil,
+        datasets=(
+            ServedDatasetReport(name=evil, samples=1, classes=1, fingerprint="f", folder=evil),
+        ),
+        warnings=(evil,),
+    )
+    shown = draw(report)
+    assert "a?b?[31mc?d?" in shown
+    assert not re.search(r"[\x1b\u202e\u2028\u200f]", shown)
+
+
+def test_wide_characters_take_two_cells() -> None:
+    shape = HostShape(clients=[ClientShape(name="画像" * 30)])
+    assert "画像" in draw(host_report(shape), 50)
+
+
+def test_a_node_process_that_starts_alone_is_listed() -> None:
+    report = msgspec.structs.replace(no_clients(), nodes=(NodeReport(number=0, state="starting"),))
+    assert re.search(r"0 +starting", draw(report))
