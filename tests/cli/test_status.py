@@ -1,0 +1,157 @@
+"""feeder status and feeder top without a terminal: what they print, and their errors."""
+
+import builtins
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from feeder.cli import main as command
+from feeder.errors import ConfigError, PeerError
+from tests.support.host_reports import compute_bound, healthy, silent_worker
+from tests.support.report_node import ReportNode
+
+
+class StopWatchingError(Exception):
+    """Ends a test's --watch."""
+
+
+def run(*arguments: str) -> int:
+    return command.run(arguments)
+
+
+def test_status_prints_a_summary_of_the_host(capsys: pytest.CaptureFixture[str]) -> None:
+    with ReportNode(compute_bound()) as node:
+        assert run("status", node.endpoint) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("compute-bound: decode takes 68 %")
+    assert "Delivers   3,000 images/s" in shown
+    assert "\x1b" not in shown, "no colours in a pipe"
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    with ReportNode(silent_worker()) as node:
+        assert run("status", node.endpoint, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["verdict"]["kind"] == "silent-worker"
+    assert shown["report"]["nodes"][0]["now"]["workers"][1]["silent_s"] == 6.9
+
+
+def test_counters_are_those_of_the_node_process(capsys: pytest.CaptureFixture[str]) -> None:
+    with ReportNode(healthy()) as node:
+        assert run("status", node.endpoint, "--counters") == 0
+        assert capsys.readouterr().out == "batches  12\n"
+        assert run("status", node.endpoint, "--counters", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"batches": 12}
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_watch_in_a_pipe_prints_one_report_after_another_over_one_connection(
+    form: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(_self: object, wait_s: float, *_: object) -> None:
+        waits.append(wait_s)
+        if len(waits) == 3:
+            raise StopWatchingError
+
+    monkeypatch.setattr("feeder.cli.report_source.LinkSource.wait", wait)
+    with (
+        ReportNode(healthy(), compute_bound(), silent_worker()) as node,
+        pytest.raises(StopWatchingError),
+    ):
+        run("status", node.endpoint, "--watch", "3", *form)
+    shown = capsys.readouterr().out
+    assert waits == [3.0] * 3
+    assert len(node.peers) == 1
+    kinds = ["healthy", "compute-bound", "silent-worker"]
+    if form:
+        assert [json.loads(line)["verdict"]["kind"] for line in shown.splitlines()] == kinds
+    else:
+        assert [shown.count(f"{kind}: ") for kind in kinds] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_watch_goes_on_while_the_supervisor_is_silent(
+    form: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(_self: object, wait_s: float, *_: object) -> None:
+        waits.append(wait_s)
+        if len(waits) == 4:
+            raise StopWatchingError
+
+    monkeypatch.setattr("feeder.cli.report_source.LinkSource.wait", wait)
+    with (
+        ReportNode(healthy(), None, compute_bound()) as node,
+        pytest.raises(StopWatchingError),
+    ):
+        run("status", node.endpoint, "--watch", *form)
+    shown = capsys.readouterr().out
+    assert shown.count("the supervisor of its daemon has not answered") == 1
+    assert "compute-bound: " in shown
+
+
+def test_a_silent_supervisor_is_one_line_with_the_remedy() -> None:
+    with (
+        ReportNode(None) as node,
+        pytest.raises(PeerError, match=r"has not answered: try another endpoint of this host"),
+    ):
+        run("status", node.endpoint)
+
+
+@pytest.mark.parametrize("name", ["status", "top"])
+def test_an_endpoint_without_a_daemon_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.screens.console.is_live", lambda _console: True)
+    with pytest.raises(PeerError, match=r"no answer from tcp://127.0.0.1:1 within 0.2 s: is a"):
+        run(name, "tcp://127.0.0.1:1", "--timeout", "0.2")
+
+
+def test_top_needs_a_terminal() -> None:
+    with ReportNode(healthy()) as node, pytest.raises(ConfigError, match="needs a terminal"):
+        run("top", node.endpoint)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("status", "x", "--watch", "0"), "--watch 0: it must be from 0.1 to 3600 s"),
+        (("status", "x", "--watch", "nan"), "--watch nan: it must be"),
+        (("status", "x", "--counters", "--watch"), "leave out --counters"),
+        (("status", "x", "--timeout", "0"), "--timeout 0: it must be above 0"),
+        (("top", "x", "--interval", "1e9"), "--interval 1e"),
+        (("status", "x"), "'x' is no endpoint"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(*arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["--json", "--counters"])
+def test_without_rich_programs_still_get_their_output(
+    form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training environment has no rich, and must not need the daemon's libraries for it."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.startswith("feeder.screens.")]:
+        monkeypatch.delitem(sys.modules, name)
+    real_import = builtins.__import__
+
+    def without_rich(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "rich":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real_import(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    with ReportNode(healthy()) as node:
+        assert run("status", node.endpoint, form) == 0
+        assert json.loads(capsys.readouterr().out) if form == "--json" else True
+        with pytest.raises(Exception, match=r"rich.*pip install rich.*--json or --counters"):
+            run("status", node.endpoint)
