@@ -14,6 +14,7 @@
 # make test-conditions  what holds a daemon back, made on purpose and named rightly (four minutes, alone)
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
+# make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
 # make test-frameworks  Lightning, Accelerate, JAX and others, each in .frameworks/NAME (up to 10 GB)
 # make test-lightning   the quick part of it: Lightning trains, is killed and resumes
 #
@@ -40,7 +41,7 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-conditions test-numa test-systemd test-frameworks test-lightning clean FORCE
+	fuzz-decode exact peers test-conditions test-numa test-systemd test-frameworks test-lightning test-ui clean FORCE
 
 setup: $(VENV)/.project
 
@@ -105,6 +106,10 @@ test-systemd: setup
 	@.ci/system-packages $(PYTHON) qemu-system-x86 systemd
 	@$(BIN)/python -m tests.numa.run unit
 
+test-ui: setup $(VENV)/.test-packages .ui/.packages
+	@.ci/system-packages $(PYTHON) prometheus
+	@$(BIN)/python -m pytest -q --timeout 300 -o python_files='check_*.py' tests/ui
+
 test-frameworks: setup $(VENV)/.test-packages $(FRAMEWORKS:%=.frameworks/%/.project)
 	@$(CHECKS)
 
@@ -113,6 +118,14 @@ test-lightning: setup $(VENV)/.test-packages .frameworks/lightning/.project
 
 clean:
 	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so trainer_client/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Grafana's types of a dashboard, and the compiler that compares the dashboard with them.
+.ui/.packages: Makefile | $(VENV)/.project
+	@command -v npm >/dev/null || .ci/system-packages $(PYTHON) npm
+	@echo "feeder: installing Grafana's types into .ui"
+	@mkdir -p .ui
+	@npm install --prefix .ui --silent --no-audit --no-fund @grafana/schema@12.4.11 typescript@5.9.3
+	@touch $@
 
 # Environments of the frameworks: `torch` has all of `lightning`, which is smaller and for CI. They
 # get the project as users do, as a wheel without the daemon's libraries, and again when it changes.
