@@ -1,4 +1,4 @@
 """What status and top draw, for any report and any terminal.
 
-May import: the product, tests.
+May import: the product, bench, tests.
 """
