@@ -82,18 +82,16 @@ class Sheet:
 
     def words(self, text: str, style: str, *, indent: int = 0) -> list[Text]:
         """Return a sentence, wrapped between words; later lines are indented."""
-        lines = [Text()]
+        lines, room = [""], self.width
         for word in _TIED.sub("\0", text).split(" "):
             for piece in _chopped(word.replace("\0", " "), max(1, self.width - indent)):
-                if (
-                    lines[-1].cell_len + 1 + cell_len(piece) > self.width
-                    and lines[-1].plain.strip()
-                ):
-                    lines.append(Text(" " * indent))
-                if lines[-1].plain.strip():
-                    lines[-1].append(" ")
-                lines[-1].append(piece, style)
-        return [self.fit(line) for line in lines]
+                if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(piece) > room:
+                    lines.append("")
+                    room = self.width - indent
+                lines[-1] += f" {piece}" if lines[-1] else piece
+        blanks = ["", *[" " * indent] * (len(lines) - 1)]
+        pairs = zip(blanks, lines, strict=True)
+        return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
 
     def flow_lines(self, pieces: Iterable[str | Text]) -> list[Text]:
         """Return pieces one after another, for ``stack``."""

@@ -9,8 +9,8 @@ import pytest
 
 from feeder.cli import main as command
 from feeder.errors import ConfigError, PeerError
-from tests.support.host_reports import compute_bound, healthy, silent_worker
 from tests.screens.report_node import ReportNode
+from tests.support.host_reports import compute_bound, healthy, silent_worker
 
 
 class StopWatchingError(Exception):

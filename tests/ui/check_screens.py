@@ -1,0 +1,217 @@
+"""feeder top and feeder status --watch on a real terminal, with a real daemon and its clients."""
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.daemon import free_port
+from feeder.client.blocking import BatchFetcher
+from tests.screens.report_node import ReportNode
+from tests.support.daemon import Daemon, pack_small, small_recipe, wait_until
+from tests.support.host_reports import compute_bound, healthy, many_nodes
+from tests.support.sources import feeder_command
+from tests.ui.screen import ScreenProgram
+
+UP, DOWN, PAGE_DOWN, END = b"\x1b[A", b"\x1b[B", b"\x1b[6~", b"\x1b[F"
+COMMANDS = {"top": ("top", "--interval", "0.2"), "watch": ("status", "--watch", "0.2")}
+LIVE = pytest.mark.parametrize("command", COMMANDS)
+
+
+def start(command: str, endpoint: str) -> ScreenProgram:
+    name, *rest = COMMANDS[command]
+    return ScreenProgram(feeder_command(name, endpoint, "--timeout", "2", *rest))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("screens"))
+
+
+@contextlib.contextmanager
+def serving(packed: Path, port: int) -> Iterator[Daemon]:
+    bind = f"tcp://127.0.0.1:{port}"
+    with Daemon("--data", f"d={packed}", "--workers", "2", "--bind", bind) as daemon:
+        yield daemon
+
+
+def fetch_batches(endpoint: str, count: int) -> None:
+    with BatchFetcher(endpoint, dataset="d", recipe=small_recipe()) as fetcher:
+        for _ in fetcher.fetch([(epoch, 0) for epoch in range(count)]):
+            pass
+
+
+def test_top_shows_a_real_daemon_through_its_restart(packed: Path) -> None:
+    port = free_port()
+    endpoint = f"tcp://127.0.0.1:{port}"
+    with contextlib.ExitStack() as stack:
+        daemon = stack.enter_context(serving(packed, port))
+        top = stack.enter_context(start("top", endpoint))
+        top.wait_text("2 workers", "images/s", "q quit")
+        with BatchFetcher(endpoint, dataset="d", recipe=small_recipe()) as fetcher:
+            keys = [(epoch, index) for epoch in range(10_000) for index in range(5)]
+            batches = fetcher.fetch(keys)
+
+            def shows_client() -> bool:
+                next(batches)
+                return bool(re.search(r"^client +images/s", top.text(), re.MULTILINE))
+
+            wait_until(shows_client, "the client on the screen")
+            wait_until(lambda: next(batches) and "stages" in top.text(), "stages on the screen")
+        daemon.close()
+        top.wait_text(f"no answer from {endpoint} for")
+        stack.enter_context(serving(packed, port))
+        top.wait_without("no answer")
+        top.wait_text("2 workers")
+        top.type(b"q")
+        assert top.end() == 0
+        top.check_restored()
+
+
+def test_status_of_a_real_daemon_is_coloured_on_a_terminal_only(packed: Path) -> None:
+    with serving(packed, free_port()) as daemon:
+        fetch_batches(daemon.endpoint, 3)
+        with ScreenProgram(feeder_command("status", daemon.endpoint)) as status:
+            assert status.end() == 0
+            assert "Serves     d  53 images" in status.text()
+            assert b"\x1b[" in status.written
+        with ScreenProgram(
+            feeder_command("status", daemon.endpoint), environ={"NO_COLOR": "1"}
+        ) as status:
+            assert status.end() == 0
+            assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", status.written)
+
+
+@LIVE
+@pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
+def test_the_terminal_is_restored(command: str, end: str) -> None:
+    with ReportNode(compute_bound()) as node, start(command, node.endpoint) as program:
+        program.wait_text("compute-bound: decode takes 68 %", "q quit")
+        assert program.is_live()
+        if end == "sigterm":
+            program.process.send_signal(signal.SIGTERM)
+        else:
+            program.type(b"q" if end == "q" else b"\x03")
+        assert program.end() == (143 if end == "sigterm" else 0)
+        program.check_restored()
+        assert b"Traceback" not in program.written
+
+
+@LIVE
+def test_the_terminal_is_restored_after_a_crash(command: str) -> None:
+    """A report that cannot be drawn, as a bug would have it."""
+    broken = (
+        "import feeder.screens.host_view as view\n"
+        "from feeder.__main__ import start\n"
+        "import sys\n"
+        "calls = []\n"
+        "made = view.HostView.__init__\n"
+        "def init(self, report):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 3: raise RuntimeError('made to crash')\n"
+        "    made(self, report)\n"
+        "view.HostView.__init__ = init\n"
+        "sys.exit(start())\n"
+    )
+    with ReportNode(compute_bound()) as node:
+        _, _, _, *arguments = feeder_command(*COMMANDS[command], node.endpoint)
+        python = feeder_command()[0]
+        with ScreenProgram([python, "-c", broken, *arguments]) as program:
+            assert program.end() == 1
+            program.check_restored()
+            assert b"made to crash" in program.written
+
+
+@LIVE
+def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(command: str) -> None:
+    with ReportNode(compute_bound()) as node, start(command, node.endpoint) as program:
+        program.wait_text("q quit")
+        os.kill(program.process.pid, signal.SIGTSTP)
+        wait_until(program.has_stopped, "it was suspended")
+        program.check_restored()
+        program.resume()
+        wait_until(program.is_live, "it has the terminal again")
+        program.type(b"q")
+        assert program.end() == 0
+        program.check_restored()
+
+
+@LIVE
+def test_it_follows_the_terminals_size(command: str) -> None:
+    with ReportNode(many_nodes()) as node, start(command, node.endpoint) as program:
+        program.wait_text("q quit")
+        program.resize(160, 50)
+        program.wait_text("gpu-1 pid 90007 rank 7")
+        program.resize(40, 12)
+        wait_until(
+            lambda: "healthy: 28,800 images/s, clients wait" in program.text().splitlines(),
+            "the verdict, wrapped for the small screen",
+        )
+        program.type(b"q")
+        assert program.end() == 0
+
+
+def test_keys_scroll_and_pause() -> None:
+    with ReportNode(many_nodes()) as node, start("top", node.endpoint) as top:
+        top.wait_text("0/0  cpu 0", "126 more")
+        top.type(DOWN * 3)
+        top.wait_text("0/3  cpu 3", "▲ 3 more")
+        top.type(UP)
+        top.wait_text("▲ 2 more")
+        top.type(PAGE_DOWN)
+        top.wait_text("▲ 12 more")
+        top.type(END)
+        top.wait_text("7/31 cpu 255")
+        top.type(b"p")
+        top.wait_text("PAUSED")
+        asked = node.answered
+        node.show([healthy()])
+        top.type(b"\x1b[H")
+        top.wait_text("0/0  cpu 0", "PAUSED")
+        assert node.answered <= asked + 1, "one may have been under way"
+        top.type(b"p")
+        top.wait_text("healthy: 8 workers")
+        assert len(node.peers) == 1, "one connection for all requests"
+
+
+def test_status_leaves_the_last_report_on_the_terminal() -> None:
+    with ReportNode(compute_bound()) as node, start("watch", node.endpoint) as program:
+        program.wait_text("q quit")
+        program.type(b"q")
+        assert program.end() == 0
+        after = bytes(program.written).rpartition(b"\x1b[?1049l")[2]
+        assert b"compute-bound: decode takes 68 %" in after
+
+
+def test_a_terminal_that_is_closed_ends_it() -> None:
+    with ReportNode(compute_bound()) as node, start("top", node.endpoint) as top:
+        top.wait_text("q quit")
+        top.process.send_signal(signal.SIGHUP)
+        top.process.wait(60)
+
+
+def test_a_dumb_terminal_is_one_line() -> None:
+    with (
+        ReportNode(compute_bound()) as node,
+        ScreenProgram(feeder_command("top", node.endpoint), environ={"TERM": "dumb"}) as top,
+    ):
+        assert top.end() == 2
+        assert "feeder top needs a terminal that can move its cursor" in top.text()
+
+
+def test_a_terminal_without_block_characters_gets_ascii() -> None:
+    with (
+        ReportNode(compute_bound()) as node,
+        ScreenProgram(
+            feeder_command("top", node.endpoint),
+            environ={"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        ) as top,
+    ):
+        top.wait_text("stages     ####", "q quit")
+        assert top.text().isascii()
+        top.type(b"q")
+        assert top.end() == 0
