@@ -19,7 +19,7 @@ from bench.report import JudgedReport, Report
 from bench.rivals import run as rivals
 from bench.rivals import setup
 from bench.soak import run as soak
-from bench.stream import ablate
+from bench.stream import ablate, eyes
 from bench.stream import run as stream
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
@@ -49,7 +49,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batches", 4, f"batches of {ablate.BATCH_SIZE} images in a round")
     _add_plot(add)
     add.set_defaults(run=ablate.run)
-    add = benches.add_parser("soak", help="stream while clients come and go; does it stay as it was?")
+    add = benches.add_parser("eyes", help="what scrapes, status --watch and idle connections cost")
+    _add_dataset(add, images=512)
+    _add_number(add, "--rounds", 15, "rounds to take the median of")
+    _add_number(add, "--batches", 24, f"batches of {eyes.BATCH_SIZE} images in a turn")
+    _add_number(add, "--idle", 30.0, "seconds to watch the idle daemon")
+    add.set_defaults(run=eyes.run)
+    add = benches.add_parser(
+        "soak", help="stream while clients come and go; does it stay as it was?"
+    )
     _add_dataset(add, images=1024)
     _add_core(add)
     _add_number(add, "--minutes", 5.0, "minutes to stream")

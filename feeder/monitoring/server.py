@@ -7,8 +7,9 @@
 
 Only GET and HEAD, one request a connection. A client has DEADLINE_S to send its request and as long
 to read the reply. There are CONNECTIONS_MAX connections at a time; one more closes the one that has
-been open longest without a whole request. So neither idle nor slow clients keep a scraper out, and
-whatever they do costs the daemon's other threads nothing: replies come from an immutable report.
+been open longest without a whole request. ACCEPTS_A_S are accepted a second, the others wait in the
+listener's backlog. So neither idle nor slow clients keep a scraper out or take much of a core, and
+nothing blocks the daemon's other threads: replies come from an immutable report.
 """
 
 import asyncio
@@ -30,7 +31,10 @@ from feeder.monitoring.token import TokenFile
 
 CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
+ACCEPTS_A_S: Final = 200.0
+ACCEPTS_BURST: Final = 256.0
 
+_PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
 _END_DEADLINE_S: Final = 2.0
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -68,6 +72,9 @@ class MetricsServer:
         host, port = self._socket.getsockname()[:2]
         self.address = Address(host, port)
         """As bound, with the port that the system chose."""
+        self._accepts = ACCEPTS_BURST
+        self._accepts_s = 0.0
+        self._opening: set[asyncio.Task[object]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -89,17 +96,51 @@ class MetricsServer:
         loop = self._loop
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(_log_trouble)
-        server = loop.run_until_complete(
-            loop.create_server(lambda: _Connection(self), sock=self._socket, backlog=_BACKLOG)
-        )
+        self._listen()
         try:
             loop.run_forever()
         finally:
-            server.close()
-            for connection in [*self._waiting, *self._replying]:
-                connection.abort()
-            loop.run_until_complete(asyncio.sleep(0))  # the transports close
+            loop.remove_reader(self._socket)
+            loop.run_until_complete(self._end())
             loop.close()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        """Accept what waits, as far as the rate allows; then pause."""
+        now_s = self._loop.time()
+        earned = (now_s - self._accepts_s) * ACCEPTS_A_S
+        self._accepts = min(ACCEPTS_BURST, self._accepts + earned)
+        self._accepts_s = now_s
+        while self._accepts >= 1:
+            try:
+                client, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptors
+                _log.warning("metrics: a connection cannot be accepted: %s", error.strerror)
+                self._accepts = -ACCEPTS_A_S
+                break
+            self._accepts -= 1
+            client.setblocking(False)
+            task = self._loop.create_task(self._open(client))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        self._loop.remove_reader(self._socket)
+        self._loop.call_later(_PAUSE_S, self._listen)
+
+    async def _end(self) -> None:
+        """Have what is being opened and all transports close."""
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for connection in [*self._waiting, *self._replying]:
+            connection.abort()
+        await asyncio.sleep(0)
+
+    async def _open(self, client: socket.socket) -> None:
+        await self._loop.connect_accepted_socket(lambda: _Connection(self), client)
 
     @property
     def connections(self) -> int:
