@@ -140,11 +140,11 @@ class DecodedCache:
         claimed must be published or abandoned. Waits only for the lock of the directory, which is
         held for microseconds.
         """
-        if size_bytes >= self._refused_bytes:
+        room_bytes = aligned_bytes(size_bytes)
+        if room_bytes >= self._refused_bytes:
             return None
-        entry = self._reserve(source, hash_word, sample, aligned_bytes(size_bytes))
+        entry = self._reserve(source, hash_word, sample, room_bytes)
         if entry is None:
-            self._refused_bytes = min(self._refused_bytes, size_bytes)
             return None
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + entry)
@@ -210,6 +210,7 @@ class DecodedCache:
                 return None
             used = words[_USED]
             if used + size_bytes > self.plan.pixel_bytes:
+                self._refused_bytes = min(self._refused_bytes, size_bytes)
                 return None
             words[_PENDING] = entry + 1
             words[_word(entry, _SOURCE)] = source

@@ -19,6 +19,8 @@ ALIGNMENT_BYTES: Final = 64
 """Of pictures and rows: a cache line."""
 
 _TYPICAL_ROW_BYTES: Final = 3 * 224 * 224
+_PICTURES_MAX: Final = 4
+"""Of an image: at 1/1, 1/2, 1/4 and 1/8 size."""
 _FILL_SHARE: Final = 0.08
 """Of decoding, to be spent on filling. With ImageNet's images this fills the cache in four epochs;
 the first takes 7 to 9 % longer. 0.12: three epochs, 13 to 19 % (`decoded-cache/fill`, feeder-bench
@@ -39,11 +41,11 @@ class DecodedSize:
 
     samples: int
     picture_bytes: float
-    """Mean size of a decoded picture in the cache."""
+    """Mean size of a picture in the cache, at full size."""
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of all pictures."""
+        """Bytes of all pictures at full size; those at other sizes take at most a third more."""
         return self.samples * self.picture_bytes
 
 
@@ -55,7 +57,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     entries: int
     """Of the directory; a power of two."""
     picture_share: float
-    """Share of each dataset's pictures that is admitted; at most 1."""
+    """Share of each dataset's pictures that is admitted, of those at each size; at most 1."""
     dataset_bytes: dict[str, int]
     """Each dataset's part of the budgets of all node processes, by name."""
 
@@ -81,17 +83,22 @@ def plan_cache(
 
     Each dataset gets a part in proportion to its decoded size, so that the same share of the
     pictures of each is admitted. Where each of ``nodes`` node processes has such a cache, enough is
-    admitted to fill all of them, as each may serve only a part of the samples; if it serves more,
-    the first ones fill it. None if there is no room for a single pixel.
+    admitted to fill all of them, as each may serve only a part of the samples. If more is admitted
+    than there is room for, by that or by pictures at 1/2, 1/4 and 1/8 size, the first ones fill it.
+    None if there is no room for a single pixel.
     """
     decoded_bytes = sum(size.total_bytes for size in sizes.values())
     all_bytes = nodes * budget_bytes
     dataset_bytes = {
         name: int(all_bytes * size.total_bytes / decoded_bytes) for name, size in sizes.items()
     }
-    # Twice as many entries as pictures or packed rows, whichever are smaller, fit: short probing.
+    # Short probing: twice as many entries as there are pictures at all sizes, or as whole pictures
+    # or packed rows, whichever are smaller, fit.
     wanted = sum(
-        min(size.samples, dataset_bytes[name] / nodes / min(size.picture_bytes, _TYPICAL_ROW_BYTES))
+        min(
+            _PICTURES_MAX * size.samples,
+            dataset_bytes[name] / nodes / min(size.picture_bytes, _TYPICAL_ROW_BYTES),
+        )
         for name, size in sizes.items()
     )
     plan = CachePlan(

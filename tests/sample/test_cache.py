@@ -146,6 +146,28 @@ def test_an_image_has_an_entry_for_each_scale_of_its_crops(dataset: Dataset) -> 
     cache.close()
 
 
+def test_large_images_have_room_for_an_entry_of_every_scale(tmp_path: Path) -> None:
+    """Four for each image: more entries than images times two."""
+    (tmp_path / "images" / "large").mkdir(parents=True)
+    for number in range(32):
+        image = tmp_path / "images" / "large" / f"{number}.jpg"
+        image.write_bytes(encode(picture(96, 96 + number), "4:2:0"))
+    with Dataset.open(pack(tmp_path / "images", tmp_path / "packed")) as large:
+        cache = create(large)
+        ids = np.arange(large.layout.samples)
+        for scale in (1, 2, 4, 8):
+            pictures = DecodedPictures(cache, large.fingerprint, 1.0, AtOnce(1.0))
+            recipe = Recipe.for_split(
+                "train", batch_size=8, image_size=96 // scale, scale=(1, 1), ratio=(1, 1)
+            )
+            assert set(_scales_of(large, recipe, ids, 0)) == {scale}
+            cached = SampleReader(large, recipe, pictures)
+            assert_equal(SampleReader(large, recipe), cached, ids, recipe.image_size)
+            assert cached.cache_counts == (0, len(ids), len(ids))
+        assert 2 * cache.entries <= cache.plan.entries, "searching takes few probes"
+        cache.close()
+
+
 def _scales_of(dataset: Dataset, recipe: Recipe, ids: NDArray[np.int64], epoch: int) -> list[int]:
     records = dataset.read_records(ids)
     sizes = {"widths": records["width"].astype(int), "heights": records["height"].astype(int)}

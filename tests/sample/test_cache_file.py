@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
-from feeder.sample.cache_file import DecodedCache
+from feeder.sample.cache_file import PROBES_MAX, DecodedCache
 from feeder.sample.cache_plan import (
     ENTRY_BYTES,
     PAGE_BYTES,
@@ -99,6 +99,16 @@ def test_plan_never_exceeds_its_budget(budget: int, sizes: list[DecodedSize]) ->
     assert 0 < plan.picture_share <= 1
     assert sum(plan.dataset_bytes.values()) <= budget
     assert 0 < plan.row_share("0", sizes[0].samples, 100) <= 1 or plan.dataset_bytes["0"] == 0
+
+
+@given(st.integers(1, 2_000_000), st.integers(1 << 12, 1 << 26))
+def test_directory_has_twice_as_many_entries_as_scaled_and_whole_pictures(
+    samples: int, picture_bytes: int
+) -> None:
+    size = DecodedSize(samples=samples, picture_bytes=picture_bytes)
+    plan = plan_cache(5 * int(size.total_bytes) + (1 << 20), {"d": size})
+    assert plan is not None
+    assert plan.entries >= 2 * 4 * samples
 
 
 def test_imagenet_is_planned_as_expected() -> None:
@@ -228,6 +238,18 @@ def test_a_full_directory_refuses_and_still_finds() -> None:
     assert len(filled) == 64
     check(cache, *filled)
     assert find(cache, 1000) == [-1]
+    cache.close()
+
+
+def test_a_key_without_an_entry_leaves_room_for_others_of_its_size() -> None:
+    cache = DecodedCache.create(plan_of(entries=512))
+    for key in range(PROBES_MAX):  # all of one hash
+        entry = cache.claim(SOURCE, 0, key, 64)
+        assert entry is not None
+        cache.abandon(entry)
+    assert cache.claim(SOURCE, 0, 1000, 64) is None
+    assert fill(cache, 400)
+    assert find(cache, 400)[0] >= 0
     cache.close()
 
 
