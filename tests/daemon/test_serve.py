@@ -288,6 +288,8 @@ def test_an_idle_daemon_sleeps(daemon: Daemon) -> None:
 
 
 def test_status_prints_the_counters(daemon: Daemon) -> None:
+    with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
+        next(fetcher.fetch([(0, 1)]))
     done = run_feeder("status", daemon.endpoint, "--counters")
     assert done.returncode == 0
     assert re.search(r"^batches +\d", done.stdout, re.MULTILINE)
