@@ -139,7 +139,7 @@ TABLE: Mapping[str, Row] = {
     "cli": row(
         f"{DECODING} security client survey pack pack_cache diagnosis doctor doctor.findings "
         "daemon screens",
-        "numpy zmq PIL",
+        "msgspec numpy zmq PIL",
     ),
     "screens": row("errors metrics diagnosis", "msgspec rich"),
     "__main__": row("process cli", ""),
@@ -169,7 +169,7 @@ TABLE: Mapping[str, Row] = {
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
 PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
 TEST_ONLY_FOLDERS = {
-    *("support", "exact", "faults", "fuzz", "numa"),
+    *("support", "exact", "faults", "fuzz", "numa", "ui"),
     *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),
 }
 
