@@ -60,7 +60,7 @@ def test_the_architecture_diagram_and_table_list_every_room() -> None:
     text = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
     rooms = {name.replace(".", "/") for name in TABLE if name not in PARTS}
     inside = {room for room in rooms if not room.startswith(("bench", "trainer_client", "__"))}
-    modules = {"feeder", "errors", "metrics", "remedies"}
+    modules = {"feeder", "errors", "remedies"}
     assert set(re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)) == inside - modules
     picture = text.partition("## The rooms")[2].partition("| room |")[0]
     for room in rooms - {"feeder", "__main__"}:

@@ -26,7 +26,7 @@ from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_re
 from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 
-FAKE = Path(__file__).parents[1] / "support" / "fake_rival.py"
+FAKE = Path(__file__).parent / "fake_rival.py"
 QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
 
 
