@@ -113,4 +113,4 @@ class WorkInFlight:
 
     def is_quiet(self, now_s: float, for_s: float) -> bool:
         """Whether it has a chunk, is not being killed, and made no progress for ``for_s``."""
-        return bool(self.chunks) and not self.is_stuck and now_s - self.progress_s >= for_s
+        return bool(self.chunks) and not self.is_stuck and now_s >= self.progress_s + for_s

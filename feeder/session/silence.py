@@ -92,7 +92,7 @@ class Silences:
                 else:
                     held.looks.add(look, now_s)
             if not held.is_silent and held.is_quiet(now_s, SILENT_S):
-                if now_s - held.progress_s < self.silent_after_s(held):
+                if now_s < held.progress_s + self.silent_after_s(held):
                     continue
                 held.is_silent = True
                 shown = "shows nothing" if held.looks is None else held.looks.describe()
@@ -103,22 +103,21 @@ class Silences:
         silent_s = now_s - work.progress_s
         deadline_s = self.deadline_s(work.oldest)
         if _is_stopped(work, DEADLINE_MIN_S):
-            return "stopped", silent_s >= DEADLINE_MIN_S
+            return "stopped", now_s >= work.progress_s + DEADLINE_MIN_S
         condition: Condition = "unclear"
         if work.looks is not None:
             condition = work.looks.condition(min(deadline_s, silent_s) - LOOK_S - _SLACK_S)
         if condition not in ("asleep", "looping") or not work.is_proven:
             deadline_s = CHUNK_DEADLINE_S
-        return condition, silent_s >= deadline_s
+        return condition, now_s >= work.progress_s + deadline_s
 
     def check_at_s(self, work: WorkInFlight, now_s: float) -> float:
         """Return when to look at a worker with chunks again."""
-        silent_s = now_s - work.progress_s
-        later = (LOOK_S, SILENT_S, DEADLINE_MIN_S, self.deadline_s(work.oldest), CHUNK_DEADLINE_S)
-        next_s = min((each for each in later if each > silent_s), default=float("inf"))
-        if silent_s < LOOK_S:
+        if not work.is_quiet(now_s, LOOK_S):
             return work.progress_s + LOOK_S
-        return min(work.progress_s + next_s, now_s + LOOK_INTERVAL_S)
+        dues_s = (SILENT_S, DEADLINE_MIN_S, self.deadline_s(work.oldest), CHUNK_DEADLINE_S)
+        later = (work.progress_s + due_s for due_s in dues_s)
+        return min([now_s + LOOK_INTERVAL_S, *(at_s for at_s in later if at_s > now_s)])
 
 
 def _is_stopped(work: WorkInFlight, for_s: float) -> bool:

@@ -122,7 +122,7 @@ class Stalls:
                 continue
             silent_s = now_s - held.progress_s
             condition, is_over = silences.condition(held, now_s)
-            if not is_over and (silent_s < PATIENCE_S or condition == "starved"):
+            if not is_over and (now_s < held.progress_s + PATIENCE_S or condition == "starved"):
                 continue
             oldest, *behind = held.chunks.values()
             dataset = oldest.batch.dataset

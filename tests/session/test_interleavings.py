@@ -4,12 +4,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from feeder.metrics.process_looks import KernelState
 from feeder.session.events import PeerGone
 from tests.support.session_shell import ROWS, Shell
 
 _PEERS = [b"a", b"b", b"c", b"d"]
 _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 13))
 _SAMPLED = st.integers(0, 2**16)
+_STATES: tuple[KernelState, ...] = ("runs", "sleeps", "storage", "stopped", "traced")
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -111,6 +113,25 @@ class Interleavings(RuleBasedStateMachine):
             for peer in self.shell.clients:
                 self.shell.ping(peer)
             self.shell.advance(1.0)
+
+    @precondition(lambda self: self.shell.workers)
+    @rule(pick=_SAMPLED, state=st.sampled_from(_STATES), share=st.sampled_from([0.0, 0.1, 1.0]))
+    def a_process_changes(self, pick: int, state: KernelState, share: float) -> None:
+        workers = list(self.shell.workers)
+        share = share if state in ("runs", "storage") else 0.0
+        self.shell.states[workers[pick % len(workers)]] = state, share
+
+    @rule(seconds=st.sampled_from([2.5, 3.5, 8.0]))
+    def workers_are_watched(self, seconds: float) -> None:
+        stalled = self.shell.table.stalled_datasets
+        kills = len(self.shell.kills)
+        for peer in self.shell.clients:
+            self.shell.ping(peer)
+        self.shell.wait(seconds)
+        conditions = {kill.condition for kill in self.shell.kills[kills:]}
+        if conditions <= {"stopped", "looping", "starved"}:
+            assert self.shell.table.stalled_datasets <= stalled, "no storage was waited for"
+        self._forget_expired()
 
     @precondition(lambda self: self.shell.fills)
     @rule(pick=_SAMPLED, fails=st.booleans())

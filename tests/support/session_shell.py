@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from feeder.metrics.counters import SessionCounters
+from feeder.metrics.process_looks import KernelState, ProcessLook
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import Recipe
@@ -17,6 +18,8 @@ from feeder.session.events import (
     HolderGone,
     Instruction,
     KillWorker,
+    LogProgress,
+    LogSilence,
     MessageReceived,
     OpenSlots,
     RefuseClaim,
@@ -32,6 +35,7 @@ from feeder.session.events import (
     WorkerLost,
     WorkerReleased,
 )
+from feeder.session.silence import CHUNK_DEADLINE_S, DEADLINE_MIN_S, SILENT_S
 from feeder.session.table import SessionTable
 from feeder.wire.messages import (
     Bye,
@@ -142,6 +146,12 @@ class Shell:
         self.sent: list[SendChunk] = []
         self.filled: FillChunk | None = None
         self.killed: list[int] = []
+        self.kills: list[KillWorker] = []
+        self.silences: list[LogSilence] = []
+        self.resumed: list[LogProgress] = []
+        # What a worker's process does, and its share of a CPU; without an entry, nobody can see it.
+        self.states: dict[int, tuple[KernelState, float]] = {}
+        self.cpu_s: dict[int, float] = {}
 
     # --- events -------------------------------------------------------------------------------
 
@@ -223,6 +233,7 @@ class Shell:
         """A worker dies, or is killed while blocked in a read (``is_held``)."""
         for ticket in self.workers.pop(worker):
             del self.fills[ticket]
+        self.states.pop(worker, None)
         self.apply(WorkerLost(worker, was_killed, is_held))
 
     def release(self, worker: int) -> None:
@@ -261,10 +272,20 @@ class Shell:
         self.apply(SlotsClosed(session))
 
     def advance(self, seconds: float) -> None:
-        """Time passes; the table handles ClockAdvanced if due."""
+        """Time passes; the table handles ClockAdvanced if due, with looks at the workers."""
         self.now_s += seconds
+        for worker, (_, share) in self.states.items():
+            self.cpu_s[worker] = self.cpu_s.get(worker, 0.0) + share * seconds
         if self.table.check_at_s <= self.now_s:
-            self.apply(ClockAdvanced())
+            quiet = [w for w in self.table.quiet_workers(self.now_s) if w in self.states]
+            looks = {w: ProcessLook(self.states[w][0], self.cpu_s.get(w, 0.0)) for w in quiet}
+            self.apply(ClockAdvanced(looks))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes as in a node process, which wakes up whenever the table wants it to."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.advance(max(0.0, min(end_s, self.table.check_at_s) - self.now_s))
 
     def finish(self) -> None:
         """Finish everything in flight: workers fill, the socket sends, slots return."""
@@ -314,7 +335,18 @@ class Shell:
                 self.closing.append(session)
             case KillWorker(worker):
                 assert worker in self.workers
+                assert worker not in self.killed, "a worker is killed once"
+                assert self.workers[worker], "it has a chunk"
+                assert instruction.silent_s >= DEADLINE_MIN_S
+                if instruction.condition == "starved":
+                    assert instruction.silent_s >= CHUNK_DEADLINE_S, "it only lacks CPU time"
                 self.killed.append(worker)
+                self.kills.append(instruction)
+            case LogSilence():
+                assert instruction.silent_s >= SILENT_S
+                self.silences.append(instruction)
+            case LogProgress():
+                self.resumed.append(instruction)
             case Send(peer, message):
                 self._receive(peer, message)
         return []

@@ -1,0 +1,151 @@
+"""Node processes without heartbeats: replaced, or spared while they cannot help it."""
+
+import pytest
+
+from feeder.daemon.heartbeats import (
+    CATCH_UP_S,
+    FIRST_LOOK_S,
+    HUNG_MAX_S,
+    HUNG_S,
+    LATE_S,
+    Hang,
+    HeartbeatWatch,
+)
+from feeder.metrics.process_looks import KernelState, ProcessLook
+
+STEP_S = 0.05
+
+
+class Host:
+    """Node processes and a supervisor that checks them whenever a check is due."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.now_s = 100.0
+        self.states: dict[int, tuple[KernelState, float]] = {}  # and the share of a CPU, by pid
+        self.looked: list[int] = []
+        self.watch = HeartbeatWatch(self._look)
+        self.beating = set(range(nodes))
+        self.hangs: list[Hang] = []
+        for number in range(nodes):
+            self.states[1000 + number] = "sleeps", 0.01
+            self.watch.begin(number, 1000 + number, self.now_s)
+
+    def _look(self, pid: int) -> ProcessLook | None:
+        self.looked.append(pid)
+        if pid not in self.states:
+            return None
+        state, share = self.states[pid]
+        return ProcessLook(state, share * self.now_s)
+
+    def hang(self, number: int, state: KernelState, share: float = 0.0) -> None:
+        """A node process sends nothing more."""
+        self.beating.discard(number)
+        self.states[1000 + number] = state, share
+
+    def run(self, seconds: float) -> None:
+        """Time passes; the other node processes send a heartbeat every second."""
+        for _ in range(round(seconds / STEP_S)):
+            before_s, self.now_s = self.now_s, self.now_s + STEP_S
+            if int(self.now_s) > int(before_s):
+                for number in self.beating:
+                    self.watch.beat(number, self.now_s)
+            self.hangs += self.watch.check(self.now_s)
+
+
+def test_processes_that_send_heartbeats_are_not_looked_at() -> None:
+    host = Host()
+    host.run(60.0)
+    assert not host.hangs
+    assert not host.looked
+
+
+@pytest.mark.parametrize(
+    ("state", "share", "words"),
+    [
+        ("stopped", 0.0, "is stopped by a signal"),
+        ("traced", 0.0, "is stopped by a debugger"),
+        ("sleeps", 0.0, "sleeps"),
+        ("runs", 1.0, "runs, with 2.0 s of CPU time in 2.0 s"),
+    ],
+)
+def test_a_process_that_hangs_is_found_within_5_s(
+    state: KernelState, share: float, words: str
+) -> None:
+    host = Host()
+    host.hang(1, state, share)
+    host.run(HUNG_S - 0.2)
+    assert not host.hangs
+    host.run(0.8)
+    (hang,) = host.hangs
+    assert hang.number == 1
+    assert hang.kernel_state == words
+    assert HUNG_S <= hang.silent_s < 5.0
+    host.run(60.0)
+    assert len(host.hangs) == 1, "its successor has not begun"
+
+
+@pytest.mark.parametrize(
+    ("state", "share"), [("storage", 0.0), ("runs", 0.05), ("runs", 0.0), ("sleeps", 0.01)]
+)
+def test_a_process_that_waits_for_disk_or_cpu_gets_longer(state: KernelState, share: float) -> None:
+    host = Host()
+    if state == "sleeps":  # it cannot be seen at all
+        host.hang(1, state)
+        del host.states[1001]
+    else:
+        host.hang(1, state, share)
+    host.run(HUNG_MAX_S - 1.0)
+    assert not host.hangs
+    assert host.watch.is_silent(1, host.now_s)
+    assert not host.watch.is_silent(0, host.now_s)
+    host.run(2.0)
+    assert [hang.number for hang in host.hangs] == [1]
+
+
+def test_a_process_that_goes_on_is_forgiven() -> None:
+    host = Host()
+    for _ in range(5):
+        host.hang(1, "stopped")
+        host.run(HUNG_S - 1.0)
+        host.states[1001] = "sleeps", 0.01
+        host.beating.add(1)
+        host.run(3.0)
+    assert not host.hangs
+
+
+def test_a_supervisor_that_was_suspended_reads_before_it_judges() -> None:
+    host = Host()
+    host.hang(0, "stopped")
+    host.hang(1, "stopped")
+    host.run(3.0)
+    host.now_s += 1000.0
+    host.hangs += host.watch.check(host.now_s)
+    assert not host.hangs
+    assert host.watch.due_s == host.now_s + CATCH_UP_S
+    host.watch.beat(0, host.now_s + 0.1)
+    host.beating.add(0)
+    host.run(CATCH_UP_S + FIRST_LOOK_S + 1.0)
+    assert [hang.number for hang in host.hangs] == [1]
+
+
+def test_a_check_that_is_a_little_late_is_no_suspension() -> None:
+    host = Host(nodes=1)
+    host.hang(0, "stopped")
+    while not host.hangs and host.now_s < 110.0:
+        host.now_s = host.watch.due_s + 0.8 * LATE_S
+        host.hangs += host.watch.check(host.now_s)
+    assert host.hangs
+    assert host.now_s < 100.0 + 5.0
+
+
+def test_a_process_that_drains_or_has_ended_is_not_watched() -> None:
+    host = Host()
+    host.hang(0, "sleeps")
+    host.watch.end(0)
+    host.watch.end(0)
+    host.watch.beat(0, host.now_s)
+    host.run(60.0)
+    assert not host.hangs
+    host.watch.end(1)
+    host.run(3.0)
+    assert host.watch.due_s == float("inf")

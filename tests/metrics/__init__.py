@@ -1,0 +1,4 @@
+"""What a process's state over time proves.
+
+May import: the product, bench, tests.
+"""

@@ -1,0 +1,80 @@
+"""What several looks at a process prove, and what they do not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.metrics.process_looks import Condition, KernelState, ProcessLook, ProcessLooks
+
+STEP_S = 0.5
+Look = tuple[KernelState, float]
+"""A state, and the CPU time used since the look before."""
+
+
+def looks(*seen: Look) -> ProcessLooks:
+    """Return looks, STEP_S from one to the next."""
+    cpu_s = 10.0
+    found = ProcessLooks(ProcessLook(seen[0][0], cpu_s), 100.0)
+    for number, (state, used_s) in enumerate(seen[1:], start=1):
+        cpu_s += used_s
+        found.add(ProcessLook(state, cpu_s), 100.0 + number * STEP_S)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seen", "condition"),
+    [
+        pytest.param([("stopped", 0.0)] * 5, "stopped", id="stopped"),
+        pytest.param([("stopped", 0.0), ("traced", 0.0)] * 3, "stopped", id="traced"),
+        pytest.param([("sleeps", 0.0)] * 5, "asleep", id="asleep"),
+        pytest.param([("sleeps", 0.01)] * 5, "asleep", id="wakes-up-in-vain"),
+        pytest.param([("sleeps", 0.2)] * 5, "unclear", id="works-between-the-looks"),
+        pytest.param([("runs", 0.5)] * 5, "looping", id="looping"),
+        pytest.param([("runs", 0.5), ("sleeps", 0.5)] * 3, "looping", id="looping-with-sleeps"),
+        pytest.param([("runs", 0.05)] * 5, "starved", id="starved"),
+        pytest.param([("runs", 0.3)] * 5, "unclear", id="half-a-cpu"),
+        pytest.param([("runs", 0.5)] * 4 + [("storage", 0.0)], "storage", id="storage"),
+        pytest.param([("runs", 0.1)] * 4 + [("stopped", 0.0)], "unclear", id="just-stopped"),
+        pytest.param([("runs", 0.1), ("stopped", 0.0)] * 3, "unclear", id="stopped-now-and-then"),
+        pytest.param([("stopped", 0.3)] * 5, "unclear", id="stopped-only-when-looked-at"),
+        pytest.param([("stopped", 0.0)] * 2, "unclear", id="too-short"),
+    ],
+)
+def test_condition(seen: list[Look], condition: Condition) -> None:
+    assert looks(*seen).condition(4 * STEP_S) == condition
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        ([("stopped", 0.0)], "is stopped by a signal"),
+        ([("traced", 0.0)], "is stopped by a debugger"),
+        ([("storage", 0.0)], "waits for storage"),
+        ([("sleeps", 0.0)], "sleeps"),
+        ([("runs", 0.0)], "runs"),
+        ([("runs", 0.0)] * 4 + [("runs", 1.5)], "runs, with 1.5 s of CPU time in 2.0 s"),
+    ],
+)
+def test_description(seen: list[Look], text: str) -> None:
+    assert looks(*seen).describe() == text
+
+
+_STATES: list[KernelState] = ["runs", "sleeps", "storage", "stopped", "traced", "ended"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(_STATES), st.floats(0.0, STEP_S)), min_size=1, max_size=20),
+    st.floats(1.0, 5.0),
+)
+def test_whatever_is_seen_stopped_and_asleep_have_lasted(
+    seen: list[Look], lasting_s: float
+) -> None:
+    condition = looks(*seen).condition(lasting_s)
+    needed = int(lasting_s / STEP_S)
+    if condition == "stopped":
+        assert {state for state, _ in seen[-needed - 1 :]} <= {"stopped", "traced"}
+        assert len(seen) > needed
+    if condition == "asleep":
+        assert {state for state, _ in seen[-needed - 1 :]} == {"sleeps"}
+    if condition == "looping":
+        assert sum(used_s for _, used_s in seen[1:]) >= lasting_s - 1e-9

@@ -1,0 +1,263 @@
+"""Workers without progress: reported, and killed or spared by what their processes do."""
+
+import pytest
+
+from feeder.metrics.process_looks import KernelState
+from feeder.session.dispatch import HANGS_MAX
+from feeder.session.silence import CHUNK_DEADLINE_S, DEADLINE_MIN_S, KILL_AFTER, SILENT_S
+from feeder.session.stalls import PATIENCE_S
+from feeder.session.usual_times import KNOWN_AFTER
+from feeder.wire.messages import Failed
+from tests.support.session_shell import ROWS, Shell, limits
+
+A, B = b"a", b"b"
+LATE_S = 0.6
+"""A look is late by less."""
+
+
+def shell_with(workers: int = 2, chunk_s: float | None = 0.03) -> Shell:
+    """Return a shell with workers 1, 2, … that wait, and a client A that wants batches of "d".
+
+    Chunks of "d" usually take ``chunk_s``; None: nothing is known of them yet.
+    """
+    shell = Shell(limits(lease_s=10_000.0), ("d", "e"))
+    shell.hello(A, window=4)
+    first = shell.join()
+    for index in range(KNOWN_AFTER if chunk_s else 0):
+        key = index // 8, index % 8
+        shell.request(A, [key], [])
+        while shell.fills:
+            shell.wait(chunk_s or 0.0)
+            shell.fill(first)
+        shell.request(A, [], [key])
+        while shell.returning:
+            shell.return_slot()
+    for _ in range(workers - 1):
+        shell.join()
+    shell.request(A, [(5, 0), (5, 1)], [])
+    shell.silences.clear()
+    shell.resumed.clear()
+    shell.counters.worker_silences = 0
+    for worker in shell.workers:
+        shell.states[worker] = "runs", 0.0
+    return shell
+
+
+def rows_at(shell: Shell, worker: int) -> set[tuple[int, int]]:
+    """Return index of the batch and first row of each chunk that a worker has."""
+    fills = [shell.fills[ticket] for ticket in shell.workers[worker]]
+    return {(fill.index, fill.first) for fill in fills}
+
+
+def fill_others(shell: Shell, silent: int) -> None:
+    """Fill all chunks except those of one worker."""
+    while ready := [w for w, tickets in shell.workers.items() if tickets and w != silent]:
+        shell.fill(ready[0])
+
+
+def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
+    shell = shell_with()
+    shell.states[1] = "stopped", 0.0
+    fill_others(shell, 1)
+    shell.wait(DEADLINE_MIN_S - 0.1)
+    (silence,) = shell.silences
+    assert (silence.worker, silence.dataset, silence.first, silence.count) == (1, "d", 0, 3)
+    assert silence.kernel_state == "is stopped by a signal"
+    assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
+    assert silence.session in shell.open
+    assert shell.counters.worker_silences == 1
+    assert list(shell.table.silent_workers(shell.now_s)) == [1]
+
+
+def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
+    shell = shell_with()
+    shell.states[1] = "stopped", 0.0
+    shell.wait(2.5)
+    fill_others(shell, 1)
+    shell.states[1] = "runs", 1.0
+    shell.fill(1)
+    (progress,) = [each for each in shell.resumed if each.worker == 1]
+    assert progress.silent_s == pytest.approx(2.5)
+    assert not shell.table.silent_workers(shell.now_s)
+    shell.fill(1)
+    assert len([each for each in shell.resumed if each.worker == 1]) == 1
+    assert not shell.killed
+
+
+@pytest.mark.parametrize("chunk_s", [None, 0.03, 0.9, 6.0])
+@pytest.mark.parametrize("state", ["stopped", "traced"])
+def test_a_stopped_worker_is_killed_whatever_its_chunks_take(
+    state: KernelState, chunk_s: float | None
+) -> None:
+    shell = shell_with(chunk_s=chunk_s)
+    shell.states[1] = state, 0.0
+    fill_others(shell, 1)
+    shell.wait(DEADLINE_MIN_S - 0.1)
+    assert len(shell.silences) == 1
+    assert not shell.killed
+    shell.wait(LATE_S)
+    assert [(kill.worker, kill.condition) for kill in shell.kills] == [(1, "stopped")]
+    assert shell.table.stalled_datasets == 0
+
+
+def test_rows_of_a_stopped_worker_go_at_once_to_a_busy_one() -> None:
+    shell = shell_with()
+    shell.states[1] = "stopped", 0.0
+    lost = rows_at(shell, 1)
+    shell.request(A, [(5, 2), (5, 3)], [])
+    shell.states[2] = "runs", 1.0
+    while not shell.killed:
+        shell.wait(0.5)
+        if shell.workers[2]:
+            shell.fill(2)
+    before = len(shell.workers[2])
+    shell.lose(1, was_killed=True)
+    shell.fill(2)
+    shell.fill(2)
+    assert before == 2, "it was busy all the time"
+    assert lost == rows_at(shell, 2)
+    fill_others(shell, 0)
+    assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
+
+
+@pytest.mark.parametrize("chunk_s", [0.03, 0.9])
+@pytest.mark.parametrize(
+    ("state", "share", "condition"), [("sleeps", 0.0, "asleep"), ("runs", 1.0, "looping")]
+)
+def test_a_worker_that_hangs_is_killed_after_what_its_chunks_usually_take(
+    chunk_s: float, state: KernelState, share: float, condition: str
+) -> None:
+    shell = shell_with(chunk_s=chunk_s)
+    shell.states[1] = state, share
+    fill_others(shell, 1)
+    deadline_s = max(DEADLINE_MIN_S, KILL_AFTER * chunk_s)
+    shell.wait(0.95 * deadline_s)  # the other worker's quick chunks have lowered it a little
+    assert not shell.killed
+    shell.wait(LATE_S)
+    assert [(kill.worker, kill.condition) for kill in shell.kills] == [(1, condition)]
+    assert shell.table.stalled_datasets == (condition == "asleep"), "it may wait for storage"
+
+
+@pytest.mark.parametrize(
+    ("state", "share"), [("storage", 0.0), ("runs", 0.05), ("runs", 0.15), ("runs", 0.0)]
+)
+def test_a_worker_that_waits_for_disk_or_cpu_keeps_the_long_deadline(
+    state: KernelState, share: float
+) -> None:
+    shell = shell_with()
+    shell.states[1] = state, share
+    fill_others(shell, 1)
+    shell.wait(9.0)
+    assert len(shell.silences) == 1
+    assert not shell.killed
+    shell.wait(CHUNK_DEADLINE_S - 9.0 + LATE_S)
+    assert state == "runs" or shell.killed == [1]
+
+
+def test_a_worker_in_a_loop_is_killed_on_a_busy_machine_once_it_has_used_the_time() -> None:
+    shell = shell_with()
+    shell.states[1] = "runs", 0.3
+    fill_others(shell, 1)
+    shell.wait(2 * DEADLINE_MIN_S)
+    assert not shell.killed
+    shell.wait(2 * DEADLINE_MIN_S)
+    assert [(kill.worker, kill.condition) for kill in shell.kills] == [(1, "looping")]
+
+
+def test_a_worker_of_a_busy_machine_is_not_killed_for_others() -> None:
+    shell = shell_with(workers=1)
+    shell.hello(B, dataset="e")
+    shell.fill(1)
+    shell.request(B, [(0, 0)], [])
+    while {shell.open[shell.fills[t].session].dataset for t in shell.workers[1]} != {"d", "e"}:
+        shell.fill(1)
+    shell.states[1] = "runs", 0.05
+    shell.wait(CHUNK_DEADLINE_S - 1.0)
+    assert not shell.killed
+    shell.states[1] = "storage", 0.0
+    shell.wait(LATE_S)
+    assert shell.killed == [1], f"it is spared for {PATIENCE_S} s while it waits for storage"
+
+
+def test_nothing_is_killed_early_while_nothing_is_known() -> None:
+    shell = shell_with(chunk_s=None)
+    shell.states[1] = "sleeps", 0.0
+    shell.states[2] = "runs", 1.0
+    shell.wait(CHUNK_DEADLINE_S - 0.1)
+    assert not shell.killed
+    shell.wait(LATE_S)
+    assert sorted(shell.killed) == [1, 2]
+
+
+def test_short_stops_in_a_row_are_not_one_long_stop() -> None:
+    shell = shell_with()
+    fill_others(shell, 1)
+    for _ in range(5):
+        shell.states[1] = "traced", 0.0
+        shell.wait(1.0)
+        shell.states[1] = "runs", 0.2
+        shell.wait(1.0)
+    assert not shell.killed
+
+
+def test_one_look_does_not_prove_a_stop() -> None:
+    shell = shell_with()
+    shell.states[1] = "stopped", 0.0
+    shell.now_s += 1000.0
+    shell.advance(0.0)
+    assert not [kill for kill in shell.kills if kill.condition == "stopped"]
+
+
+@pytest.mark.parametrize("chunk_s", [1.0, 4.0])
+def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(chunk_s: float) -> None:
+    shell = shell_with(workers=1, chunk_s=chunk_s)
+    shell.states[1] = "storage", 0.0
+    shell.wait(3 * chunk_s - 0.2)
+    assert not shell.silences
+    shell.wait(LATE_S)
+    assert len(shell.silences) == 1
+
+
+def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:
+    shell = shell_with(workers=1)
+    waited = []
+    while not (failures := [m for _, m in shell.inbox if isinstance(m, Failed)]):
+        worker = next(iter(shell.workers))
+        while shell.workers[worker] and shell.fills[shell.workers[worker][0]].first != 0:
+            shell.fill(worker)
+        began_s, kills = shell.now_s, len(shell.kills)
+        shell.states[worker] = "runs", 1.0
+        while len(shell.kills) == kills:
+            shell.wait(0.25)
+        waited.append(shell.now_s - began_s)
+        shell.lose(worker, was_killed=True)
+        if not [m for _, m in shell.inbox if isinstance(m, Failed)]:
+            worker = shell.join()
+            while shell.workers[worker] and shell.fills[shell.workers[worker][0]].first != 0:
+                shell.fill(worker)
+    assert failures[0].code == "worker-died"
+    assert f"{HANGS_MAX} workers did not finish rows 0 .. 2" in failures[0].message
+    assert "feeder verify" in failures[0].message
+    assert len(waited) == HANGS_MAX
+    assert waited[0] < 2 * DEADLINE_MIN_S
+    assert waited[1] == pytest.approx(CHUNK_DEADLINE_S, abs=2 * LATE_S), "longer than the first"
+
+
+def test_a_stop_does_not_teach_that_chunks_take_long() -> None:
+    shell = shell_with()
+    shell.states[1] = "stopped", 0.0
+    shell.wait(2.9)
+    shell.states[1] = "stopped", 0.0  # continued after the last look
+    shell.fill(1)
+    shell.fill(2)
+    shell.silences.clear()
+    shell.states[1] = "sleeps", 0.0
+    fill_others(shell, 1)
+    shell.wait(SILENT_S + LATE_S)
+    assert [each.worker for each in shell.silences] == [1]
+
+
+def test_an_idle_table_looks_at_no_worker() -> None:
+    shell = shell_with()
+    shell.finish()
+    assert not shell.table.quiet_workers(shell.now_s + 100.0)
