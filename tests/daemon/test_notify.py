@@ -87,6 +87,12 @@ def test_a_status_with_newlines_adds_no_assignment(systemd: tuple[socket.socket,
     assert listener.recv(4096) == b"STOPPING=1\nSTATUS=dataset MAINPID=1 READY=1"
 
 
+def test_a_status_alone_changes_nothing_else(systemd: tuple[socket.socket, str]) -> None:
+    listener, name = systemd
+    Notifier(name).status("compute-bound: decode takes\n78 %")
+    assert listener.recv(4096) == b"STATUS=compute-bound: decode takes 78 %"
+
+
 def test_the_watchdog_interval_is_half_of_the_timeout(systemd: tuple[socket.socket, str]) -> None:
     listener, name = systemd
     environ = {

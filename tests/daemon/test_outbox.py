@@ -1,0 +1,93 @@
+"""What the supervisor sends to a node process that reads slowly, over a real channel."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from feeder.daemon.config import load_config
+from feeder.daemon.node_process import NodeProcess
+from feeder.daemon.served import PART_BYTES
+from feeder.daemon.supervisor import plan_nodes
+from feeder.host.placement import NodePlacement
+from feeder.node.messages import (
+    Diagnosed,
+    Drain,
+    NodeToSupervisor,
+    ReportPart,
+    SupervisorToNode,
+)
+from feeder.process.channel import Channel, ChannelClosedError, open_pair
+
+Ends = tuple[NodeProcess, Channel[NodeToSupervisor, SupervisorToNode]]
+PARTS = 100
+"""Of a report that is larger than a channel's buffer."""
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A node process that is not running, with a channel as if it were; and the other end."""
+    placement = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=None, workers=1)
+    config = load_config(None, {"data": {"d": "/data/d"}})
+    node = NodeProcess(plan_nodes(config, [placement], files_max=65536)[0], placement)
+    ours, theirs = open_pair()
+    node._channel = Channel(ours, NodeToSupervisor)
+    node._channel.set_timeout(0)
+    other: Channel[NodeToSupervisor, SupervisorToNode] = Channel(theirs, SupervisorToNode)
+    other.set_timeout(0)
+    yield node, other
+    node.close_channel()
+    other.close()
+
+
+def report(number: int, parts: int = PARTS) -> list[ReportPart]:
+    data = bytes([number]) * PART_BYTES
+    return [ReportPart(is_last=part == parts - 1, data=data) for part in range(parts)]
+
+
+def read_all(ends: Ends) -> list[SupervisorToNode]:
+    """Read on the other side, and flush on ours, until nothing is left."""
+    node, other = ends
+    found: list[SupervisorToNode] = []
+    while True:
+        node.flush()
+        message = other.receive()
+        if message is None:
+            return found
+        found.append(message)
+
+
+def test_a_report_that_does_not_fit_is_sent_as_the_other_side_reads(ends: Ends) -> None:
+    node, _ = ends
+    node.send_report(report(1))
+    assert node.has_unsent
+    node.drain()
+    assert read_all(ends) == [*report(1), Drain()]
+    assert not node.has_unsent
+
+
+def test_reports_do_not_pile_up(ends: Ends) -> None:
+    node, _ = ends
+    for number in range(10):
+        node.send_report(report(number))
+    assert read_all(ends) == [*report(0), *report(1)]
+    node.send_report(report(9, parts=1))
+    assert read_all(ends) == report(9, parts=1)
+
+
+def test_verdicts_are_left_out_while_there_is_no_room(ends: Ends) -> None:
+    node, _ = ends
+    node.send_verdict(Diagnosed(text="first"))
+    node.send_report(report(1))
+    for _ in range(1000):
+        node.send_verdict(Diagnosed(text="later"))
+    assert read_all(ends) == [Diagnosed(text="first"), *report(1)]
+
+
+def test_what_is_unsent_goes_with_the_process(ends: Ends) -> None:
+    node, other = ends
+    node.send_report(report(1))
+    other.close()
+    node.flush()
+    assert not node.has_unsent
+    with pytest.raises(ChannelClosedError):
+        node.receive()
