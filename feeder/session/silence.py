@@ -8,7 +8,7 @@ The deadline is KILL_AFTER times what chunks of this dataset and recipe usually 
 DEADLINE_MIN_S and CHUNK_DEADLINE_S, for a worker that sleeps, or has used CPU time for all of it;
 always DEADLINE_MIN_S for one that is stopped; and CHUNK_DEADLINE_S otherwise: for one that waits
 for storage; for one that the machine gives no CPU time, since a successor would get none either;
-while nothing is known yet; and for a chunk whose first worker was killed for taking too long.
+while nothing is known yet; and for a chunk that has taken another worker too long already.
 
 Pure: the caller passes the time and the looks.
 """
