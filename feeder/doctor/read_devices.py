@@ -8,6 +8,8 @@ _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel", "0x1da3": "H
 virtual machines)."""
 
 _DISPLAY, _ACCELERATOR = "0x03", "0x12"
+_UP = ("up", "unknown")
+"""Some drivers set no state, so "unknown" is to be taken as up (the kernel's operstates.rst)."""
 _SHOWN_MAX = 64
 _MODEL_LETTERS_MAX = 64
 
@@ -26,7 +28,7 @@ def read_cards(files: KernelFiles) -> tuple[NetworkCard, ...]:
         cards.append(
             NetworkCard(
                 name=name,
-                is_up=files.text(f"{folder}/operstate", 64) == "up",
+                is_up=files.text(f"{folder}/operstate", 64) in _UP,
                 speed_mbit=speed if speed is not None and speed > 0 else None,
                 node=node if node is not None and node >= 0 else None,
             )

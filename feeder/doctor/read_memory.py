@@ -63,8 +63,9 @@ def _read_reserved(files: KernelFiles) -> tuple[HugePages, ...]:
         folder = f"sys/kernel/mm/hugepages/{name}"
         total = files.number(f"{folder}/nr_hugepages") or 0
         free = files.number(f"{folder}/free_hugepages") or 0
+        mapped = files.number(f"{folder}/resv_hugepages") or 0  # by programs, and not yet written
         if size and total > 0:
-            free = min(max(0, free), total)
+            free = min(max(0, free - max(0, mapped)), total)
             pools.append(HugePages(size_bytes=int(size[1]) * 1024, total=total, free=free))
     return tuple(pools)
 

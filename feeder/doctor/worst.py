@@ -20,8 +20,9 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     """
     try:
         found = find_all(read_for_serving(root, datasets))
-    except Exception:  # noqa: BLE001 -- see above
-        return []
+    except Exception as error:  # noqa: BLE001 -- see above
+        reason = ": ".join(filter(None, [type(error).__name__, str(error)]))
+        return [printable(f"the machine could not be looked at ({reason}); see `feeder doctor`")]
     warnings = [finding for finding in found if finding.severity >= Severity.WARNING]
     lines = [_describe(finding) for finding in warnings[:WARNINGS_MAX]]
     if len(warnings) > WARNINGS_MAX:

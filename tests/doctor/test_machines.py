@@ -9,6 +9,7 @@ from feeder.doctor.findings.facts import UNLIMITED, Machine
 from feeder.doctor.findings.finding import Severity
 from feeder.doctor.read_machine import read_machine
 from tests.doctor.conftest import DESCRIPTIONS
+from tests.support.machine_tree import write_tree
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
@@ -69,6 +70,25 @@ def test_clustered_sockets_and_a_node_without_memory(trees: dict[str, Path]) -> 
     assert machine.daemons == (4711,)
     (pool,) = machine.memory.reserved
     assert (pool.size_bytes, pool.total, pool.free) == (1 << 30, 32, 30)
+
+
+def test_reserved_pages_that_a_program_has_mapped_are_not_free(tmp_path: Path) -> None:
+    folder = "sys/kernel/mm/hugepages/hugepages-2048kB"
+    counts = {"nr_hugepages": "100", "free_hugepages": "90", "resv_hugepages": "80"}
+    write_tree(tmp_path, {f"{folder}/{name}": count for name, count in counts.items()})
+    (pool,) = read_machine(tmp_path).memory.reserved
+    assert (pool.total, pool.free) == (100, 10)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_up"),
+    [("up", True), ("unknown", True), ("down", False), ("lowerlayerdown", False), ("", False)],
+)
+def test_a_card_whose_driver_sets_no_state_is_up(tmp_path: Path, state: str, is_up: bool) -> None:
+    folder = "sys/class/net/eth0"
+    write_tree(tmp_path, {f"{folder}/operstate": state, f"{folder}/device/vendor": "0x1af4"})
+    (card,) = read_machine(tmp_path).cards
+    assert card.is_up == is_up
 
 
 def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:

@@ -43,7 +43,9 @@ def test_it_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     monkeypatch.setattr(worst, "read_for_serving", fail)
-    assert worst.find_worst(Path("/"), []) == []
+    assert worst.find_worst(Path("/"), []) == [
+        "the machine could not be looked at (MemoryError); see `feeder doctor`"
+    ]
 
 
 def test_the_supervisor_loads_no_library_for_it() -> None:

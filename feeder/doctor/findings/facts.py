@@ -78,7 +78,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HugePages:
-    """Reserved huge pages of one size."""
+    """Reserved huge pages of one size. ``free`` are those that no program uses or has mapped."""
 
     size_bytes: int
     total: int

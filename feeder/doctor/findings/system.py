@@ -9,7 +9,7 @@ from feeder.doctor.findings.finding import Finding, Severity
 
 FILES_WANTED: Final = 4096
 """Open files that are enough for the default limits of sessions, at any number of workers.
-tests/doctor/findings/test_system.py compares it with feeder.daemon.descriptor_budget."""
+tests/doctor/findings/test_conditions.py compares it with feeder.daemon.descriptor_budget."""
 
 _SLOW_CLOCKS = {
     *("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies", "xen", "hyperv_clocksource_msr"),
