@@ -41,7 +41,7 @@ def scrape(address: tuple[str, int], every_s: float, count: int) -> None:
 
 
 def hold_connections(address: tuple[str, int], connections: int) -> NoReturn:
-    """Keep connections open, of which the first has asked and does not read."""
+    """Keep connections open. The first one has sent a request and does not read the reply."""
     clients: dict[int, socket.socket | None] = dict.fromkeys(range(connections))
     is_begun = False
     while True:
