@@ -56,7 +56,7 @@ def read_description(text: str) -> dict[str, str]:
 
     "{0-127}" in a path repeats the line with each number n; then "{n}", "{n+64}" and "{n-64}" in
     the content are numbers too. Lines that begin with "| " continue the content of the line above.
-    Others that begin with "#" are comments.
+    Others that begin with "#" are comments. The words of a file called cmdline end with zero bytes.
     """
     files: dict[str, str] = {}
     names: list[str] = []
@@ -76,6 +76,9 @@ def read_description(text: str) -> dict[str, str]:
                 )
                 names.append(name)
                 files[name] = _fill(content.strip(), n) if repeated else content.strip()
+    for name in files:
+        if name.endswith("/cmdline"):
+            files[name] = "".join(f"{word}\0" for word in files[name].split())
     return files
 
 
