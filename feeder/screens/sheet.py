@@ -168,7 +168,7 @@ class Sheet:
             if lines and lines[-1].cell_len + len(gap) + text.cell_len <= self.content_cells:
                 lines[-1].append(gap).append_text(text)
             elif text.cell_len <= self.content_cells:
-                lines.append(text.copy())
+                lines.append(Text().append_text(text))  # whose style is not that of the line
             else:
                 lines += Sheet(self.content_cells, self.glyphs).words(text.plain, str(text.style))
         return lines
@@ -178,8 +178,11 @@ class Sheet:
             return []
         cells = self.label_cells
         if self.has_labels:
-            heads = [Text(f"{label:<{cells}}", "bold"), *(Text(" " * cells) for _ in lines[1:])]
-            return [self.fit(head + line) for head, line in zip(heads, lines, strict=True)]
+            heads = [label, *("" for _ in lines[1:])]
+            return [
+                self.fit(Text.assemble((f"{head:<{cells}}", "bold"), line))
+                for head, line in zip(heads, lines, strict=True)
+            ]
         head = [Text(label, "bold")] if label else []
         return [*head, *(self.fit(Text(" " * cells) + line) for line in lines)]
 

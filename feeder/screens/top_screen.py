@@ -59,13 +59,13 @@ def draw_top(report: HostReport, sheet: Sheet, height: int, offset: int, note: T
 
 def _title(view: HostView, sheet: Sheet, note: Text) -> Text:
     report = view.report
-    left = Text(figures.printable(report.host), "bold")
+    left = Text.assemble((figures.printable(report.host), "bold"))
     pieces = [f"feeder {report.feeder_version}", f"up {figures.duration(report.uptime_s)}"]
     if view.interval.seconds:
         pieces.append(f"rates over {figures.duration(view.interval.seconds)}")
     for piece in pieces:
         if left.cell_len + 4 + len(piece) + note.cell_len <= sheet.width:
-            left.append(f"  {figures.printable(piece)}", "not bold")
+            left.append(f"  {figures.printable(piece)}")
     blank = max(1, sheet.width - left.cell_len - note.cell_len)
     return sheet.fit(left.append(" " * blank).append_text(note))
 
@@ -96,7 +96,7 @@ def _curves(view: HostView, sheet: Sheet) -> list[Text]:
         if sheet.has_labels:
             lines += sheet.stack(name, [line])
         else:
-            lines.append(sheet.fit(Text(f"{name:<8} ", "bold") + line))
+            lines.append(sheet.fit(Text.assemble((f"{name:<8} ", "bold"), line)))
     return lines
 
 

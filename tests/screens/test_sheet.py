@@ -87,3 +87,9 @@ def test_columns_without_contents_are_left_out() -> None:
     columns = [Column("node"), Column("restarts")]
     head, *_ = Sheet(80, BLOCKS).table(columns, [["0", ""], ["1", ""]])
     assert head.plain == "node"
+
+
+def test_the_style_of_a_piece_ends_with_it() -> None:
+    (line,) = Sheet(80, BLOCKS).flow("Delivers", [Text("1 image/s", "bold"), "plain"])
+    bold = [line.plain[span.start : span.end] for span in line.spans if span.style == "bold"]
+    assert (str(line.style), bold) == ("", ["Delivers   ", "1 image/s"])
