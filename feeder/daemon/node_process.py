@@ -39,8 +39,6 @@ class NodeProcess:
         self.config = config
         self.name = f"node process {config.number}"
         self.placement = placement
-        self.hangs = 0
-        """How often it was ended because it sent no heartbeats."""
         self.ready: NodeReady | None = None
         """Its report that it can serve; None before."""
         self.due_s = float("inf")

@@ -201,7 +201,7 @@ class Supervisor:
         """Kill node processes that send no heartbeats; their successors start as after a crash."""
         for hang in self._heartbeats.check(now_s):
             node = self._nodes[hang.number]
-            node.hangs += 1
+            self._watch.count_hang(hang.number)
             text = "%s (pid %d) has sent no heartbeat for %.1f s: the kernel says that it %s: ended"
             _log.warning(text, node.name, node.pid or 0, hang.silent_s, hang.kernel_state)
             node.kill()

@@ -62,6 +62,7 @@ class HostWatch:
         self._diagnose = diagnose
         self._clock = clock
         self._began_s = clock()
+        self._hangs = [0] * nodes
         self._loads: deque[HostLoad] = deque([read_load()])
         self._history: deque[HistoryPoint] = deque(maxlen=round(HISTORY_S / POINT_S))
         self._point_before: HostReport | None = None
@@ -104,6 +105,10 @@ class HostWatch:
         """Drop the snapshots of a node process that has ended."""
         self._recent[number].clear()
 
+    def count_hang(self, number: int) -> None:
+        """Count a node process that is ended because it sends no heartbeats."""
+        self._hangs[number] += 1
+
     def turn(self, states: Sequence[tuple[NodeState, int]]) -> HostReport:
         """Return a new report, given each node process's state and number of restarts."""
         now_s = self._clock()
@@ -117,7 +122,10 @@ class HostWatch:
             clock_s=now_s,
             uptime_s=now_s - self._began_s,
             nodes=tuple(
-                _describe(number, state, restarts, self._recent[number])
+                msgspec.structs.replace(
+                    _describe(number, state, restarts, self._recent[number]),
+                    hangs=self._hangs[number],
+                )
                 for number, (state, restarts) in enumerate(states)
             ),
             load=load,

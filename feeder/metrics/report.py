@@ -101,6 +101,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     number: Total
     state: Literal["starting", "ready", "draining", "hung", "restarting"]
     restarts: Total = 0
+    hangs: Total = 0
+    """Of the restarts, those of a process that sent no heartbeats."""
     now: NodeSnapshot | None = None
     """The latest snapshot; None before the first one."""
     before: NodeSnapshot | None = None

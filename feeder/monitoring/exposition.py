@@ -228,6 +228,12 @@ def _nodes(report: HostReport) -> Iterator[Metric]:
         ["node"],
         (([str(node.number)], node.restarts) for node in report.nodes),
     )
+    yield _counter(
+        "node_hangs",
+        "Node processes that were replaced because they sent no heartbeats.",
+        ["node"],
+        (([str(node.number)], node.hangs) for node in report.nodes),
+    )
 
 
 def _workers(snapshots: Iterable[NodeSnapshot]) -> Iterator[Metric]:

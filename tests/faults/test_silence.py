@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from feeder.client.stats import request_report
 from tests.faults.client import Client
-from tests.support.daemon import Daemon, node_processes, pack_small, wait_until
+from tests.support.daemon import DEADLINE_S, Daemon, node_processes, pack_small, wait_until
 
 OPTIONS = ("--workers", "2", "--chunk-images", "2", "--decoded-bytes", "0", "--lease-s", "600")
 BATCHES = 40
@@ -100,3 +101,5 @@ def test_a_stopped_node_process_is_replaced(
     got += client.answers(BATCHES - EARLY)
     assert got == expected
     assert daemon.counters()["node_restarts"] == 1
+    (described,) = request_report(daemon.endpoint, DEADLINE_S).nodes
+    assert (described.restarts, described.hangs) == (1, 1)
