@@ -25,7 +25,6 @@ from feeder.daemon.config import Config
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
-from feeder.host.memory_budget import CACHE_SHARE
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
 from feeder.process.log_form import INFO, WARNING
@@ -106,13 +105,9 @@ def describe_cache(config: Config, decoded_bytes: int) -> str:
     where = config.provenance["cache.decoded_bytes"]
     if decoded_bytes == 0:
         return f"decoded cache: off (cache.decoded_bytes: {where})"
-    reason = where
-    if config.cache.decoded_bytes == "auto":
-        reason = f"{CACHE_SHARE:.0%} of the free memory; auto: {where}"
-    return (
-        f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process "
-        f"(cache.decoded_bytes: {reason})"
-    )
+    is_auto = config.cache.decoded_bytes == "auto"
+    origin = f"{'auto' if is_auto else 'decoded_bytes'}: {where}"
+    return f"decoded cache: {decoded_bytes / 1e9:.2f} GB a node process ({origin})"
 
 
 def describe_security(config: Config) -> ReportLine:

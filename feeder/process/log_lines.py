@@ -171,12 +171,13 @@ class _LineHandler(logging.Handler):
         try:
             now_s = time.monotonic()
             self._report(now_s)
+            message = record.getMessage()  # before it is limited: what is kept must not fail later
             if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
                 kind = (record.name, record.levelno, str(record.msg))
                 if not self._limiter.admit(kind, record, now_s):
                     counters.log_lines_limited += 1
                     return
-            self._write(record, record.getMessage())
+            self._write(record, message)
         except (TypeError, ValueError, LookupError):  # of a message and its arguments
             self.handleError(record)
 

@@ -111,7 +111,9 @@ class StderrRelay:
             return text
         if not read and text:
             return text + b"\n"
-        whole, newline, self._partial = text.rpartition(b"\n")
+        whole, newline, partial = text.rpartition(b"\n")
+        # One byte too many, so that the line is cut in the end; and no memory for the rest.
+        self._partial = partial[: select.PIPE_BUF + 1]
         return whole + newline
 
     @property

@@ -56,7 +56,7 @@ def test_a_second_evaluation_has_the_same_bytes_and_decodes_nothing(
 ) -> None:
     recipe = small_recipe("val")
     with serve(packed, "--decoded-bytes", str(8 << 20)) as daemon:
-        daemon.wait_line(r"decoded cache: 0.01 GB a node process \(cache.decoded_bytes: command")
+        daemon.wait_line(r"decoded cache: 0.01 GB a node process \(decoded_bytes: command")
         with RawClient(daemon.endpoint) as client:
             client.hello(recipe)
             first = take_epoch(client, dataset, recipe, 0)

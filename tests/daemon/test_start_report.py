@@ -105,14 +105,9 @@ def test_open_tcp_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("setting", "size_bytes", "text"),
     [
-        (3 << 30, 3 << 30, "3.22 GB a node process (cache.decoded_bytes: command line)"),
+        (3 << 30, 3 << 30, "3.22 GB a node process (decoded_bytes: command line)"),
         (0, 0, "off (cache.decoded_bytes: command line)"),
-        (
-            "auto",
-            200_000_000,
-            "0.20 GB a node process (cache.decoded_bytes: 25% of the free memory; "
-            "auto: command line)",
-        ),
+        ("auto", 1_200_000_000_000, "1200.00 GB a node process (auto: command line)"),
     ],
 )
 def test_the_cache_is_shown_with_the_origin_of_its_size(
@@ -120,6 +115,7 @@ def test_the_cache_is_shown_with_the_origin_of_its_size(
 ) -> None:
     shown = describe_cache(config(**{"cache.decoded_bytes": setting}), size_bytes)
     assert shown == f"decoded cache: {text}"
+    assert len(f"feeder: {shown}") <= WIDTH
 
 
 def test_datasets_are_described_or_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from feeder.process.log_form import (
     format_time,
 )
 from feeder.process.log_limiter import ADMITTED_MAX
-from feeder.process.log_lines import KEPT, LineStream, _LineHandler, counters
+from feeder.process.log_lines import KEPT, LineStream, _LineHandler, counters, cut_into_pieces
 from feeder.process.stderr_relay import StderrRelay
 from tests.support.daemon import DEADLINE_S
 
@@ -195,6 +195,18 @@ def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
     assert relayed.close() == b"<6>feeder: a\n"
 
 
+def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
+    relay = object.__new__(StderrRelay)  # without its thread
+    relay._partial, relay._is_journal, relay.unmarked = b"", False, Unmarked("json")
+    assert relay._complete(b"first\nx") == b"first\n"
+    for _ in range(8):
+        assert relay._complete(b"x" * 65536) == b""
+        assert len(relay._partial) <= select.PIPE_BUF + 1
+    (piece,) = cut_into_pieces(relay._complete(b"x\n"))
+    assert piece.endswith(" … (cut)\n".encode())
+    assert len(piece) <= select.PIPE_BUF
+
+
 def test_all_lines_are_objects_where_the_log_is_json() -> None:
     relayed = Relayed(is_journal=False, unmarked=Unmarked("json", WARNING))
     relayed.write(LineForm("node 0", "json").render(INFO, "é").encode(), b"from C\n")
@@ -300,9 +312,12 @@ def test_a_message_that_does_not_fit_its_arguments_ends_nothing(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    log.logger.warning("%d", "x")
+    for _ in range(2 * ADMITTED_MAX):
+        log.logger.warning("%d", "x")
     log.logger.warning("next")
     assert log.lines() == ["<4>feeder: node 0: warning: next"]
+    log.handler.close()
+    assert log.lines() == []
 
 
 def test_what_is_written_past_logging_is_an_error(log: Log) -> None:
