@@ -70,7 +70,7 @@ def report_in(answer: HostStats, endpoint: str) -> HostReport:
 class StatsLink:
     """A connection to one endpoint, with at most one request under way.
 
-    It connects at the first request, and anew after a request that was not answered, so that
+    It connects at the first request, and again after a request that was not answered, so that
     requests never pile up for a daemon that is away. For one thread.
     """
 

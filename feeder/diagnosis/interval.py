@@ -7,10 +7,13 @@ count from zero.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from feeder.metrics.report import HostLoad, HostReport
 from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, SlotSeconds, WorkerSnapshot
+
+_SHORTEST_S: Final = 1e-3
+"""Over less time nothing has a rate, so that rates are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,17 +242,19 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
         lent_bytes_a_s=lent,
         workers=workers,
         worker_count=len(now.workers),
-        busy_workers=min(busy_s / seconds, float(len(now.workers))) if seconds > 0 else 0.0,
+        busy_workers=min(rate(0.0, busy_s), float(len(now.workers))),
         cpu_share=shares[0],
         run_delay_share=shares[1],
         blocked_share=shares[2],
         stages={
-            stage: _grown(before.stages.get(stage, 0.0), total) / busy_s if busy_s else 0.0
+            stage: min(1.0, _grown(before.stages.get(stage, 0.0), total) / busy_s)
+            if busy_s
+            else 0.0
             for stage, total in now.stages.items()
         },
         storage_bytes_a_s=storage,
         requested_bytes_a_s=requested,
-        memory_share=traffic / now.memory_bytes_a_s if now.memory_bytes_a_s else 0.0,
+        memory_share=traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0,
         clients=_clients(before, now, seconds),
         slots=mean_slots(before.slots, now.slots, seconds),
         cache_hit_share=_grown(before.cache.hits, now.cache.hits) / looked_up
@@ -314,8 +319,10 @@ def client_interval(
         images_a_s=rate(start.images, now.images),
         bytes_a_s=rate(start.sent_bytes, now.sent_bytes),
         worker_share=_grown(start.worker_s, now.worker_s) / worker_s if worker_s else 0.0,
-        wait_share=min(1.0, _grown(start.waited_s, now.waited_s) / clock_s) if clock_s else None,
-        cpus=_grown(start.cpu_s, now.cpu_s) / clock_s if clock_s else 0.0,
+        wait_share=min(1.0, _grown(start.waited_s, now.waited_s) / clock_s)
+        if clock_s >= _SHORTEST_S
+        else None,
+        cpus=_grown(start.cpu_s, now.cpu_s) / clock_s if clock_s >= _SHORTEST_S else 0.0,
         slots=mean_slots(start.slots, now.slots, seconds),
     )
 
@@ -377,7 +384,8 @@ def _grown(before: float, now: float) -> float:
 
 def _rates(seconds: float) -> Callable[[float, float], float]:
     """Return a function of two totals: their growth a second; 0 over no time."""
-    return lambda before, now: _grown(before, now) / seconds if seconds > 0 else 0.0
+    is_long_enough = seconds >= _SHORTEST_S
+    return lambda before, now: _grown(before, now) / seconds if is_long_enough else 0.0
 
 
 def _at_start(now: NodeSnapshot) -> NodeSnapshot:

@@ -21,7 +21,8 @@ WORKERS_MAX: Final = 256
 OTHERS: Final = "other clients"
 
 Total = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e18)]
+"""Finite, so that all rates are."""
 NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 """Texts of a report end up on terminals."""
 

@@ -80,6 +80,11 @@ class HostView:
         return tuple((node, intervals.get(node.number)) for node in self.report.nodes)
 
     @property
+    def has_node_list(self) -> bool:
+        """Whether its node processes are worth a list: several, or one that is not ready."""
+        return [node.state for node in self.report.nodes] != ["ready"]
+
+    @property
     def sent_bytes_a_s(self) -> float:
         """Copied over sockets."""
         return sum(node.sent_bytes_a_s for node in self.interval.nodes)
@@ -156,7 +161,9 @@ def _client_row(group: list[ClientInterval]) -> ClientRow:
         lent_share=lent / images if images else float(all(client.is_lent for client in group)),
         bytes_a_s=sum(client.bytes_a_s for client in group),
         wait_share=min(1.0, sum(waits)) if waits else None,
-        cpus=max(client.cpus for client in group),  # of one process, whoever reports it
+        cpus=max(
+            client.cpus for client in group
+        ),  # of one process, as each node process reports it
         window=sum(client.window for client in group),
         wanted=sum(client.wanted for client in group),
     )

@@ -168,7 +168,7 @@ class Sheet:
             if lines and lines[-1].cell_len + len(gap) + text.cell_len <= self.content_cells:
                 lines[-1].append(gap).append_text(text)
             elif text.cell_len <= self.content_cells:
-                lines.append(Text().append_text(text))  # whose style is not that of the line
+                lines.append(Text().append_text(text))  # its style is not that of the line
             else:
                 lines += Sheet(self.content_cells, self.glyphs).words(text.plain, str(text.style))
         return lines

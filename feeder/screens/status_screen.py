@@ -1,6 +1,6 @@
 """What ``feeder status`` prints: the verdict, then the whole host, without what is zero.
 
-The order is that of a search for a cause: what holds the host back, who waits for whom, where the
+The order is that of a search for a cause: what holds the host back, which side waits, where the
 workers' time goes, the caches and the machine under them; then each node process and client.
 """
 
@@ -31,7 +31,7 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     lines += [*_rates(view, sheet), *_waits(view, sheet), *_stages(view, sheet)]
     lines += [*_workers(view, sheet), *_caches(view, sheet), *_slots(view, sheet)]
     lines += [*draw_machine(view, sheet), *_troubles(view, sheet)]
-    if len(report.nodes) > 1 or view.report.nodes[0].state != "ready":
+    if view.has_node_list:
         lines += [Text(), *draw_nodes(view, sheet)]
     if view.clients:
         lines += [Text(), *_clients(view, sheet)]
@@ -210,7 +210,7 @@ def _slots(view: HostView, sheet: Sheet) -> list[Text]:
 
 
 def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[Text]:
-    """Return the load of the machine, whoever causes it."""
+    """Return the load of the machine, that of other programs included."""
     machine = view.interval.machine
     load = view.report.load
     pieces: list[str | Text] = []

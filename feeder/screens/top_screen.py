@@ -127,7 +127,7 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
 
 def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:
     lists: list[_List] = []
-    if len(view.report.nodes) > 1 or view.report.nodes[0].state != "ready":
+    if view.has_node_list:
         titles, *rows = draw_nodes(view, sheet)
         lists.append(_List(titles=[titles], rows=rows))
     if view.clients:

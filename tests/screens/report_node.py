@@ -21,7 +21,7 @@ from feeder.wire.messages import (
 class ReportNode:
     """Answers each request with the next report, the last one again and again.
 
-    A report of None is the answer of a node process whose supervisor is silent.
+    A report of None is what a node process answers while its supervisor is silent.
     """
 
     def __init__(self, *reports: HostReport | None, port: int | None = None) -> None:

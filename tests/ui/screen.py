@@ -94,7 +94,7 @@ class ScreenProgram:
         os.write(self._ours, keys)
 
     def resize(self, columns: int, lines: int) -> None:
-        """Change the terminal's size, of which its programs get a signal."""
+        """Change the terminal's size; its programs get a signal."""
         with self._lock:
             self._screen.resize(lines, columns)
         self._set_size(columns, lines)

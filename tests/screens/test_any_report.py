@@ -1,0 +1,55 @@
+"""Whatever numbers and texts a report has, both screens and the JSON can show it."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.text import Text
+
+from feeder.metrics.report import HostReport
+from feeder.screens.glyphs import BLOCKS
+from feeder.screens.report_json import to_json
+from feeder.screens.sheet import Sheet
+from feeder.screens.status_screen import draw_status
+from feeder.screens.top_screen import draw_top
+from tests.support.host_reports import REPORTS
+
+FLOATS = (0.0, 5e-324, 1e-9, 0.5, 1e18)
+INTEGERS = (0, 1, 2**63)
+BASES = ("compute_bound", "silent_worker", "restarting_node", "just_started")
+
+
+def shaken(value: Any, draw: st.DataObject, path: tuple[str, ...] = ()) -> Any:
+    """Return a value with some of its numbers replaced by extremes, its lists by shorter ones."""
+    if isinstance(value, dict):
+        return {name: shaken(item, draw, (*path, name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        kept = value[: draw.draw(st.sampled_from((0, 1, 99)))] if path != () else value
+        return [shaken(item, draw, path) for item in kept]
+    if isinstance(value, float) and draw.draw(st.integers(0, 3)) == 0:
+        return draw.draw(st.sampled_from(FLOATS))
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and path[-1] != "cpu" and draw.draw(st.integers(0, 3)) == 0:
+        return draw.draw(st.sampled_from(INTEGERS))
+    if value == "feed-03":
+        return draw.draw(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=99))
+    return value
+
+
+@pytest.mark.parametrize("base", BASES)
+@settings(max_examples=25)
+@given(draw=st.data())
+def test_any_report_can_be_shown(base: str, draw: st.DataObject) -> None:
+    fields = shaken(msgspec.to_builtins(REPORTS[base]()), draw)
+    fields["history"] = fields["history"][:5]
+    report = msgspec.convert(fields, HostReport)
+    for width in (40, 80):
+        sheet = Sheet(width, BLOCKS)
+        frame = draw_top(report, sheet, 24, 0, Text("q quit"))
+        for line in (*draw_status(report, sheet), *frame.lines):
+            assert line.cell_len <= width
+            assert "nan" not in line.plain
+    json.loads(to_json(report), parse_constant=pytest.fail)
