@@ -1,0 +1,87 @@
+"""Status requests: one connection for many, errors in time, a wait that keys can interrupt."""
+
+import os
+import time
+
+import pytest
+
+from bench.daemon import free_port
+from feeder.client.stats import StatsLink, request_counters, request_report
+from feeder.errors import ConfigError, PeerError
+from feeder.wire.messages import HostStats, Stats
+from tests.screens.report_node import ReportNode
+from tests.support.host_reports import compute_bound, healthy
+
+WAIT_S = 60.0
+
+
+def test_counters_and_reports_come_from_any_node_process() -> None:
+    with ReportNode(healthy()) as node:
+        assert request_counters(node.endpoint, WAIT_S) == {"batches": 12}
+        assert request_report(node.endpoint, WAIT_S) == healthy()
+
+
+def test_repeated_requests_use_one_connection() -> None:
+    with ReportNode(healthy(), compute_bound()) as node, StatsLink(node.endpoint) as link:
+        kinds = []
+        for _ in range(3):
+            link.ask(HostStats, WAIT_S)
+            answer = link.take(HostStats, WAIT_S)
+            assert answer is not None
+            assert answer.report is not None
+            kinds.append(answer.report.verdict.kind)
+        assert kinds == ["healthy", "compute-bound", "compute-bound"]
+        assert len(node.peers) == 1
+
+
+def test_a_silent_supervisor_is_a_peer_error() -> None:
+    with ReportNode(None) as node, pytest.raises(PeerError, match="supervisor of its daemon"):
+        request_report(node.endpoint, WAIT_S)
+
+
+def test_a_daemon_that_comes_later_is_found_by_the_next_request() -> None:
+    port = free_port()
+    with StatsLink(f"tcp://127.0.0.1:{port}") as link:
+        link.ask(Stats, 0.2)
+        with pytest.raises(PeerError, match=r"within 0\.2 s: is a feeder serving there"):
+            link.take(Stats, WAIT_S)
+        with ReportNode(healthy(), port=port):
+            link.ask(Stats, WAIT_S)
+            assert link.take(Stats, WAIT_S) == Stats(counters={"batches": 12})
+
+
+def test_a_request_that_is_given_up_leaves_no_answer_for_the_next() -> None:
+    with ReportNode(healthy(), compute_bound()) as node, StatsLink(node.endpoint) as link:
+        link.ask(HostStats, WAIT_S)
+        link.ask(HostStats, WAIT_S)
+        answer = link.take(HostStats, WAIT_S)
+        assert answer is not None
+        link.ask(HostStats, WAIT_S)
+        assert link.take(HostStats, WAIT_S) == HostStats(report=compute_bound())
+
+
+def test_waiting_ends_when_a_descriptor_is_readable() -> None:
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"q")
+        with StatsLink(f"tcp://127.0.0.1:{free_port()}") as link:
+            link.ask(Stats, WAIT_S)
+            began_s = time.monotonic()
+            assert link.take(Stats, WAIT_S, [reader]) is None
+            assert time.monotonic() - began_s < WAIT_S / 2
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_what_is_no_endpoint_is_named_and_can_be_asked_again() -> None:
+    with StatsLink("tcp://nowhere") as link:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="is no endpoint"):
+                link.ask(Stats, 1.0)
+
+
+def test_closing_twice_and_unused_is_harmless() -> None:
+    link = StatsLink("tcp://127.0.0.1:1")
+    link.close()
+    link.close()
