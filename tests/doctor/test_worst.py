@@ -17,7 +17,9 @@ def test_the_worst_come_first_in_one_line_each(trees: dict[str, Path]) -> None:
         ["the", "dataset", "/data/in"],
         ["the", "CPU", "mask"],
     ]
-    assert lines[0].endswith(": MemorySwapMax=0 (in the unit); see `feeder doctor`")
+    assert lines[0].endswith(
+        ": sudo systemctl set-property feeder MemorySwapMax=0; see `feeder doctor`"
+    )
 
 
 def test_a_command_of_two_lines_becomes_one(trees: dict[str, Path]) -> None:

@@ -66,7 +66,7 @@ def find_narrow_mask(machine: Machine) -> Iterator[Finding]:
             what=f"the CPU mask has {_cpus(cpus)}, but the quota allows {quota:g}",
             detail=f"Feeder starts {cpus} workers; {int(quota) - cpus} more could run.",
             mend=(
-                "AllowedCPUs=   # in the unit: an empty list is all CPUs",
+                "sudo systemctl set-property feeder AllowedCPUs=   # empty: all CPUs",
                 "docker update --cpuset-cpus LIST CONTAINER",
             ),
         )
@@ -115,7 +115,7 @@ def find_missing_memory(machine: Machine) -> Iterator[Finding]:
                 what=f"{_nodes(closed)} usable CPUs, but their memory may not be used",
                 detail="Their workers use the memory of another node, at its bandwidth.",
                 mend=(
-                    f"AllowedMemoryNodes={nodes}   # in the unit",
+                    f"sudo systemctl set-property feeder AllowedMemoryNodes={nodes}",
                     f"docker run --cpuset-mems {nodes} …",
                 ),
             )

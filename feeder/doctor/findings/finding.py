@@ -27,4 +27,5 @@ class Finding:
     detail: str
     """Sentences: what it costs, with the source of each figure; empty where nothing is known."""
     mend: tuple[str, ...] = ()
-    """Lines to type, or to write into a unit; a comment names the place. Empty for a note."""
+    """Lines to type into a shell, or for a file, which a comment names; none for a unit, where a
+    comment after a value is part of it. Empty for a note."""

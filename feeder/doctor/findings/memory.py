@@ -22,7 +22,7 @@ def find_swap(machine: Machine) -> Iterator[Finding]:
         sum(getattr(device, name) for device in memory.swap) / 2**30
         for name in ("size_bytes", "used_bytes")
     )
-    in_use = f"{used:,.1f} in use" if used else "none in use"
+    in_use = f"{used:,.1f} GiB in use" if used else "none in use"
     what = f"swap is enabled ({size:,.1f} GiB, {in_use}) and may take Feeder's memory"
     if swapped:
         what = f"{swapped / 2**20:,.0f} MiB of Feeder's processes are swapped out"
@@ -32,9 +32,9 @@ def find_swap(machine: Machine) -> Iterator[Finding]:
         what=what,
         detail="A batch or cached image that was swapped out waits for the disk, not for memory.",
         mend=(
-            "MemorySwapMax=0                             # in the unit",
-            "docker run --memory 64g --memory-swap 64g   # the same figure twice",
-            "sudo swapoff -a                             # the whole machine",
+            "sudo systemctl set-property feeder MemorySwapMax=0",
+            "docker run --memory 64g --memory-swap 64g …   # the same figure twice",
+            "sudo swapoff -a   # the whole machine",
         ),
     )
 
@@ -84,7 +84,7 @@ def find_locked_limit(machine: Machine) -> Iterator[Finding]:
             "batches of 256 takes 0.6 GB."
         ),
         mend=(
-            "LimitMEMLOCK=infinity            # in the trainer's unit",
-            "docker run --ulimit memlock=-1   # its container",
+            "sudo systemctl edit TRAINER   # add [Service] and LimitMEMLOCK=infinity",
+            "docker run --ulimit memlock=-1 …",
         ),
     )

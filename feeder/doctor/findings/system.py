@@ -118,8 +118,8 @@ def find_few_files(machine: Machine) -> Iterator[Finding]:
             "With fewer, later clients are refused."
         ),
         mend=(
-            "LimitNOFILE=65536                        # in the unit",
-            "docker run --ulimit nofile=65536:65536   # a container",
+            "sudo systemctl edit feeder   # add [Service] and LimitNOFILE=65536",
+            "docker run --ulimit nofile=65536:65536 …",
             "echo '* hard nofile 65536' | sudo tee -a /etc/security/limits.conf",
         ),
     )

@@ -72,7 +72,7 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
         cpus.find_narrow_mask,
         "mask",
         Machine(allowed=replace(ALL, quota=8.5), processor=Processor(online=16)),
-        r"4 CPUs, but the quota allows 8\.5.* 4 more could run.*AllowedCPUs=",
+        r"4 CPUs, but the quota allows 8\.5.* 4 more could run.*set-property feeder AllowedCPUs=",
     ),
     (
         cpus.find_narrow_mask,
@@ -267,6 +267,8 @@ def test_a_condition_is_found_and_explained(
     assert finding.mend or finding.severity == Severity.NOTE
     assert finding in find_all(machine)
     assert max(map(len, finding.mend), default=0) <= 80 - 7, "it fits a terminal, indented"
+    for line in finding.mend:
+        assert not re.match(r"[A-Z]\w+=.*#", line), "systemd would take a comment as the value"
 
 
 @pytest.mark.parametrize(
