@@ -16,7 +16,7 @@ LINE_S: Final = 60.0
 REFRESH_S: Final = 10.0
 """Between two messages with the same kind and new figures."""
 
-_SAID_ELSEWHERE: Final = frozenset({"starting", "draining", "node-down"})
+_LOGGED_ELSEWHERE: Final = frozenset({"starting", "draining", "node-down"})
 """Kinds whose events the supervisor logs itself."""
 
 
@@ -64,7 +64,7 @@ class Announcer:
         self._announced, self._announced_s = verdict, now_s
         last_s = self._lines.get(verdict.kind)
         # A line that was held back follows once it may, so that the log's last one is true.
-        is_logged = verdict.kind not in (self._logged, *_SAID_ELSEWHERE) and (
+        is_logged = verdict.kind not in (self._logged, *_LOGGED_ELSEWHERE) and (
             last_s is None or now_s - last_s >= LINE_S
         )
         if is_logged:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 def is_journal(environ: Mapping[str, str], fd: int) -> bool:
     """Return whether ``fd`` is the stream that systemd has connected to the journal.
 
-    $JOURNAL_STREAM alone does not say so: it is inherited by processes with another stderr.
+    $JOURNAL_STREAM alone is no proof: processes with another stderr inherit it, too.
     Source: systemd.exec(5).
     """
     device, colon, inode = environ.get("JOURNAL_STREAM", "").partition(":")
