@@ -1,9 +1,9 @@
 """A host's report as Prometheus metrics.
 
 Counters are those of the node processes, labelled with their number: one that is restarted begins
-at zero again, which Prometheus takes into account. What belongs to a worker has its own series,
-because a sum over workers would go back when one is replaced. Gauges of rates and shares are over
-the report's interval.
+at zero again, which Prometheus takes into account. What belongs to a worker has its own series, by
+its place (``worker_places``), because a sum over workers would go back when one is replaced. Gauges
+of rates and shares are over the report's interval.
 
 Label values are bounded: numbers, words of Feeder's own, datasets of the configuration, and at most
 CLIENTS_MAX clients at a time. A client's name is without its process id, so that a job that is
@@ -30,6 +30,7 @@ from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, VerdictKind
 from feeder.metrics.snapshot import OTHERS, NodeSnapshot, WorkerSnapshot
 from feeder.monitoring.counter_metrics import COUNTERS, CounterMetric
+from feeder.monitoring.worker_places import WorkerPlaces
 
 CLIENTS_MAX: Final = 64
 OTHER: Final = "other"
@@ -138,16 +139,19 @@ class _ReportCollector(Collector):
 
     report: HostReport | None = None
 
+    def __init__(self) -> None:
+        self._places = WorkerPlaces()
+
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         if self.report is not None:
-            yield from describe_report(self.report)
+            yield from describe_report(self.report, self._places)
 
 
-def describe_report(report: HostReport) -> Iterator[Metric]:
-    """Yield all metrics of a report."""
+def describe_report(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
+    """Yield all metrics of a report; ``places`` are those of earlier ones."""
     interval = HostInterval.of(report)
     yield from _daemon(report)
     yield from _nodes(report)
@@ -162,7 +166,7 @@ def describe_report(report: HostReport) -> Iterator[Metric]:
         ["node", "stage"],
         (([str(s.number), stage], total) for s in snapshots for stage, total in s.stages.items()),
     )
-    yield from _workers(snapshots)
+    yield from _workers(snapshots, places)
     yield _histogram(
         "chunk_duration_seconds",
         "From a chunk's dispatch to its last row.",
@@ -236,8 +240,17 @@ def _nodes(report: HostReport) -> Iterator[Metric]:
     )
 
 
-def _workers(snapshots: Iterable[NodeSnapshot]) -> Iterator[Metric]:
+def _workers(snapshots: Iterable[NodeSnapshot], places: WorkerPlaces) -> Iterator[Metric]:
     snapshots = list(snapshots)
+    placed = [
+        ([str(snapshot.number), str(place)], worker)
+        for snapshot in snapshots
+        for worker, place in zip(
+            snapshot.workers,
+            places.of(snapshot.number, [worker.number for worker in snapshot.workers]),
+            strict=True,
+        )
+    ]
     yield _gauge(
         "workers",
         "Workers by state; a silent one has made no progress for two seconds.",
@@ -253,11 +266,7 @@ def _workers(snapshots: Iterable[NodeSnapshot]) -> Iterator[Metric]:
             name,
             text,
             ["node", "worker"],
-            (
-                ([str(s.number), str(worker.number)], read(worker))
-                for s in snapshots
-                for worker in s.workers
-            ),
+            ((labels, read(worker)) for labels, worker in placed),
         )
 
 

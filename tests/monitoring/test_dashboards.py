@@ -7,6 +7,7 @@ import json
 import re
 
 from feeder.monitoring.exposition import describe_report
+from feeder.monitoring.worker_places import WorkerPlaces
 from tests.monitoring.reports import busy_report
 from tests.support.sources import REPOSITORY
 
@@ -16,7 +17,7 @@ NAME = re.compile(r"\bfeeder_\w+")
 
 def exported() -> set[str]:
     names: set[str] = set()
-    for family in describe_report(busy_report()):
+    for family in describe_report(busy_report(), WorkerPlaces()):
         suffixes = {
             "counter": ("_total",),
             "histogram": ("", "_bucket", "_count", "_sum"),
