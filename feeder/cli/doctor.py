@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from feeder.doctor.findings.conditions import find_all
     from feeder.doctor.findings.finding import Severity
-    from feeder.doctor.findings.system import is_remote
+    from feeder.doctor.findings.system import may_hang
     from feeder.doctor.read_machine import read_machine
     from feeder.doctor.report import format_json, format_report
 
@@ -62,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = read_machine(arguments.root, arguments.data, process)
     if arguments.root == Path("/"):  # another root is not where the paths are
         for place in machine.datasets:
-            # Looking at a path below a dead network mount might never return.
-            if not is_remote(place.kind) and not os.path.lexists(place.path):
+            if not may_hang(place.kind) and not os.path.lexists(place.path):
                 raise ConfigError(f"--data {place.path}: it does not exist; name a folder")
     findings = find_all(machine)
     if arguments.json:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from feeder.doctor.findings.facts import DatasetPlace
-from feeder.doctor.findings.system import is_remote
+from feeder.doctor.findings.system import may_hang
 from feeder.doctor.kernel_files import KernelFiles
 
 _LINKS_MAX = 40  # as the kernel follows
@@ -69,7 +69,7 @@ def find_mount(path: PurePosixPath, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def resolve(root: Path, path: PurePosixPath, mounts: Sequence[Mount]) -> PurePosixPath:
-    """Follow the symbolic links of an absolute path below ``root`` up to a network mount."""
+    """Follow the symbolic links of an absolute path below ``root`` up to a mount that may hang."""
     pending = list(reversed(path.parts[1:]))
     done = PurePosixPath("/")
     links = 0
@@ -80,7 +80,7 @@ def resolve(root: Path, path: PurePosixPath, mounts: Sequence[Mount]) -> PurePos
             continue
         done /= name
         mount = find_mount(done, mounts)
-        if mount is not None and is_remote(mount.kind):
+        if mount is not None and may_hang(mount.kind):
             return done.joinpath(*reversed(pending))
         try:
             target = PurePosixPath(os.readlink(root / done.relative_to("/")))

@@ -36,6 +36,14 @@ def is_remote(kind: str) -> bool:
     return (kind == "fuse" or kind.startswith("fuse.")) and kind not in _LOCAL_FUSE
 
 
+def may_hang(kind: str) -> bool:
+    """Whether a look at a path on such a file system may wait for another machine, even for ever.
+
+    An automounter mounts what is looked at, which may be on a server that does not answer.
+    """
+    return is_remote(kind) or kind == "autofs"
+
+
 def find_unreadable(machine: Machine) -> Iterator[Finding]:
     """Yield a finding for each kernel file that Feeder cannot parse."""
     for line in machine.unreadable:
