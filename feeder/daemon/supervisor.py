@@ -16,17 +16,16 @@ import logging
 import os
 import select
 import signal
-import socket
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from feeder.daemon.announcements import Announcer
 from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
 from feeder.daemon.config import Config
-from feeder.daemon.descriptor_budget import describe_shortage, plan_descriptors, raise_file_limit
+from feeder.daemon.descriptor_budget import describe_shortage, raise_file_limit
 from feeder.daemon.heartbeats import HeartbeatWatch
+from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_served, host_name, open_metrics, split_report
@@ -36,14 +35,7 @@ from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import LoadReader
-from feeder.host.memory_budget import (
-    available_bytes,
-    cache_budget,
-    client_slots_budget,
-    slots_budget,
-)
 from feeder.host.placement import (
-    NodePlacement,
     check_placement,
     format_table,
     merge_checks,
@@ -52,12 +44,10 @@ from feeder.host.placement import (
 )
 from feeder.host.process_state import look_at
 from feeder.host.topology import read_topology, usable_cpus
-from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import (
     Diagnosed,
     Heartbeat,
     Neighbours,
-    NodeConfig,
     NodeReady,
     ReportAsked,
 )
@@ -65,7 +55,6 @@ from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
 from feeder.process.wakeup import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
-from feeder.session.admission import SessionLimits
 from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import CannotStart
 
@@ -359,62 +348,3 @@ class Supervisor:
         text = describe_ready(all_ready, sorted(self._config.data))
         self._log.report(text)
         self._notifier.ready(text)
-
-
-def plan_nodes(
-    config: Config, placements: Sequence[NodePlacement], files_max: int
-) -> list[NodeConfig]:
-    """Return each node process's configuration; the first one binds the endpoints as configured.
-
-    Each process may open ``files_max`` files; ResourceError if these are too few.
-    """
-    serve = config.serve
-    base = [parse_endpoint(text) for text in serve.bind]
-    nodes, available = len(placements), available_bytes(Path(serve.topology_root))
-    slots_bytes = slots_budget(serve.slots_bytes, nodes=nodes, available=available)
-    files = plan_descriptors(
-        files_max,
-        endpoints=len(base),
-        workers=max(placement.workers for placement in placements),
-        datasets=len(config.data),
-        clients_max=serve.clients_max,
-        open_shards=serve.open_shards,
-    )
-    limits = SessionLimits(
-        sessions_max=serve.clients_max,
-        window_max=serve.window_max,
-        chunk_images=serve.chunk_images,
-        slots_bytes=slots_bytes,
-        lease_s=serve.lease_s,
-        memories_max=files.memories_max,
-        recipes_max=serve.recipes_max,
-        client_sessions_max=serve.client_sessions_max,
-        client_slots_bytes=client_slots_budget(serve.client_slots_bytes, slots_bytes),
-        client_recipes_max=serve.client_recipes_max,
-    )
-    decoded_bytes = cache_budget(config.cache.decoded_bytes, nodes=nodes, available=available)
-    return [
-        NodeConfig(
-            is_successor=False,
-            restarts=0,
-            number=number,
-            name=f"{socket.gethostname()}/{number}",
-            endpoints=tuple(str(endpoint.for_node(number)) for endpoint in base),
-            workers=placement.workers,
-            datasets={name: os.fsencode(folder) for name, folder in config.data.items()},
-            limits=limits,
-            decoded_bytes=decoded_bytes,
-            nodes=nodes,
-            secret_key=os.fsencode(serve.secret_key),
-            client_keys=os.fsencode(serve.client_keys),
-            socket_mode=int(serve.socket_mode, 8),
-            drain_s=serve.drain_s,
-            connections_max=files.connections_max,
-            callers_max=files.callers_max,
-            decoder=serve.decoder,
-            open_shards=files.open_shards,
-            log_level=config.log_level,
-            log_format=config.log_format,
-        )
-        for number, placement in enumerate(placements)
-    ]

@@ -127,6 +127,4 @@ def test_a_session_has_the_same_id_in_both_logs(
         line = daemon.wait_line(r"session [0-9a-f]{8} of .* on d: opened")
         (session,) = re.findall(r"session ([0-9a-f]{8}) of user \d+ on d: opened", line)
         daemon.wait_line(f"session {session} of .* on d: ended")
-    assert re.search(
-        rf"batches are read in place.* \(node \S+/0, session {session}\)", caplog.text
-    )
+    assert re.search(rf"batches are read in place.* \(node \S+/0, session {session}\)", caplog.text)

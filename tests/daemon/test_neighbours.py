@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from feeder.daemon.config import load_config
+from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import NodeProcess
-from feeder.daemon.supervisor import plan_nodes
 from feeder.host.placement import NodePlacement
 from feeder.node.messages import Neighbours, NodeReady
 from feeder.sample.self_test import compute_self_test

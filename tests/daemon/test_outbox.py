@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from feeder.daemon.config import load_config
+from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import NodeProcess
 from feeder.daemon.served import PART_BYTES
-from feeder.daemon.supervisor import plan_nodes
 from feeder.host.placement import NodePlacement
 from feeder.node.messages import (
     Diagnosed,

@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from feeder.daemon.config import Config, load_config
-from feeder.daemon.supervisor import plan_nodes
+from feeder.daemon.node_plan import plan_nodes
 from feeder.host.placement import NodePlacement
 from feeder.node.__main__ import decode_placement, encode_placement
 from feeder.process.wakeup import SignalWakeup

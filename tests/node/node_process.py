@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from feeder.daemon.config import load_config
-from feeder.daemon.supervisor import plan_nodes
+from feeder.daemon.node_plan import plan_nodes
 from feeder.host.placement import NodePlacement
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.node.__main__ import encode_placement
