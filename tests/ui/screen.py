@@ -114,8 +114,15 @@ class ScreenProgram:
             (_ENTER_ALTERNATE, _LEAVE_ALTERNATE),
             (_HIDE_CURSOR, _SHOW_CURSOR),
         ):
-            assert self.written.rfind(entered) >= 0, "it was a live screen"
-            assert self.written.rfind(left) > self.written.rfind(entered)
+            assert entered in self.written, "it was a live screen"
+            self._wait_after(entered, left)
+
+    def _wait_after(self, earlier: bytes, later: bytes) -> None:
+        """Return once ``later`` was read after the last ``earlier``; a stopped program wrote it."""
+        wait_until(
+            lambda: self.written.rfind(later) > self.written.rfind(earlier),
+            f"{later!r} after {earlier!r}",
+        )
 
     def is_live(self) -> bool:
         """Whether the program now has the terminal for itself: no echo, no line editing."""
