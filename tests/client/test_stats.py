@@ -2,10 +2,10 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from bench.daemon import free_port
 from feeder.client.stats import StatsLink, request_counters, request_report
 from feeder.errors import ConfigError, PeerError
 from feeder.wire.messages import HostStats, Stats
@@ -39,13 +39,13 @@ def test_a_silent_supervisor_is_a_peer_error() -> None:
         request_report(node.endpoint, WAIT_S)
 
 
-def test_a_daemon_that_comes_later_is_found_by_the_next_request() -> None:
-    port = free_port()
-    with StatsLink(f"tcp://127.0.0.1:{port}") as link:
+def test_a_daemon_that_comes_later_is_found_by_the_next_request(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    with StatsLink(endpoint) as link:
         link.ask(Stats, 0.2)
         with pytest.raises(PeerError, match=r"within 0\.2 s: is a feeder serving there"):
             link.take(Stats, WAIT_S)
-        with ReportNode(healthy(), port=port):
+        with ReportNode(healthy(), endpoint=endpoint):
             link.ask(Stats, WAIT_S)
             assert link.take(Stats, WAIT_S) == Stats(counters={"batches": 12})
 
@@ -60,11 +60,11 @@ def test_a_request_that_is_given_up_leaves_no_answer_for_the_next() -> None:
         assert link.take(HostStats, WAIT_S) == HostStats(report=compute_bound())
 
 
-def test_waiting_ends_when_a_descriptor_is_readable() -> None:
+def test_waiting_ends_when_a_descriptor_is_readable(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     try:
         os.write(writer, b"q")
-        with StatsLink(f"tcp://127.0.0.1:{free_port()}") as link:
+        with StatsLink(f"ipc://{tmp_path}/s") as link:
             link.ask(Stats, WAIT_S)
             began_s = time.monotonic()
             assert link.take(Stats, WAIT_S, [reader]) is None

@@ -24,10 +24,9 @@ class ReportNode:
     A report of None is what a node process answers while its supervisor is silent.
     """
 
-    def __init__(self, *reports: HostReport | None, port: int | None = None) -> None:
-        """``port`` is one of an earlier node."""
-        self.port = port if port is not None else free_port()
-        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+    def __init__(self, *reports: HostReport | None, endpoint: str | None = None) -> None:
+        """``endpoint`` is a free tcp port unless it is given."""
+        self.endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
         self.answered = 0
         self.peers: set[bytes] = set()
         """Identities of connections that have asked."""
