@@ -6,6 +6,7 @@ request_report
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Collection
 from typing import Final, Self, TypeVar
@@ -161,7 +162,7 @@ class StatsLink:
         for source in (self._dealer, self._monitor, *readable):
             poller.register(source, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll(max(0, int((until_s - time.monotonic()) * 1000))))
+            ready = dict(poller.poll(max(0, math.ceil((until_s - time.monotonic()) * 1000))))
             if self._dealer in ready:
                 return True
             if self._monitor in ready:
@@ -171,7 +172,7 @@ class StatsLink:
                 )
                 if problem is not None:
                     raise problem
-            elif ready or time.monotonic() >= until_s - 0.001:  # poll counts whole milliseconds
+            elif ready or time.monotonic() >= until_s:
                 return False
 
     def _connect(self) -> None:
