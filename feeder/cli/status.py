@@ -8,16 +8,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from feeder.cli.report_source import (
-    LinkSource,
-    add_source_options,
-    check_interval,
-    check_timeout,
-    open_source,
-)
+from feeder.cli.report_options import add_source_options, check_interval, check_timeout
 from feeder.errors import ConfigError, FeederError
 
 if TYPE_CHECKING:
+    from feeder.cli.report_source import LinkSource
     from feeder.metrics.report import HostReport
     from feeder.screens.console import Console
 
@@ -60,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _print_counters(arguments)
     if arguments.watch is not None:
         check_interval("--watch", arguments.watch)
+    from feeder.cli.report_source import open_source
+
     with open_source(arguments) as source:
         if arguments.watch is None:
             _print_once(source.fetch(), is_json=arguments.json)
@@ -103,7 +100,7 @@ def _print_report(report: "HostReport", console: "Console") -> None:
     print_lines(console, draw_status(report, sheet))
 
 
-def _watch(source: LinkSource, interval_s: float, *, is_json: bool) -> None:
+def _watch(source: "LinkSource", interval_s: float, *, is_json: bool) -> None:
     first = source.fetch()
     if is_json:
         _print_repeatedly(source, first, interval_s, None)
@@ -122,7 +119,7 @@ def _watch(source: LinkSource, interval_s: float, *, is_json: bool) -> None:
 
 
 def _print_repeatedly(
-    source: LinkSource, first: "HostReport", interval_s: float, console: "Console | None"
+    source: "LinkSource", first: "HostReport", interval_s: float, console: "Console | None"
 ) -> None:
     """Print a report every ``interval_s``, as JSON without a console, until a signal ends it."""
     from feeder.screens.report_json import to_json

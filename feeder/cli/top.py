@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, Final
 
-from feeder.cli.report_source import add_source_options, check_interval, open_source
+from feeder.cli.report_options import add_source_options, check_interval
 
 _INTERVAL_S: Final = 1.0
 
@@ -29,6 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the screen; PeerError when the first report does not come in time."""
+    from feeder.cli.report_source import open_source
     from feeder.screens.console import check_live, open_console
 
     check_interval("--interval", arguments.interval)

@@ -34,6 +34,8 @@ ON_THE_WAY: Final = 0.5
 """Share of a waiting client's slots that are with the socket or the network."""
 
 NODE_BUSY: Final = 0.85
+WORTHWHILE: Final = 1.1
+"""More workers are advised if they would give this many times the rate: the CPUs are not full."""
 
 
 def idle(facts: Facts) -> Verdict | None:
@@ -194,8 +196,8 @@ def compute_bound(facts: Facts) -> Verdict | None:
     stage, share = next(iter(interval.stages.items()), ("decode", 0.0))
     cause = f"{stage} takes {percent(share)} of {_workers(facts, 'busy ')}, {facts.waits}"
     spare = int(min(machine.usable_cpus, machine.cpus)) - interval.workers
-    if spare > 0:
-        could = estimates.with_workers(interval, spare)
+    could = estimates.with_workers(interval, max(0, spare))
+    if could > WORTHWHILE * interval.images_a_s:
         what = f"{spare} more worker{'' if spare == 1 else 's'} (--workers)"
     else:
         more = max(1, interval.workers // 2)

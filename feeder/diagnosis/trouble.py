@@ -1,7 +1,13 @@
 """The conditions in which a part of the daemon does not work, or not yet."""
 
+from typing import Final
+
 from feeder.diagnosis.facts import Facts, verdict
+from feeder.diagnosis.interval import WorkerInterval
 from feeder.metrics.report import Verdict
+
+LONG_SILENCE_S: Final = 5.0
+"""A busy hard disk takes less for a chunk."""
 
 
 def node_down(facts: Facts) -> Verdict | None:
@@ -32,7 +38,7 @@ def stalled_storage(facts: Facts) -> Verdict | None:
         {name for node in facts.report.nodes if node.now for name in node.now.stalled_datasets}
     )
     if not names:
-        return None
+        return _all_wait(facts)
     return verdict(
         "stalled-storage",
         f"reads of dataset {', '.join(names[:3])} do not return, its batches are held up; check "
@@ -40,11 +46,29 @@ def stalled_storage(facts: Facts) -> Verdict | None:
     )
 
 
+def _all_wait(facts: Facts) -> Verdict | None:
+    """Most workers wait for the same: nothing that they share but storage takes so long."""
+    workers = [worker for node in facts.interval.nodes for worker in node.workers]
+    waiting = [worker for worker in workers if _is_silent(worker) and not _is_stopped(worker)]
+    if len(waiting) < 2 or 2 * len(waiting) < len(workers):
+        return None
+    longest_s = max(worker.silent_s for worker in waiting)
+    return verdict(
+        "stalled-storage",
+        f"{len(waiting)} of {len(workers)} workers have waited for up to {longest_s:.0f} s, as for "
+        "reads that do not return; check the disk or file system of the datasets",
+    )
+
+
 def silent_worker(facts: Facts) -> Verdict | None:
-    """A worker makes no progress, or was just replaced for that."""
+    """A worker makes no progress, or was just replaced for that.
+
+    One that waits for slow storage is silent for some seconds, too: only the daemon's decision to
+    replace it, or a longer silence, tells them apart.
+    """
     for node in facts.interval.nodes:
         for worker in node.workers:
-            if worker.state == "silent":
+            if _is_silent(worker):
                 state = f", {worker.kernel_state}" if worker.kernel_state else ""
                 return verdict(
                     "silent-worker",
@@ -52,17 +76,23 @@ def silent_worker(facts: Facts) -> Verdict | None:
                     f"{node.number} has made no progress for {worker.silent_s:.1f} s; it is "
                     "replaced at its chunk's deadline, the log says what it was doing",
                 )
-    silences = sum(node.silences for node in facts.interval.nodes)
     killed = sum(node.workers_killed for node in facts.interval.nodes)
-    if not (silences or killed):
+    if not killed:
         return None
-    what = f"{killed} replaced" if killed else "it went on"
+    s, was = ("", "was") if killed == 1 else ("s", "were")
     return verdict(
         "silent-worker",
-        f"a worker made no progress for a while ({silences} silence"
-        f"{'' if silences == 1 else 's'} in {facts.interval.seconds:.0f} s, {what}); the log says "
-        "which, and what it was doing",
+        f"{killed} worker{s} made no progress and {was} replaced in the last "
+        f"{facts.interval.seconds:.0f} s; the log says which, and what it was doing",
     )
+
+
+def _is_silent(worker: WorkerInterval) -> bool:
+    return worker.state == "silent" and (_is_stopped(worker) or worker.silent_s >= LONG_SILENCE_S)
+
+
+def _is_stopped(worker: WorkerInterval) -> bool:
+    return worker.kernel_state.startswith("stopped")
 
 
 def starting(facts: Facts) -> Verdict | None:

@@ -110,6 +110,30 @@ def test_a_silent_worker_is_named_with_what_the_kernel_says() -> None:
     assert "worker 3 (pid 103, stopped by a signal) of node process 0" in verdict.text
 
 
+def test_a_short_silence_is_no_verdict_unless_the_worker_is_stopped() -> None:
+    silent = worker(1, state="silent", silent_s=2.4, kernel_state="sleeping", busy_s=9.5)
+    assert diagnose(report(node(workers=(silent,), silences=3))).kind != "silent-worker"
+    long = msgspec.structs.replace(silent, silent_s=6.0)
+    assert diagnose(report(node(workers=(long, worker(2), worker(3))))).kind == "silent-worker"
+
+
+def test_most_workers_silent_for_long_is_storage() -> None:
+    waiting = tuple(
+        worker(n, state="silent", silent_s=6.0, kernel_state="sleeping") for n in (1, 2)
+    )
+    verdict = diagnose(report(node(workers=(*waiting, worker(3)))))
+    assert verdict.kind == "stalled-storage"
+    assert "2 of 3 workers have waited for up to 6 s" in verdict.text
+
+
+def test_more_workers_are_not_advised_where_the_cpus_are_full() -> None:
+    trainer = client("t", waited_s=5.0, cpu_s=10.0, worker_s=9.5)
+    verdict = diagnose(
+        host(count=1, cpu=1.0, clients=(trainer,), machine={"cpus": 2, "busy_cpus": 2.0})
+    )
+    assert "1 more core would give" in verdict.text
+
+
 def test_storage_says_what_the_page_cache_misses() -> None:
     reading = worker(
         1, busy_s=9.5, cpu_s=2.0, read_bytes=98 * 10**6, requested_bytes=100 * 10**6, images=9

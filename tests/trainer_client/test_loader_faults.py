@@ -17,7 +17,16 @@ from bench.daemon import free_port
 from feeder.client import transport as client_transport
 from feeder.client.core.node_link import RETRY_INTERVAL_S
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
-from feeder.wire.messages import MAGIC, Hello, Ping, Refused, RefusedCode, Request, encode
+from feeder.wire.messages import (
+    MAGIC,
+    PROTOCOL_VERSION,
+    Hello,
+    Ping,
+    Refused,
+    RefusedCode,
+    Request,
+    encode,
+)
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
 from tests.trainer_client.test_loader import check_batch, check_epoch, make_loader
 from trainer_client import FeederLoader
@@ -120,13 +129,15 @@ def test_more_ranks_than_batches(node: FakeNode) -> None:
 def test_another_protocol_version_names_both(node: FakeNode) -> None:
     answer = Refused(code="version", message="we speak version 9")
     node.greeting = lambda hello: [MAGIC + bytes([9]) + msgspec.msgpack.encode(answer)]
-    with pytest.raises(ProtocolError, match="version 9, this feeder 2") as caught:
+    with pytest.raises(ProtocolError, match="version 9, this feeder 3") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
     assert str(caught.value).count("protocol version") == 1
 
 
-@pytest.mark.parametrize("garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + b"\x02\xc1"])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + bytes([PROTOCOL_VERSION]) + b"\xc1"]
+)
 def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
     node.greeting = lambda hello: [garbage]
     with pytest.raises(ProtocolError, match=f"{node.endpoint}: what answers there is not a feeder"):

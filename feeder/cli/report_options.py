@@ -1,0 +1,45 @@
+"""The options of the commands that watch a daemon; imports nothing large."""
+
+import argparse
+from typing import Final
+
+from feeder.cli.key_options import add_key_options
+from feeder.errors import ConfigError
+
+DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5555"
+DEADLINE_S: Final = 5.0
+_INTERVAL_RANGE_S: Final = (0.1, 3600.0)
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the endpoint, the deadline and the keys."""
+    parser.add_argument(
+        "endpoint",
+        metavar="ENDPOINT",
+        nargs="?",
+        default=DEFAULT_ENDPOINT,
+        help=f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=DEADLINE_S,
+        metavar="S",
+        help=f"seconds to wait for the reply (default: {DEADLINE_S:g})",
+    )
+    add_key_options(parser)
+
+
+def check_timeout(arguments: argparse.Namespace) -> float:
+    """Return the deadline; ConfigError if it is out of range."""
+    if not 0 < arguments.timeout <= 3600:
+        raise ConfigError(f"--timeout {arguments.timeout:g}: it must be above 0, up to 3600 s")
+    return float(arguments.timeout)
+
+
+def check_interval(option: str, interval_s: float) -> float:
+    """Return the seconds between requests; ConfigError if they are out of range."""
+    least, most = _INTERVAL_RANGE_S
+    if not least <= interval_s <= most:
+        raise ConfigError(f"{option} {interval_s:g}: it must be from {least:g} to {most:g} s")
+    return interval_s
