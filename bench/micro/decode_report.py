@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 from bench.micro.classes import format_classes, is_of_class
-from bench.report import Report, Result, align, format_number
+from bench.report import FEWEST_ROUNDS, Report, Result, align, format_number
 
 COLUMNS: Final = 79
 
@@ -114,7 +114,12 @@ def conclude(report: Report) -> str:
 
 
 def find_losses(report: Report) -> list[str]:
-    """Return a sentence for each thing that Feeder loses at, or gains little."""
+    """Return a sentence for each thing that Feeder loses at, or gains little.
+
+    None with too few rounds to tell a loss from noise.
+    """
+    if not _has_intervals(report):
+        return []
     rows = {row.name: row for row in report.results}
     losses = []
     least = [
@@ -157,8 +162,16 @@ def describe_measured(report: Report) -> str:
         f"Measured: {report.measured.get('images')} images, a crop of each in each of "
         f"{report.measured.get('rounds')} rounds, on core {core} of {report.machine.get('cpu')}, "
         f"decoder {report.machine.get('decoder')}; {versions}. "
+    ) + (
         "In brackets: where the true median is, with 90 % confidence."
+        if _has_intervals(report)
+        else f"Noise and losses are shown from {FEWEST_ROUNDS} rounds on."
     )
+
+
+def _has_intervals(report: Report) -> bool:
+    rounds = report.measured.get("rounds")
+    return isinstance(rounds, int) and rounds >= FEWEST_ROUNDS
 
 
 def format_ways(report: Report) -> list[str]:

@@ -1,6 +1,7 @@
 """What ``feeder-bench decode`` prints and draws: conclusion, short tables, picture."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bench.micro.decode_report import (
     AllRowsReport,
     DecodeReport,
     conclude,
+    describe_measured,
     find_losses,
     format_ways,
     ways_of,
@@ -124,6 +126,14 @@ def test_pillow_simd_is_called_so() -> None:
 )
 def test_each_loss_is_said(report: DecodeReport, loss: str) -> None:
     assert loss in find_losses(report)[0]
+
+
+def test_too_few_rounds_name_no_loss_and_no_brackets() -> None:
+    report = _report(small=1.2, fill=11.4)
+    few = replace(report, measured={**report.measured, "rounds": 4})
+    assert find_losses(few) == []
+    assert "Noise and losses are shown from 5 rounds on." in describe_measured(few)
+    assert "In brackets" in describe_measured(report)
 
 
 def test_gains_are_not_called_losses() -> None:
