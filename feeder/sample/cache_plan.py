@@ -23,8 +23,7 @@ _PICTURES_MAX: Final = 4
 """Of an image: at 1/1, 1/2, 1/4 and 1/8 size."""
 _FILL_SHARE: Final = 0.08
 """Of decoding, to be spent on filling. With ImageNet's images this fills the cache in four epochs;
-the first takes 7 to 9 % longer. 0.12: three epochs, 13 to 19 % (`decoded-cache/fill`, feeder-bench
-decode)."""
+the first takes 12 to 13 % longer (`decoded-cache/fill` of feeder-bench decode, on an AMD EPYC)."""
 _AT_ONCE_SHARE: Final = 0.07
 """Up to this share of the images is filled at first sight; an epoch of ImageNet took 12 % more."""
 _SAVED_SHARE: Final = 0.9
