@@ -116,8 +116,9 @@ def io_bound(facts: Facts) -> Verdict | None:
     return verdict(
         "io-bound",
         f"reading takes {percent(reading)} of {_workers(facts)}' time at "
-        f"{megabytes_a_s(max(storage, requested))}{missed}, {facts.waits}; faster storage or more "
-        f"free memory for the page cache would give about {round_estimate(could)} images/s "
+        f"{megabytes_a_s(max(storage, requested))}{missed}"
+        f"{_pressure('storage', interval.machine.pressure_io)}, {facts.waits}; faster storage or "
+        f"more free memory for the page cache would give about {round_estimate(could)} images/s "
         "(estimate)",
         estimate=could,
     )
@@ -147,8 +148,9 @@ def neighbour_bound(facts: Facts) -> Verdict | None:
     return verdict(
         "neighbour-bound",
         f"other processes use {others:.1f} of {interval.machine.cpus} CPUs, workers wait for one "
-        f"{percent(delayed)} of their time, {facts.waits}; move them, or keep them off the "
-        f"daemon's CPUs: about {round_estimate(could)} images/s (estimate)",
+        f"{percent(delayed)} of their time"
+        f"{_pressure('CPU', interval.machine.pressure_cpu)}, {facts.waits}; move them, or keep "
+        f"them off the daemon's CPUs: about {round_estimate(could)} images/s (estimate)",
         estimate=could,
     )
 
@@ -252,6 +254,11 @@ def window_bound(facts: Facts) -> Verdict:
         f"({least} batch{'' if least == 1 else 'es'} at least) are too small for the distance or "
         "for bursts: raise window in the loader",
     )
+
+
+def _pressure(resource: str, share: float) -> str:
+    """Return pressure stall information as a clause; "" where the kernel has none."""
+    return f", {resource} pressure {percent(share)}" if share >= 0.01 else ""
 
 
 def _share_on_the_way(client: ClientInterval) -> float:

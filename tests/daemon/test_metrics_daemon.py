@@ -24,6 +24,7 @@ from tests.support.daemon import (
     wait_until,
 )
 from tests.support.sources import error_line, run_feeder
+from trainer_client import NumpyLoader
 
 METRICS_LINE = r"^feeder: metrics: http://(127\.0\.0\.1:[0-9]+)/metrics$"
 
@@ -140,3 +141,17 @@ def test_metrics_that_cannot_be_served_are_one_line(
     )
     assert done.returncode == ConfigError.exit_status
     assert problem in error_line(done)
+
+
+def test_a_loader_has_the_verdict_of_the_report(daemon: Daemon) -> None:
+    with NumpyLoader(
+        daemon.endpoint, dataset="small", batch_size=10, image_size=32, resize_size=36
+    ) as loader:
+
+        def is_same() -> bool:
+            for _ in loader:
+                pass
+            kind, colon, _ = loader.statistics().verdict.partition(": ")
+            return bool(colon) and kind == request_report(daemon.endpoint, DEADLINE_S).verdict.kind
+
+        wait_until(is_same, "the loader's verdict is the daemon's")

@@ -145,6 +145,14 @@ def test_storage_says_what_the_page_cache_misses() -> None:
     assert "98 % of what they read is not in the page cache" in verdict.text
 
 
+def test_pressure_stall_information_is_evidence() -> None:
+    starved = host(cpu=0.5, delay=0.5, machine={"busy_cpus": 4.0, "pressure_cpu_s": 9.4})
+    assert "of their time, CPU pressure 94 %, the client waits" in diagnose(starved).text
+    reading = {"cpu": 0.3, "stages": {"read": 25.0}}
+    blocked = host(**reading, machine={"pressure_io_s": 8.0})
+    assert ", storage pressure 80 %, the client waits" in diagnose(blocked).text
+
+
 def test_a_run_delay_without_neighbours_is_the_daemons_own() -> None:
     """Workers that wait for a CPU because of the training loop beside them are compute-bound."""
     trainer = client("t", waited_s=3.0, cpu_s=19.0, worker_s=38.0)

@@ -14,6 +14,7 @@ from feeder.client.blocking import BatchFetcher
 from tests.screens.report_node import ReportNode
 from tests.support.daemon import Daemon, pack_small, small_recipe, wait_until
 from tests.support.host_reports import compute_bound, healthy, many_nodes
+from tests.support.key_pairs import KeyPair
 from tests.support.sources import feeder_command
 from tests.ui.screen import ScreenProgram
 
@@ -70,6 +71,24 @@ def test_top_shows_a_real_daemon_through_its_restart(packed: Path) -> None:
         top.type(b"q")
         assert top.end() == 0
         top.check_restored()
+
+
+@LIVE
+def test_a_daemon_with_keys_is_watched_over_tcp(command: str, packed: Path, tmp_path: Path) -> None:
+    server, client = (KeyPair.make(tmp_path, name) for name in ("server", "client"))
+    allowed = tmp_path / "allowed"
+    allowed.write_text(client.public.read_text())
+    name, *rest = COMMANDS[command]
+    with Daemon(
+        *("--data", f"d={packed}", "--workers", "1", "--bind", "tcp://127.0.0.1:0"),
+        *("--secret-key", server.secret, "--client-keys", allowed),
+    ) as daemon:
+        keys = ("--server-key", str(server.public), "--client-key", str(client.secret))
+        with ScreenProgram(feeder_command(name, daemon.endpoint, *rest, *keys)) as program:
+            program.wait_text("1 worker", "q quit")
+            program.type(b"q")
+            assert program.end() == 0
+            program.check_restored()
 
 
 def test_status_of_a_real_daemon_is_coloured_on_a_terminal_only(packed: Path) -> None:
