@@ -144,9 +144,7 @@ def test_metrics_that_cannot_be_served_are_one_line(
 
 
 def test_a_loader_has_the_verdict_of_the_report(daemon: Daemon) -> None:
-    with NumpyLoader(
-        daemon.endpoint, dataset="small", batch_size=10, image_size=32, resize_size=36
-    ) as loader:
+    with NumpyLoader(daemon.endpoint, dataset="small", batch_size=10, image_size=32) as loader:
 
         def is_same() -> bool:
             for _ in loader:
