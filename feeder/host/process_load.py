@@ -10,20 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_STATES: Final = {
-    "R": "running or waiting for a CPU",
-    "S": "sleeping",
-    "D": "blocked in the kernel, as by a disk or network file system",
-    "T": "stopped by a signal",
-    "t": "stopped by a debugger",
-    "Z": "ended, not yet reaped",
-    "X": "ended",
-}
-"""State letters of /proc/PID/stat in words; ``man 5 proc``."""
+from feeder.host.process_stat import parse_stat
+from feeder.metrics.process_looks import KernelState
 
-_TEXT_BYTES_MAX: Final = 4096
-_LAST_CPU_FIELD: Final = 36
-"""Of /proc/PID/stat, counted from the state: field 39 of the manual, where the state is field 3."""
+_STATES: Final[dict[KernelState, str]] = {
+    "runs": "running or waiting for a CPU",
+    "sleeps": "sleeping",
+    "storage": "blocked in the kernel, as by a disk or network file system",
+    "stopped": "stopped by a signal",
+    "traced": "stopped by a debugger",
+    "ended": "ended, not yet reaped",
+}
+
+_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,39 +44,33 @@ class ProcessLoad:
 def read_process_load(pid: int, root: Path = Path("/proc")) -> ProcessLoad:
     """Return what the kernel counts of a process; zeros where it has ended."""
     folder = f"{root}/{pid}"
-    state, cpu = _parse_stat(_read(f"{folder}/stat"))
+    stat = parse_stat(_read(f"{folder}/stat"))
     delay_ns = _read(f"{folder}/schedstat").split()
     io = _parse_io(_read(f"{folder}/io"))
     return ProcessLoad(
-        state=state,
-        cpu=cpu,
+        state=_STATES[stat.state] if stat else "",
+        cpu=stat.last_cpu if stat else -1,
         run_delay_s=int(delay_ns[1]) / 1e9 if len(delay_ns) > 1 and delay_ns[1].isdigit() else 0.0,
-        read_bytes=io.get("read_bytes", 0),
-        requested_bytes=io.get("rchar", 0),
+        read_bytes=io.get(b"read_bytes", 0),
+        requested_bytes=io.get(b"rchar", 0),
     )
 
 
-def _parse_stat(text: str) -> tuple[str, int]:
-    """Return the state in words and the last CPU; the name before them may hold anything."""
-    fields = text.rpartition(")")[2].split()
-    state = _STATES.get(fields[0], "") if fields else ""
-    if len(fields) <= _LAST_CPU_FIELD or not fields[_LAST_CPU_FIELD].isdigit():
-        return state, -1
-    return state, int(fields[_LAST_CPU_FIELD])
-
-
-def _parse_io(text: str) -> dict[str, int]:
-    pairs = (line.partition(":") for line in text.splitlines())
+def _parse_io(data: bytes) -> dict[bytes, int]:
+    pairs = (line.partition(b":") for line in data.splitlines())
     return {name: int(count) for name, _, count in pairs if count.strip().isdigit()}
 
 
-def _read(path: str) -> str:
-    """Return the file's text, "" if there is none. Plain calls take half as long as a file object,
-    and node processes read three files of each worker every second."""
+def _read(path: str) -> bytes:
+    """Return the file's bytes, none if it is absent.
+
+    Plain calls take half as long as a file object, and node processes read three files of each
+    worker every second.
+    """
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(fd, _TEXT_BYTES_MAX).decode("ascii", "replace")
+            return os.read(fd, _BYTES_MAX)
         finally:
             os.close(fd)
-    return ""
+    return b""

@@ -7,27 +7,15 @@ function in which they wait tells them from others.
 Source: proc(5), /proc/PID/task/TID/stat and /proc/PID/wchan.
 """
 
-import os
 from pathlib import Path
 from typing import Final
 
-from feeder.metrics.process_looks import KernelState, ProcessLook
+from feeder.host.process_stat import parse_stat
+from feeder.metrics.process_looks import ProcessLook
 
 _BYTES_MAX: Final = 4096
-_TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
 
-_STATES: Final[dict[bytes, KernelState]] = {
-    b"R": "runs",
-    b"S": "sleeps",
-    b"I": "sleeps",
-    b"D": "storage",
-    b"T": "stopped",
-    b"t": "traced",
-    b"Z": "ended",
-    b"X": "ended",
-    b"x": "ended",
-}
 _STORAGE_WAITS: Final = (
     b"request_wait_answer",  # FUSE, virtiofs
     b"fuse_",
@@ -41,19 +29,19 @@ _STORAGE_WAITS: Final = (
     b"folio_wait",
     b"io_schedule",
 )
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # after the name, which may contain anything
 
 
 def look_at(pid: int, proc: Path = _PROC) -> ProcessLook | None:
     """Return what a process does now; None if it has ended and was reaped, or is not readable."""
     try:
         with (proc / f"{pid}/task/{pid}/stat").open("rb", buffering=0) as file:
-            look = parse_stat(file.read(_BYTES_MAX))
-        if look is not None and look.state == "sleeps" and _waits_for_storage(pid, proc):
-            return ProcessLook("storage", look.cpu_s)
+            stat = parse_stat(file.read(_BYTES_MAX))
     except OSError:
         return None
-    return look
+    if stat is None:
+        return None
+    waits = stat.state == "sleeps" and _waits_for_storage(pid, proc)
+    return ProcessLook("storage" if waits else stat.state, stat.cpu_s)
 
 
 def _waits_for_storage(pid: int, proc: Path) -> bool:
@@ -63,14 +51,3 @@ def _waits_for_storage(pid: int, proc: Path) -> bool:
             return file.read(_BYTES_MAX).startswith(_STORAGE_WAITS)
     except OSError:
         return False
-
-
-def parse_stat(stat: bytes) -> ProcessLook | None:
-    """Return the state and the CPU time of a line of /proc; None if it has another form."""
-    words = stat.rpartition(b")")[2].split()
-    if len(words) <= _SYSTEM_TICKS or words[_STATE] not in _STATES:
-        return None
-    ticks = words[_USER_TICKS], words[_SYSTEM_TICKS]
-    if not all(word.isdigit() and len(word) <= 18 for word in ticks):
-        return None
-    return ProcessLook(_STATES[words[_STATE]], sum(map(int, ticks)) / _TICKS_A_S)
