@@ -56,6 +56,7 @@ SAMPLES = 101
 BATCH = 7
 CHUNK = 3
 ROWS = frozenset(range(BATCH))
+_ROUNDING_S = 1e-6
 
 
 def recipe(**fields: object) -> Recipe:
@@ -337,13 +338,14 @@ class Shell:
                 assert worker in self.workers
                 assert worker not in self.killed, "a worker is killed once"
                 assert self.workers[worker], "it has a chunk"
-                assert instruction.silent_s >= DEADLINE_MIN_S
+                assert instruction.silent_s >= DEADLINE_MIN_S - _ROUNDING_S
                 if instruction.condition == "starved":
-                    assert instruction.silent_s >= CHUNK_DEADLINE_S, "it only lacks CPU time"
+                    least_s = CHUNK_DEADLINE_S - _ROUNDING_S
+                    assert instruction.silent_s >= least_s, "it only lacks CPU time"
                 self.killed.append(worker)
                 self.kills.append(instruction)
             case LogSilence():
-                assert instruction.silent_s >= SILENT_S
+                assert instruction.silent_s >= SILENT_S - _ROUNDING_S
                 self.silences.append(instruction)
             case LogProgress():
                 self.resumed.append(instruction)
