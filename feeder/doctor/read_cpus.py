@@ -9,13 +9,8 @@ from pathlib import Path
 from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
 from feeder.doctor.kernel_files import KernelFiles, to_bytes, to_cpus, to_fields
 from feeder.errors import FeederError
-from feeder.host.topology import (
-    UsableCpus,
-    cgroup_folders,
-    format_cpulist,
-    read_topology,
-    usable_cpus,
-)
+from feeder.host.cgroups import cgroup_folders
+from feeder.host.topology import UsableCpus, format_cpulist, read_topology, usable_cpus
 
 _CPUINFO_BYTES = 1 << 14  # the first CPU's part; flags take up to 3 KiB
 _CPU = re.compile(r"cpu[0-9]{1,6}")

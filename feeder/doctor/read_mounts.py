@@ -5,31 +5,20 @@ call on a path below a dead network mount may never return.
 """
 
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from feeder.doctor.findings.facts import DatasetPlace
 from feeder.doctor.findings.system import may_hang
 from feeder.doctor.kernel_files import KernelFiles
+from feeder.host.mount_table import Mount, parse_mounts
 
 _LINKS_MAX = 40  # as the kernel follows
-_ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A line of mountinfo."""
-
-    point: PurePosixPath
-    kind: str
-    source: str
 
 
 def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPlace, ...]:
     """Return the place of each dataset; none if its mount is not known."""
-    mounts = read_mounts(files)
+    mounts = tuple(parse_mounts(files.own("mountinfo")))
     places: list[DatasetPlace] = []
     for dataset in datasets:
         resolved = resolve(files.root, PurePosixPath(dataset.absolute()), mounts)
@@ -44,18 +33,6 @@ def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPl
                 )
             )
     return tuple(places)
-
-
-def read_mounts(files: KernelFiles) -> tuple[Mount, ...]:
-    """Return the mounts that the process sees; of lines that cannot be parsed none."""
-    mounts: list[Mount] = []
-    for line in files.own("mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        mounted, kind = before.split(" "), after.split(" ")
-        if len(mounted) >= 5 and len(kind) >= 2 and mounted[4].startswith("/"):
-            point, source = _unescape(mounted[4]), _unescape(kind[1])
-            mounts.append(Mount(point=PurePosixPath(point), kind=kind[0], source=source))
-    return tuple(mounts)
 
 
 def find_mount(path: PurePosixPath, mounts: Sequence[Mount]) -> Mount | None:
@@ -92,7 +69,3 @@ def resolve(root: Path, path: PurePosixPath, mounts: Sequence[Mount]) -> PurePos
         done = PurePosixPath("/") if target.is_absolute() else done.parent
         pending += reversed([part for part in target.parts if part != "/"])
     return done
-
-
-def _unescape(field: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)

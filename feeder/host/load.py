@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from feeder.errors import ResourceError
+from feeder.host.cgroups import cgroup_folders
 from feeder.host.memory_budget import available_bytes
-from feeder.host.topology import UsableCpus, cgroup_folders
+from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
 from feeder.process.regular_file import read_regular
 

@@ -4,7 +4,7 @@ Everything is read below an injectable root, so that a test can give the tree of
 
     <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
     <root>/sys/devices/system/cpu/online
-    <root>/proc/self/cgroup, mountinfo      where the cgroup quotas are, v1 and v2
+    <root>/proc/PROCESS                     cgroups with quotas: see ``cgroups``
 
 Invariants: a Topology has at least one node with CPUs; at module level only the standard library is
 imported, because the node process reads its placement before it may touch memory.
@@ -12,18 +12,16 @@ imported, because the node process reads its placement before it may touch memor
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from feeder.errors import ConfigError, ResourceError
-from feeder.process.regular_file import read_regular
+from feeder.errors import ConfigError
+from feeder.host.cgroups import cpu_quotas
+from feeder.host.kernel_text import malformed, read_text, to_count
 
 _CPULIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _CPU_MAX = 65_535  # Linux is built for 8192 at most
-_COUNT = re.compile(r"-1|[0-9]{1,18}")  # what the kernel writes where it counts; -1 is "no limit"
-_FILE_BYTES_MAX = 16 << 20  # mountinfo of a host with many thousand containers
-_ESCAPE = re.compile(r"\\([0-7]{3})")  # mountinfo writes a space as \040
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +93,9 @@ def format_cpulist(cpus: Iterable[int]) -> str:
 def read_cpulist(path: Path) -> frozenset[int]:
     """Return the CPUs or nodes listed in a kernel file; none where the file is absent."""
     try:
-        return parse_cpulist(_read(path))
+        return parse_cpulist(read_text(path))
     except ConfigError as error:
-        raise _malformed(path, str(error)) from None
+        raise malformed(path, str(error)) from None
 
 
 def read_topology(root: Path = Path("/")) -> Topology:
@@ -138,7 +136,7 @@ def usable_cpus(
     """
     if affinity is None:
         affinity = frozenset(os.sched_getaffinity(0))
-    quota = min(_quotas(root, process), default=None)
+    quota = min(cpu_quotas(root, process), default=None)
     if quota is None:
         count, reason = len(affinity), f"affinity {len(affinity)}, no cgroup quota"
     else:
@@ -147,88 +145,18 @@ def usable_cpus(
     return UsableCpus(affinity=affinity, quota=quota, count=count, reason=f"{count} = {reason}")
 
 
-def cgroup_folders(
-    root: Path, controller: str, process: str = "self"
-) -> Iterator[tuple[Path, bool]]:
-    """Yield each folder of a controller's limits on a process, and whether it is of cgroup v2.
-
-    Those of a hierarchy go from its mount down to the process's own cgroup. Raises ResourceError
-    where /proc/PROCESS/cgroup cannot be parsed.
-    """
-    folder = root / "proc" / process
-    memberships = list(_memberships(folder / "cgroup"))
-    for line in _read(folder / "mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        mounted, kind = before.split(), after.split()
-        if len(mounted) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
-            continue
-        unified = kind[0] == "cgroup2"
-        if not unified and controller not in kind[2].split(","):
-            continue
-        mount_root, mount_point = (_unescape(field) for field in mounted[3:5])
-        for hierarchy, controllers, path in memberships:
-            if hierarchy == "0" if unified else controller in controllers:
-                mount = root / mount_point.lstrip("/")
-                for group in _group_folders(mount, mount_root, path):
-                    yield group, unified
-
-
-def _quotas(root: Path, process: str) -> Iterator[float]:
-    """Yield every CPU quota that applies to a process, in CPUs: of its cgroups and all above."""
-    for group, unified in cgroup_folders(root, "cpu", process):
-        yield from _v2_quota(group) if unified else _v1_quota(group)
-
-
-def _memberships(path: Path) -> Iterator[tuple[str, list[str], str]]:
-    """Yield number, controllers and path of this process's cgroup in each hierarchy."""
-    for line in _read(path).splitlines():
-        parts = line.split(":", 2)
-        if len(parts) != 3:
-            raise _malformed(path, f"{line!r} is not NUMBER:CONTROLLERS:PATH")
-        yield parts[0], parts[1].split(","), parts[2]
-
-
-def _group_folders(mount: Path, mount_root: str, path: str) -> Iterator[Path]:
-    """Yield the folders of a cgroup and of all groups above it that this mount shows.
-
-    In a container the mount may show only a part of the hierarchy: `mount_root` is that part's
-    path, and groups outside it cannot be read.
-    """
-    yield mount
-    group, shown = PurePosixPath(path), PurePosixPath(mount_root)
-    if ".." in group.parts or not group.is_relative_to(shown):
-        return
-    for name in group.relative_to(shown).parts:
-        mount = mount / name
-        yield mount
-
-
-def _v2_quota(group: Path) -> Iterator[float]:
-    path = group / "cpu.max"
-    words = _read(path).split()
-    if len(words) == 2 and words[0] != "max":
-        yield _count(words[0], path, least=1) / _count(words[1], path, least=1)
-
-
-def _v1_quota(group: Path) -> Iterator[float]:
-    paths = [group / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
-    quota_us, period_us = map(_read, paths)
-    if quota_us and period_us and _count(quota_us, paths[0], least=-1) > 0:
-        yield _count(quota_us, paths[0], least=1) / _count(period_us, paths[1], least=1)
-
-
 def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int | None:
     """Return the node with the nearest memory; the file lists one figure per node, by id."""
     if memory[number]:
         return number
-    figures = [_count(word, distance, least=0) for word in _read(distance).split()]
+    figures = [to_count(word, distance, least=0) for word in read_text(distance).split()]
     distances = dict(zip(sorted(memory), figures, strict=False))
     holders = [node for node, size in memory.items() if size]
     return min(holders, key=lambda node: (distances.get(node, 255), node), default=None)
 
 
 def _node_memory_bytes(entry: Path) -> int:
-    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", _read(entry / "meminfo"))
+    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", read_text(entry / "meminfo"))
     return int(match[1]) * 1024 if match else 0
 
 
@@ -243,28 +171,3 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
-
-
-def _read(path: Path) -> str:
-    """Return a small kernel file's text, or "" where it is absent or not readable."""
-    try:
-        data = read_regular(path, _FILE_BYTES_MAX)
-    except (OSError, ValueError):  # a ValueError: the path holds a zero byte
-        return ""
-    return data.decode("utf-8", "surrogateescape").strip()
-
-
-def _count(text: str, path: Path, *, least: int) -> int:
-    """Return a number in a kernel file; ResourceError if it is not one or below `least`."""
-    if not _COUNT.fullmatch(text) or int(text) < least:
-        shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise _malformed(path, f"{shown!r} is not a count")
-    return int(text)
-
-
-def _malformed(path: Path, what: str) -> ResourceError:
-    return ResourceError(f"{path} cannot be parsed: {what}")
-
-
-def _unescape(field: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
