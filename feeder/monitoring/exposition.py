@@ -22,7 +22,8 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.exposition import generate_latest as encode_text
+from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from feeder.diagnosis.interval import ClientInterval, HostInterval
@@ -41,7 +42,10 @@ WORKER_STATES: Final[tuple[str, ...]] = get_args(WorkerSnapshot.__annotations__[
 
 _PID: Final = re.compile(r" pid [0-9]+")
 _CLIENT_CHARS_MAX: Final = 128
-_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
+_VERSION: Final = re.compile(r";\s*version\s*=\s*([^;]*)")
+
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _NODE_COUNTERS: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ...]] = (
     ("images", "Real images delivered, without padding.", lambda node: node.images),
@@ -109,7 +113,7 @@ _HOST_GAUGES: Final[tuple[tuple[str, str, Callable[[HostLoad], float]], ...]] = 
 
 
 class Exposition:
-    """Renders reports; keeps the last rendering of each format."""
+    """Renders reports; keeps the last rendering in each of the two formats."""
 
     __slots__ = ("_collector", "_kept", "_registry")
 
@@ -117,24 +121,40 @@ class Exposition:
         self._collector = _ReportCollector()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
-        self._kept: dict[str, tuple[HostReport, bytes]] = {}
+        self._kept: dict[str, tuple[HostReport, bytes]] = {}  # by content type
 
     def render(self, report: HostReport, accept: str = "") -> tuple[bytes, str]:
-        """Return the text and its type, in the format that an Accept header asks for."""
-        try:
-            encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a malformed version
-            encode, content_type = generate_latest, _PLAIN
+        """Return the text and its content type, in the format that an Accept header asks for."""
+        content_type = choose_format(accept)
         kept = self._kept.get(content_type)
         if kept is not None and kept[0] is report:
             return kept[1], content_type
         self._collector.report = report
-        text = encode(self._registry)
+        encode = encode_openmetrics if content_type == _OPENMETRICS else encode_text
+        text: bytes = encode(self._registry)
         self._kept[content_type] = report, text
         return text, content_type
 
 
 class _ReportCollector(Collector):
+def choose_format(accept: str) -> str:
+    """Return the content type for an Accept header: one of two, whatever the header contains.
+
+    The first format that is listed and known; Prometheus text if there is none. Prometheus lists
+    the formats by preference. The library's own choice copies the version into the content type,
+    so that a client could have the report rendered and kept any number of times.
+    """
+    for listed in accept.lower().split(","):
+        name = listed.partition(";")[0].strip()
+        if name == "text/plain":
+            return _TEXT
+        if name == "application/openmetrics-text":
+            version = _VERSION.search(listed)
+            if version is None or version[1].strip() in ("", "1") or version[1].startswith("1."):
+                return _OPENMETRICS
+    return _TEXT
+
+
     """Yields the metrics of a report."""
 
     report: HostReport | None = None

@@ -20,6 +20,8 @@ from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_cl
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GROUPS = (
     counters.SessionCounters,
     counters.SocketCounters,
@@ -179,21 +181,42 @@ def test_any_names_give_text_that_prometheus_reads(
 
 
 @pytest.mark.parametrize(
-    ("accept", "kind"),
+    ("accept", "content_type"),
     [
-        ("", "text/plain; version=0.0.4; charset=utf-8"),
-        ("application/openmetrics-text;version=1.0.0,*/*", "application/openmetrics-text"),
-        ("text/plain; version=nonsense", "text/plain; version=0.0.4; charset=utf-8"),
-        ("application/openmetrics-text; version=", "application/openmetrics-text; version=1.0.0"),
+        ("", PLAIN),
+        ("*/*", PLAIN),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", PLAIN),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;"
+            "version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,*/*;q=0.1",
+            OPENMETRICS,
+        ),
+        ("application/openmetrics-text;version=1.2.3; escaping=allow-utf-8", OPENMETRICS),
+        ("application/openmetrics-text; version=", OPENMETRICS),
+        ("APPLICATION/OpenMetrics-Text", OPENMETRICS),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4", PLAIN),
+        ("application/openmetrics-text; version=nonsense", PLAIN),
+        ("text/plain; version=nonsense", PLAIN),
+        ("text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0", PLAIN),
     ],
-    ids=["none", "openmetrics", "malformed", "empty"],
 )
-def test_the_format_is_the_one_that_is_asked_for(accept: str, kind: str) -> None:
-    text, content_type = Exposition().render(busy_report(), accept)
-    assert content_type.startswith(kind)
-    parse = parse_openmetrics if "openmetrics" in kind else parse_text
+def test_the_format_is_the_one_that_is_asked_for(accept: str, content_type: str) -> None:
+    text, given_type = Exposition().render(busy_report(), accept)
+    assert given_type == content_type
+    parse = parse_openmetrics if content_type == OPENMETRICS else parse_text
     names = {family.name for family in parse(text.decode())}
     assert {"feeder_images", "feeder_verdict"} <= names
+
+
+def test_a_report_is_rendered_twice_at_most_whatever_is_asked_for() -> None:
+    exposition, report = Exposition(), busy_report()
+    texts = [
+        exposition.render(report, f"{kind}; version=1.{number}; escaping={escaping}")[0]
+        for kind in ("application/openmetrics-text", "text/plain")
+        for number in range(50)
+        for escaping in ("dots", "values", "underscores")
+    ]
+    assert len({id(text) for text in texts}) == 2
 
 
 def test_a_report_is_rendered_once() -> None:
