@@ -62,6 +62,12 @@ class ProcessLooks:
         """Whether it is stopped now."""
         return _kind(self._last.state) == "stopped"
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has used more than half of a CPU since the first look."""
+        watched_s, used_s = self._last_s - self._first_s, self._last.cpu_s - self._first.cpu_s
+        return used_s > _STARVED_SHARE * watched_s
+
     def condition(self, lasting_s: float) -> Condition:
         """Return its condition, which has lasted, or used CPU time, for ``lasting_s``."""
         state, since_s = _kind(self._last.state), self._last_s - self._state_since_s

@@ -25,7 +25,7 @@ from typing import Final
 from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
 from feeder.session.silence import LOOK_S, Silence, Silences
-from feeder.session.stalls import PATIENCE_S, Stalls, Stuck
+from feeder.session.stalls import Stalls, Stuck
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -244,8 +244,6 @@ class Dispatcher:
         if all workers are idle."""
         busy = [work for work in self._in_flight.values() if work.chunks and not work.is_stuck]
         checks = [self._silences.check_at_s(work, now_s) for work in busy]
-        patience = (work.progress_s + PATIENCE_S for work in busy)
-        checks += [at_s for at_s in patience if at_s > now_s]
         if self._unfilled_of_stalled():
             checks.append(now_s + _RECHECK_S)
         return min(checks, default=float("inf"))

@@ -10,6 +10,9 @@ always DEADLINE_MIN_S for one that is stopped; and CHUNK_DEADLINE_S otherwise: f
 for storage; for one that the machine gives no CPU time, since a successor would get none either;
 while nothing is known yet; and for a chunk that has taken another worker too long already.
 
+A worker that delays other datasets is stuck sooner: after PATIENT_AFTER times what such chunks have
+taken so far, but at least PATIENCE_S, and never while it lacks CPU time or uses its CPU.
+
 Pure: the caller passes the time and the looks.
 """
 
@@ -26,6 +29,11 @@ CHUNK_DEADLINE_S: Final = 30.0
 
 DEADLINE_MIN_S: Final = 3.0
 KILL_AFTER: Final = 10.0
+
+PATIENCE_S: Final = 5.0
+"""A busy hard disk takes a second for a chunk."""
+
+PATIENT_AFTER: Final = 3.0
 
 SILENT_S: Final = 2.0
 """A worker without progress for this long is reported, unless chunks like its take long."""
@@ -73,6 +81,20 @@ class Silences:
             return CHUNK_DEADLINE_S
         return min(max(KILL_AFTER * usual_s, DEADLINE_MIN_S), CHUNK_DEADLINE_S)
 
+    def patience_s(self, chunk: PendingChunk) -> float:
+        """Return how long a worker may take for a chunk while it delays other datasets.
+
+        One finished chunk counts: an error on the long side delays, one on the short side kills.
+        """
+        patience_s = max(PATIENCE_S, PATIENT_AFTER * self._usual.so_far(chunk.batch.kind))
+        return min(patience_s, CHUNK_DEADLINE_S)
+
+    def is_patience_over(self, work: WorkInFlight, condition: Condition, now_s: float) -> bool:
+        """Whether a worker with chunks, in this condition, may delay other datasets no longer."""
+        if condition == "starved" or (work.looks is not None and work.looks.is_busy):
+            return False
+        return now_s >= work.progress_s + self.patience_s(work.oldest)
+
     def silent_after_s(self, work: WorkInFlight) -> float:
         """Return after how long a worker with chunks is silent."""
         usual_s = self._usual.of(work.oldest.batch.kind) or 0.0
@@ -115,7 +137,8 @@ class Silences:
         """Return when to look at a worker with chunks again."""
         if not work.is_quiet(now_s, LOOK_S):
             return work.progress_s + LOOK_S
-        dues_s = (SILENT_S, DEADLINE_MIN_S, self.deadline_s(work.oldest), CHUNK_DEADLINE_S)
+        deadline_s, patience_s = self.deadline_s(work.oldest), self.patience_s(work.oldest)
+        dues_s = (SILENT_S, DEADLINE_MIN_S, patience_s, deadline_s, CHUNK_DEADLINE_S)
         later = (work.progress_s + due_s for due_s in dues_s)
         return min([now_s + LOOK_INTERVAL_S, *(at_s for at_s in later if at_s > now_s)])
 

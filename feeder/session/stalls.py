@@ -1,14 +1,15 @@
 """Stuck workers, which are killed, and stalled datasets: reads from them do not return, as from a
 dead NFS server.
 
-A worker without progress for its deadline (``silence``) is stuck. One without progress for
-PATIENCE_S is stuck, too, if it delays other datasets, unless it only lacks CPU time:
+A worker without progress for its deadline (``silence``) is stuck. One that uses little CPU time,
+though it could have more, is stuck once its *patience* is over, if it delays other datasets:
 
     it holds a chunk of another dataset behind the one that it reads; or
     chunks of other datasets wait for a worker, and another worker is silent in the same dataset
     (one of these workers is spared until the deadline).
 
-So while others wait, a stalled dataset blocks at most one worker for longer than PATIENCE_S.
+So while others wait, a stalled dataset blocks at most one worker for longer than the patience,
+which is PATIENCE_S, or more where the dataset's chunks take long.
 
 The dataset of a stuck worker *stalls*, unless the worker was stopped or used CPU time all the time,
 which proves nothing about storage. It stalls until a chunk of it is finished (a failure counts)
@@ -27,10 +28,7 @@ from typing import Final
 
 from feeder.metrics.process_looks import Condition
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
-from feeder.session.silence import Silences
-
-PATIENCE_S: Final = 5.0
-"""A busy hard disk takes a second for a chunk."""
+from feeder.session.silence import PATIENCE_S, Silences
 
 UNANSWERED_S: Final = 36.0
 """How long a batch waits for a stalled dataset: until the first stuck worker's deadline, and some
@@ -116,28 +114,33 @@ class Stalls:
         ``waiting`` are the datasets that have chunks to dispatch.
         """
         stuck: list[Stuck] = []
-        spared: dict[str, list[PendingChunk]] = {}
+        silent: dict[str, list[PendingChunk]] = {}
+        spared: set[str] = set()
         for worker, held in work.items():
             if not held.chunks or held.is_stuck:
                 continue
             silent_s = now_s - held.progress_s
             condition, is_over = silences.condition(held, now_s)
-            if not is_over and (now_s < held.progress_s + PATIENCE_S or condition == "starved"):
+            if not is_over and now_s < held.progress_s + PATIENCE_S:
                 continue
+            is_patience_over = silences.is_patience_over(held, condition, now_s)
             oldest, *behind = held.chunks.values()
             dataset = oldest.batch.dataset
             may_be_storage = condition not in ("stopped", "looping", "starved")
             has_others_behind = any(chunk.batch.dataset != dataset for chunk in behind)
             is_surplus = dataset in spared and any(other != dataset for other in waiting)
-            if is_over or has_others_behind or (is_surplus and may_be_storage):
+            delays_others = has_others_behind or (is_surplus and may_be_storage)
+            if is_over or (is_patience_over and delays_others):
                 stuck.append(Stuck(worker, dataset, condition, silent_s))
                 if may_be_storage:
                     self._begin(dataset, oldest, held.progress_s, last_ticket)
             elif may_be_storage:
-                spared.setdefault(dataset, []).append(oldest)
-        for dataset, silent in spared.items():
+                silent.setdefault(dataset, []).append(oldest)
+                if is_patience_over:
+                    spared.add(dataset)
+        for dataset, chunks in silent.items():
             if dataset in self._stalls:
-                for chunk in silent:
+                for chunk in chunks:
                     chunk.is_stalled = True
         return stuck
 

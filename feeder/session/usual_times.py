@@ -44,3 +44,7 @@ class UsualTimes:
         """Return the seconds that such a chunk takes at most as a rule; None if not known yet."""
         number, usual_s = self._kinds.get(kind, (0, 0.0))
         return usual_s if number >= KNOWN_AFTER else None
+
+    def so_far(self, kind: ChunkKind) -> float:
+        """Return the same after any number of chunks; 0 before the first one."""
+        return self._kinds.get(kind, (0, 0.0))[1]

@@ -59,6 +59,21 @@ def test_description(seen: list[Look], text: str) -> None:
     assert looks(*seen).describe() == text
 
 
+@pytest.mark.parametrize(
+    ("seen", "is_busy"),
+    [
+        ([("runs", 0.0)], False),
+        ([("runs", 0.5)] * 5, True),
+        ([("runs", 0.4)] * 5, True),
+        ([("runs", 0.2)] * 5, False),
+        ([("storage", 0.4)] * 5, True),
+        ([("storage", 0.0)] * 5, False),
+    ],
+)
+def test_more_than_half_a_cpu_is_busy_in_any_state(seen: list[Look], is_busy: bool) -> None:
+    assert looks(*seen).is_busy == is_busy
+
+
 _STATES: list[KernelState] = ["runs", "sleeps", "storage", "stopped", "traced", "ended"]
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from feeder.session.dispatch import DEATHS_MAX, KILLS_MAX
 from feeder.session.events import ClockAdvanced
-from feeder.session.silence import CHUNK_DEADLINE_S
-from feeder.session.stalls import PATIENCE_S, UNANSWERED_S
+from feeder.session.silence import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER
+from feeder.session.stalls import UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
 
@@ -84,7 +84,7 @@ def test_a_single_silent_worker_is_spared_unless_another_dataset_is_queued_behin
     shell.fill(1)
     shell.fill(1)
     assert datasets_in_flight(shell) == {1: ["d", "e"]}
-    shell.advance(PATIENCE_S + 1)
+    shell.advance(PATIENT_AFTER * (PATIENCE_S + 1))
     assert shell.killed == [1]
     shell.lose(1)
     shell.join()

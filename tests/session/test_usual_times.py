@@ -22,6 +22,12 @@ def test_nothing_is_known_after_few_chunks() -> None:
     assert learned(*[0.1] * KNOWN_AFTER).of(("d", "other recipe")) is None
 
 
+def test_the_longest_so_far_is_known_after_one_chunk() -> None:
+    assert learned().so_far(KIND) == 0.0
+    assert learned(4.0).so_far(KIND) == 4.0
+    assert learned(*[0.1] * KNOWN_AFTER).so_far(KIND) == pytest.approx(0.1)
+
+
 def test_one_outlier_raises_it_a_little_and_some_in_a_row_fully() -> None:
     assert learned(*[0.03] * 20, 7.0).of(KIND) == pytest.approx(GROWTH_MAX * 0.03)
     assert learned(*[0.03] * 20, *[7.0] * 4).of(KIND) == pytest.approx(7.0)
