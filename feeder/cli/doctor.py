@@ -32,8 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--pid",
         type=int,
         metavar="N",
-        help="show the CPUs, cgroup and limits of process N, such as a running daemon (default: "
-        "those of this command)",
+        help="show the CPUs, cgroup and limits of process N, such as a running daemon, and find "
+        "--data where it does (default: this command)",
     )
     parser.add_argument(
         "--root",
@@ -48,22 +48,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report; ConfigError if an argument names nothing."""
-    import os
     import shutil
 
     from feeder.doctor.findings.conditions import find_all
     from feeder.doctor.findings.finding import Severity
-    from feeder.doctor.findings.system import may_hang
+    from feeder.doctor.kernel_files import KernelFiles
     from feeder.doctor.read_machine import read_machine
+    from feeder.doctor.read_mounts import check_datasets
     from feeder.doctor.report import format_json, format_report
 
     process = "self" if arguments.pid is None else str(arguments.pid)
     _check_arguments(arguments.root, process)
-    machine = read_machine(arguments.root, arguments.data, process)
     if arguments.root == Path("/"):  # another root is not where the paths are
-        for place in machine.datasets:
-            if not may_hang(place.kind) and not os.path.lexists(place.path):
-                raise ConfigError(f"--data {place.path}: it does not exist; name a folder")
+        check_datasets(KernelFiles(arguments.root, process), arguments.data)
+    machine = read_machine(arguments.root, arguments.data, process)
     findings = find_all(machine)
     if arguments.json:
         print(format_json(machine, findings))

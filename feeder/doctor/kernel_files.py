@@ -20,6 +20,11 @@ class KernelFiles:
         self.root = root
         self.process = process
 
+    @property
+    def process_root(self) -> Path:
+        """Return the folder that the process sees as "/"."""
+        return self.root if self.process == "self" else self.root / "proc" / self.process / "root"
+
     def text(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> str:
         """Return the beginning of a file, stripped; "" where it cannot be read."""
         try:

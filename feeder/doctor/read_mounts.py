@@ -1,16 +1,19 @@
 """Finds the file system that a path is on, without touching it if it is on a network.
 
+Paths are those that the process sees, which may be in a container.
+
 Invariant: only the mount table and symbolic links on local file systems are read, because any other
 call on a path below a dead network mount may never return.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from feeder.doctor.findings.facts import DatasetPlace
 from feeder.doctor.findings.system import may_hang
 from feeder.doctor.kernel_files import KernelFiles
+from feeder.errors import ConfigError
 from feeder.host.mount_table import Mount, parse_mounts
 
 _LINKS_MAX = 40  # as the kernel follows
@@ -18,21 +21,46 @@ _LINKS_MAX = 40  # as the kernel follows
 
 def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPlace, ...]:
     """Return the place of each dataset; none if its mount is not known."""
+    return tuple(
+        DatasetPlace(
+            path=str(dataset), mount=str(mount.point), kind=mount.kind, source=mount.source
+        )
+        for dataset, _, mount in _locate(files, datasets)
+    )
+
+
+def check_datasets(files: KernelFiles, datasets: Sequence[Path]) -> None:
+    """Raise ConfigError for a dataset that the process cannot see, unless looking for it may hang.
+
+    A path is looked up below the process's root without its links, because the kernel would follow
+    an absolute link from this process's root.
+    """
+    for dataset, resolved, mount in _locate(files, datasets):
+        if may_hang(mount.kind):
+            continue
+        try:
+            os.lstat(files.process_root / resolved.relative_to("/"))
+        except (FileNotFoundError, NotADirectoryError):
+            reason = "it does not exist"
+            if files.process != "self":
+                reason = f"process {files.process} sees no such path"
+            raise ConfigError(f"--data {dataset}: {reason}; name a folder") from None
+        except OSError as error:
+            raise ConfigError(
+                f"--data {dataset}: {error.strerror}; name a folder that you may read, or use sudo"
+            ) from None
+
+
+def _locate(
+    files: KernelFiles, datasets: Sequence[Path]
+) -> Iterator[tuple[Path, PurePosixPath, Mount]]:
+    """Yield each dataset with its path without links and its mount, if that is known."""
     mounts = tuple(parse_mounts(files.own("mountinfo")))
-    places: list[DatasetPlace] = []
     for dataset in datasets:
-        resolved = resolve(files.root, PurePosixPath(dataset.absolute()), mounts)
+        resolved = resolve(files.process_root, PurePosixPath(dataset.absolute()), mounts)
         mount = find_mount(resolved, mounts)
         if mount is not None:
-            places.append(
-                DatasetPlace(
-                    path=str(dataset),
-                    mount=str(mount.point),
-                    kind=mount.kind,
-                    source=mount.source,
-                )
-            )
-    return tuple(places)
+            yield dataset, resolved, mount
 
 
 def find_mount(path: PurePosixPath, mounts: Sequence[Mount]) -> Mount | None:

@@ -1,7 +1,10 @@
 """Finds the folders of a process's cgroups, v1 and v2, and the CPU quotas in them.
 
-    <root>/proc/PROCESS/cgroup        which group the process is in, in each hierarchy
-    <root>/proc/PROCESS/mountinfo     where the hierarchies are mounted
+    <root>/proc/PROCESS/cgroup     which group the process is in, in each hierarchy
+    <root>/proc/self/mountinfo     where the reader finds the hierarchies
+
+The kernel writes the paths in both files relative to the reader's cgroup namespace. The process's
+own mountinfo would not do: its mount points are those of its container.
 
 Invariant: as in ``topology``, only the standard library is imported.
 """
@@ -18,12 +21,12 @@ def cgroup_folders(
 ) -> Iterator[tuple[Path, bool]]:
     """Yield each folder of a controller's limits on a process, and whether it is of cgroup v2.
 
-    Those of a hierarchy go from its mount down to the process's own cgroup. Raises ResourceError
+    Those of a hierarchy go from its mount down to the process's own cgroup. Of another process
+    whose cgroup no mount shows, as from within a container, there are none. Raises ResourceError
     where /proc/PROCESS/cgroup cannot be parsed.
     """
-    folder = root / "proc" / process
-    memberships = list(_memberships(folder / "cgroup"))
-    for mount in parse_mounts(read_text(folder / "mountinfo")):
+    memberships = list(_memberships(root / "proc" / process / "cgroup"))
+    for mount in parse_mounts(read_text(root / "proc/self/mountinfo")):
         if mount.kind not in ("cgroup", "cgroup2"):
             continue
         unified = mount.kind == "cgroup2"
@@ -32,8 +35,11 @@ def cgroup_folders(
         for hierarchy, controllers, path in memberships:
             if hierarchy == "0" if unified else controller in controllers:
                 top = root / mount.point.relative_to("/")
-                for group in _group_folders(top, mount.shown, path):
-                    yield group, unified
+                below = _path_below(mount.shown, path)
+                if below is not None:
+                    yield from ((group, unified) for group in _folders_down(top, below))
+                elif process == "self":  # moved here from outside: the mount's limits are nearest
+                    yield top, unified
 
 
 def cpu_quotas(root: Path, process: str = "self") -> Iterator[float]:
@@ -51,19 +57,22 @@ def _memberships(path: Path) -> Iterator[tuple[str, list[str], str]]:
         yield parts[0], parts[1].split(","), parts[2]
 
 
-def _group_folders(mount: Path, shown: str, path: str) -> Iterator[Path]:
-    """Yield the folders of a cgroup and of all groups above it that this mount shows.
+def _path_below(shown: str, path: str) -> PurePosixPath | None:
+    """Return a cgroup's path below the group that a mount shows; None if it is outside of that.
 
-    In a container the mount may show only a part of the hierarchy, below the group ``shown``;
-    groups outside it cannot be read.
+    In a container the mount may show only a part of the hierarchy.
     """
-    yield mount
     group = PurePosixPath(path)
     if ".." in group.parts or not group.is_relative_to(shown):
-        return
-    for name in group.relative_to(shown).parts:
-        mount = mount / name
-        yield mount
+        return None
+    return group.relative_to(shown)
+
+
+def _folders_down(top: Path, below: PurePosixPath) -> Iterator[Path]:
+    yield top
+    for name in below.parts:
+        top = top / name
+        yield top
 
 
 def _v2_quota(group: Path) -> Iterator[float]:

@@ -13,11 +13,13 @@ from tests.support.machine_tree import write_tree
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
+PROCESSES = {"docker-host": "4711"}
 DATASETS = {"xeon-snc": "/lustre/scratch/in", "desktop": "/home/ada/my sets/in"}
 FOUND = {
     "container-v1": "memory-mask clock-source | cpu-quota",
     "container-v2": "swap remote-dataset cpu-mask open-files locked-memory |",
     "desktop": "cpu-governor swap remote-dataset | card-bandwidth",
+    "docker-host": "| cpu-quota",
     "epyc-nps4": "cpu-governor | accelerator-node card-bandwidth",
     "ryzen-hpet": "cpu-governor clock-source |",
     "virtual-sse": "cpu-vectors | node-without-cpus",
@@ -26,7 +28,8 @@ FOUND = {
 
 
 def look(trees: dict[str, Path], name: str) -> Machine:
-    return read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
+    dataset = Path(DATASETS.get(name, "/data/in"))
+    return read_machine(trees[name], [dataset], PROCESSES.get(name, "self"))
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -104,6 +107,7 @@ def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:
     [
         pytest.param("container-v2", 8.0, 4, "0-3", 32 << 30, id="v2"),
         pytest.param("container-v1", 2.0, 2, "0-15", 16 << 30, id="v1"),
+        pytest.param("docker-host", 2.0, 2, "0-31", 1 << 30, id="from-the-host"),
     ],
 )
 def test_containers_have_quotas_cpusets_and_limits(
@@ -113,7 +117,14 @@ def test_containers_have_quotas_cpusets_and_limits(
     allowed = machine.allowed
     assert (allowed.quota, allowed.count, allowed.cpuset) == (quota, count, cpuset)
     assert machine.memory.limit_bytes == limit
-    assert machine.memory.swap_limit_bytes == {"container-v2": 32 << 30, "container-v1": 0}[name]
+    assert machine.memory.swap_limit_bytes == (32 << 30 if name == "container-v2" else 0)
+
+
+def test_a_container_s_dataset_is_where_the_container_sees_it(trees: dict[str, Path]) -> None:
+    (place,) = look(trees, "docker-host").datasets
+    assert (place.kind, place.source) == ("xfs", "/dev/nvme1n1p1")
+    (place,) = read_machine(trees["docker-host"], [Path("/data/in")]).datasets
+    assert (place.kind, place.source) == ("nfs4", "filer:/export")
 
 
 def test_limits_of_another_process(trees: dict[str, Path], tmp_path: Path) -> None:

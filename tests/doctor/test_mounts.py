@@ -1,13 +1,15 @@
 """Where a dataset lies, found without touching network file systems."""
 
 import os
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from feeder.doctor.findings.system import is_remote
 from feeder.doctor.kernel_files import KernelFiles
-from feeder.doctor.read_mounts import read_places, resolve
+from feeder.doctor.read_mounts import check_datasets, read_places, resolve
+from feeder.errors import ConfigError
 
 TABLE = """\
 20 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -75,6 +77,50 @@ def test_links_are_followed_up_to_a_mount_that_may_hang(
     )
 
 
+def test_links_of_another_process_end_in_its_own_root(files: KernelFiles) -> None:
+    own = files.root / "proc/71/root"
+    own.mkdir(parents=True)
+    (own / "in").symlink_to("/sets")
+    (own / "sets").mkdir()
+    (files.root / "in").symlink_to("/mnt/nas")
+    (own.parent / "mountinfo").write_text(
+        "20 1 8:1 / / rw - ext4 d rw\n21 1 8:2 / /sets rw - xfs d rw"
+    )
+    (place,) = read_places(KernelFiles(files.root, "71"), [Path("/in")])
+    assert (place.path, place.mount) == ("/in", "/sets")
+
+
+def test_datasets_that_do_not_exist_are_refused(files: KernelFiles) -> None:
+    (files.root / "srv/in").mkdir(parents=True)
+    (files.root / "gone").symlink_to("/nowhere")
+    (files.root / "here").symlink_to("/srv/in")
+    check_datasets(files, [Path(path) for path in ("/srv/in", "/here", "/mnt/nas/x", "/net/x")])
+    for path in ("/srv/no", "/gone", "/here/no"):
+        with pytest.raises(ConfigError, match=f"--data {path}: it does not exist"):
+            check_datasets(files, [Path(path)])
+
+
+def test_a_dataset_may_be_seen_by_the_other_process_alone(files: KernelFiles) -> None:
+    own = files.root / "proc/71/root"
+    (own / "in").mkdir(parents=True)
+    (own.parent / "mountinfo").write_text("20 1 8:1 / / rw - ext4 d rw")
+    other = KernelFiles(files.root, "71")
+    check_datasets(other, [Path("/in")])
+    with pytest.raises(ConfigError, match="--data /srv: process 71 sees no such path"):
+        check_datasets(other, [Path("/srv")])
+
+
+def test_a_dataset_that_may_not_be_read_is_not_called_absent(
+    files: KernelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(ConfigError, match=r"--data /srv: Permission denied; .*sudo"):
+        check_datasets(files, [Path("/srv")])
+
+
 def test_links_in_a_circle_end(files: KernelFiles) -> None:
     (files.root / "a").symlink_to("/b")
     (files.root / "b").symlink_to("/a")
@@ -91,3 +137,23 @@ def test_links_in_a_circle_end(files: KernelFiles) -> None:
 )
 def test_kinds_of_file_systems(kind: str, remote: bool) -> None:
     assert is_remote(kind) == remote
+
+
+def test_a_real_process_with_mounts_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    script = 'mount -t tmpfs none "$0" && mkdir "$0/in" && ln -s "$0/in" "$0/link" && echo; read x'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "mnt")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            pytest.skip("this user may not mount file systems")
+        files = KernelFiles(Path("/"), str(process.pid))
+        inside = tmp_path / "mnt/link"
+        check_datasets(files, [inside])
+        (place,) = read_places(files, [inside])
+        assert (place.kind, place.mount) == ("tmpfs", str(tmp_path / "mnt"))
+        with pytest.raises(ConfigError):
+            check_datasets(KernelFiles(Path("/")), [inside])
+        process.communicate(b"\n")

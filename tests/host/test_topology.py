@@ -209,6 +209,25 @@ def test_container_sees_only_its_part_of_the_hierarchy(tmp_path: Path) -> None:
     assert usable_cpus(write_tree(tmp_path / "v2", v2), EIGHT).quota == 2.0
 
 
+def test_a_container_s_quota_is_found_from_the_host(tmp_path: Path) -> None:
+    tree = cgroup_v2("/user.slice", {"docker/a1": "200000 100000", "user.slice": "max 100000"})
+    tree |= {
+        "proc/71/cgroup": "0::/docker/a1",
+        "proc/71/mountinfo": "30 23 0:26 /docker/a1 /elsewhere rw - cgroup2 cgroup2 rw",
+    }
+    root = write_tree(tmp_path, tree)
+    assert usable_cpus(root, EIGHT, "71").quota == 2.0
+    assert usable_cpus(root, EIGHT).quota is None
+
+
+@pytest.mark.parametrize("path", ["/../host", "/docker/b2"])
+def test_another_container_s_quota_is_not_that_of_this_one(tmp_path: Path, path: str) -> None:
+    tree = cgroup_v2("/docker/a1", {".": "200000 100000"}, shown="/docker/a1")
+    root = write_tree(tmp_path, tree | {"proc/71/cgroup": f"0::{path}"})
+    assert usable_cpus(root, EIGHT).quota == 2.0
+    assert usable_cpus(root, EIGHT, "71").quota is None
+
+
 def test_v1_and_v2_quotas_together_give_the_lesser(tmp_path: Path) -> None:
     one, two = cgroup_v1("/a", {"a": (300_000, 100_000)}), cgroup_v2("/b", {"b": "200000 100000"})
     both = one | two
