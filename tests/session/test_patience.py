@@ -6,8 +6,8 @@ import pytest
 
 from feeder.metrics.process_looks import KernelState
 from feeder.session.silence import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER
+from tests.session.watched_shell import LATE_S, shell_with
 from tests.support.session_shell import Shell
-from tests.support.watched_shell import LATE_S, shell_with
 
 B = b"b"
 BUSY: list[tuple[KernelState, float]] = [("runs", 1.0), ("runs", 0.8), ("storage", 0.6)]

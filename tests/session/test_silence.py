@@ -12,8 +12,8 @@ from feeder.session.silence import (
     SILENT_S,
 )
 from feeder.wire.messages import Failed
+from tests.session.watched_shell import LATE_S, A, fill_others, rows_at, shell_with
 from tests.support.session_shell import ROWS
-from tests.support.watched_shell import LATE_S, A, fill_others, rows_at, shell_with
 
 B = b"b"
 
