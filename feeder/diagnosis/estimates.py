@@ -26,6 +26,12 @@ def local_client_cpus(interval: HostInterval) -> float:
     return sum(by_client.values())
 
 
+def throttled_share(interval: HostInterval) -> float:
+    """Return the part of the CPU time wanted by the daemon that its cgroup's quota withheld."""
+    throttled = interval.machine.throttled_cpus
+    return throttled / (throttled + feeder_cpus(interval)) if throttled else 0.0
+
+
 def neighbour_cpus(interval: HostInterval) -> float:
     """Return the CPUs that processes use which belong neither to the daemon nor to its clients."""
     return max(0.0, interval.machine.busy_cpus - feeder_cpus(interval))
@@ -58,8 +64,12 @@ def without_stages(interval: HostInterval, stages: tuple[str, ...]) -> float:
 
 
 def without_neighbours(interval: HostInterval) -> float:
-    """Return images/s if no worker waited for a CPU."""
-    return _faster_workers(interval, 1.0 - interval.mean_of_busy("run_delay_share"))
+    """Return images/s with the CPU time that other processes use, as far as workers wait for it."""
+    used = feeder_cpus(interval)
+    if not used:
+        return interval.images_a_s
+    without_delay = _faster_workers(interval, 1.0 - interval.mean_of_busy("run_delay_share"))
+    return min(without_delay, interval.images_a_s * (used + neighbour_cpus(interval)) / used)
 
 
 def at_full_use(interval: HostInterval) -> float:

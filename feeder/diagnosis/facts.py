@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from feeder.diagnosis.interval import ClientInterval, HostInterval
+from feeder.diagnosis.client_interval import ClientInterval
+from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import HostReport, Verdict, VerdictKind
 from feeder.metrics.snapshot import OTHERS
 
@@ -54,14 +55,9 @@ class Facts:
         share = self.interval.wait_share
         if share is None:
             return "clients report no waits"
-        subject = "the client" if self._client_count == 1 else "clients"
-        verb = "waits" if self._client_count == 1 else "wait"
-        its = "its" if self._client_count == 1 else "their"
-        return f"{subject} {verb} {percent(share)} of {its} time"
-
-    @property
-    def _client_count(self) -> int:
-        return len({(client.account, client.name) for client in self.interval.clients})
+        if self.interval.client_count == 1:
+            return f"the client waits {percent(share)} of its time"
+        return f"clients wait {percent(share)} of their time"
 
     @property
     def busy(self) -> str:

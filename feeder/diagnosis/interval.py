@@ -5,83 +5,16 @@ busy, ``busy_share`` is 0.5. Counts that went backwards, because a process was r
 count from zero.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
-from feeder.metrics.report import HostLoad, HostReport
-from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, SlotSeconds, WorkerSnapshot
-
-_SHORTEST_S: Final = 1e-3
-"""Over less time nothing has a rate, so that rates are finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInterval:
-    """A worker that was there at both ends."""
-
-    number: int
-    pid: int
-    state: str
-    silent_s: float
-    kernel_state: str
-    cpu: int
-    images_a_s: float
-    busy_share: float
-    """Of the time, 0 to 1; so are the next three."""
-    cpu_share: float
-    run_delay_share: float
-    blocked_share: float
-    """In a chunk, but neither on a CPU nor waiting for one: it waits for storage."""
-    storage_bytes_a_s: float
-    requested_bytes_a_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientInterval:
-    """A client of one node process."""
-
-    name: str
-    account: str
-    dataset: str
-    node: int
-    is_lent: bool
-    is_local: bool
-    window: int
-    wanted: int
-    images_a_s: float
-    bytes_a_s: float
-    """Copied over the socket."""
-    worker_share: float
-    """Its part of the workers' time that was spent on all clients of the node process, 0 to 1."""
-    wait_share: float | None
-    """Share of the client's time in which its training loop waited for this node process; None
-    where it has not reported."""
-    cpus: float
-    """CPUs that its process used, on average."""
-    slots: SlotSeconds
-    """Mean number of its slots in each state."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineInterval:
-    """The machine. Shares are of the time, 0 to 1."""
-
-    usable_cpus: float
-    cpus: int
-    busy_cpus: float
-    """Mean number of busy ones, of ``cpus``, whoever used them."""
-    io_wait_cpus: float
-    throttled_share: float
-    pressure_cpu: float
-    pressure_io: float
-    pressure_memory: float
-    refaults_a_s: float
-
-    @property
-    def idle_cpus(self) -> float:
-        """Mean number of CPUs that nobody used."""
-        return max(0.0, self.cpus - self.busy_cpus)
+from feeder.diagnosis.client_interval import ClientInterval, client_intervals, mean_slots
+from feeder.diagnosis.machine_interval import MachineInterval, machine_interval
+from feeder.diagnosis.rates import growth, rates
+from feeder.diagnosis.worker_interval import WorkerInterval, worker_interval
+from feeder.metrics.report import HostReport
+from feeder.metrics.snapshot import NodeSnapshot, SlotSeconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +24,6 @@ class NodeInterval:
     number: int
     seconds: float
     images_a_s: float
-    batches_a_s: float
     sent_bytes_a_s: float
     lent_bytes_a_s: float
     workers: tuple[WorkerInterval, ...]
@@ -115,7 +47,9 @@ class NodeInterval:
     cache_hit_share: float | None
     """None where nothing was looked up."""
     own_cpus: float
-    """CPUs that the node process itself used."""
+    """CPUs that the node process itself used, with the threads of its sockets."""
+    loop_cpus: float
+    """The part of its event loop, which is one thread."""
     silences: int
     workers_killed: int
     worker_restarts: int
@@ -170,19 +104,24 @@ class HostInterval:
         return tuple(client for node in self.nodes for client in node.clients)
 
     @property
+    def client_count(self) -> int:
+        """Clients, a client of several node processes once."""
+        return sum(_clients_by_name(self.clients).values())
+
+    @property
     def wait_share(self) -> float | None:
         """Share of the clients' time spent waiting for this host; None where none has reported.
 
         A client's waits for several node processes add up; clients count equally.
         """
-        by_client: dict[tuple[str, str], float] = {}
-        for client in self.clients:
-            if client.wait_share is not None:
-                key = client.account, client.name
-                by_client[key] = by_client.get(key, 0.0) + client.wait_share
-        if not by_client:
+        clients = [client for client in self.clients if client.wait_share is not None]
+        if not clients:
             return None
-        return min(1.0, sum(by_client.values()) / len(by_client))
+        numbers = _clients_by_name(clients)
+        total = sum(
+            (client.wait_share or 0.0) * numbers[client.account, client.name] for client in clients
+        )
+        return min(1.0, total / sum(numbers.values()))
 
     @property
     def stages(self) -> Mapping[str, float]:
@@ -206,10 +145,10 @@ class HostInterval:
 
 def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
     """Return what one process did between two of its snapshots."""
-    seconds = now.clock_s - before.clock_s
-    if before.pid != now.pid or seconds <= 0:  # another process: since its start
-        before, seconds = _at_start(now), now.uptime_s
-    rate = _rates(seconds)
+    if before.pid != now.pid:  # a successor: since its start
+        before = _at_start(now)
+    seconds = max(0.0, now.clock_s - before.clock_s)  # 0 when it has sent no other snapshot since
+    rate = rates(seconds)
     busy_s = max(0.0, _busy_s(now) - _busy_s(before))
     earlier = {worker.number: worker for worker in before.workers}
     workers = tuple(
@@ -230,14 +169,13 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
     sent = rate(before.sent_bytes, now.sent_bytes)
     lent = rate(before.lent_bytes, now.lent_bytes)
     traffic = 2 * (decoded + requested) + 2 * sent + lent
-    looked_up = _grown(before.cache.hits, now.cache.hits) + _grown(
+    looked_up = growth(before.cache.hits, now.cache.hits) + growth(
         before.cache.misses, now.cache.misses
     )
     return NodeInterval(
         number=now.number,
         seconds=seconds,
         images_a_s=rate(before.images, now.images),
-        batches_a_s=rate(before.batches, now.batches),
         sent_bytes_a_s=sent,
         lent_bytes_a_s=lent,
         workers=workers,
@@ -247,7 +185,7 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
         run_delay_share=shares[1],
         blocked_share=shares[2],
         stages={
-            stage: min(1.0, _grown(before.stages.get(stage, 0.0), total) / busy_s)
+            stage: min(1.0, growth(before.stages.get(stage, 0.0), total) / busy_s)
             if busy_s
             else 0.0
             for stage, total in now.stages.items()
@@ -255,137 +193,30 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
         storage_bytes_a_s=storage,
         requested_bytes_a_s=requested,
         memory_share=traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0,
-        clients=_clients(before, now, seconds),
+        clients=client_intervals(before, now, seconds),
         slots=mean_slots(before.slots, now.slots, seconds),
-        cache_hit_share=_grown(before.cache.hits, now.cache.hits) / looked_up
+        cache_hit_share=growth(before.cache.hits, now.cache.hits) / looked_up
         if looked_up
         else None,
         own_cpus=rate(before.own_cpu_s, now.own_cpu_s),
-        silences=round(_grown(before.silences, now.silences)),
-        workers_killed=round(_grown(before.workers_killed, now.workers_killed)),
-        worker_restarts=round(_grown(before.worker_restarts, now.worker_restarts)),
+        loop_cpus=rate(before.loop_cpu_s, now.loop_cpu_s),
+        silences=round(growth(before.silences, now.silences)),
+        workers_killed=round(growth(before.workers_killed, now.workers_killed)),
+        worker_restarts=round(growth(before.worker_restarts, now.worker_restarts)),
     )
 
 
-def worker_interval(before: WorkerSnapshot, now: WorkerSnapshot, seconds: float) -> WorkerInterval:
-    """Return what one worker did between two snapshots."""
-    rate = _rates(seconds)
-    busy = min(1.0, rate(before.busy_s, now.busy_s))
-    cpu = min(busy, rate(before.cpu_s, now.cpu_s))
-    run_delay = min(busy - cpu, rate(before.run_delay_s, now.run_delay_s))
-    return WorkerInterval(
-        number=now.number,
-        pid=now.pid,
-        state=now.state,
-        silent_s=now.silent_s,
-        kernel_state=now.kernel_state,
-        cpu=now.cpu,
-        images_a_s=rate(before.images, now.images),
-        busy_share=busy,
-        cpu_share=cpu,
-        run_delay_share=run_delay,
-        blocked_share=max(0.0, busy - cpu - run_delay),
-        storage_bytes_a_s=rate(before.read_bytes, now.read_bytes),
-        requested_bytes_a_s=rate(before.requested_bytes, now.requested_bytes),
-    )
-
-
-def client_interval(
-    before: ClientSnapshot | None,
-    now: ClientSnapshot,
-    *,
-    node: int,
-    seconds: float,
-    worker_s: float,
-) -> ClientInterval:
-    """Return what one client got; ``before`` is None for a new one.
-
-    ``worker_s`` is the workers' time for all clients of the node process.
-    """
-    start = before or ClientSnapshot(
-        name=now.name, account=now.account, dataset=now.dataset, is_lent=now.is_lent
-    )
-    rate = _rates(seconds)
-    clock_s = _grown(start.clock_s, now.clock_s)
-    return ClientInterval(
-        name=now.name,
-        account=now.account,
-        dataset=now.dataset,
-        node=node,
-        is_lent=now.is_lent,
-        is_local=now.is_local,
-        window=now.window,
-        wanted=now.wanted,
-        images_a_s=rate(start.images, now.images),
-        bytes_a_s=rate(start.sent_bytes, now.sent_bytes),
-        worker_share=_grown(start.worker_s, now.worker_s) / worker_s if worker_s else 0.0,
-        wait_share=min(1.0, _grown(start.waited_s, now.waited_s) / clock_s)
-        if clock_s >= _SHORTEST_S
-        else None,
-        cpus=_grown(start.cpu_s, now.cpu_s) / clock_s if clock_s >= _SHORTEST_S else 0.0,
-        slots=mean_slots(start.slots, now.slots, seconds),
-    )
-
-
-def mean_slots(before: SlotSeconds, now: SlotSeconds, seconds: float) -> SlotSeconds:
-    """Return the mean number of slots in each state."""
-    rate = _rates(seconds)
-    return SlotSeconds(
-        free=rate(before.free, now.free),
-        filling=rate(before.filling, now.filling),
-        sending=rate(before.sending, now.sending),
-        client=rate(before.client, now.client),
-    )
-
-
-def machine_interval(before: HostLoad, now: HostLoad) -> MachineInterval:
-    """Return the machine's load between two readings."""
-    rate = _rates(now.clock_s - before.clock_s)
-    return MachineInterval(
-        usable_cpus=now.usable_cpus,
-        cpus=now.cpus,
-        busy_cpus=min(float(now.cpus), rate(before.busy_s, now.busy_s)),
-        io_wait_cpus=rate(before.io_wait_s, now.io_wait_s),
-        throttled_share=min(1.0, rate(before.throttled_s, now.throttled_s)),
-        pressure_cpu=min(1.0, rate(before.pressure_cpu_s, now.pressure_cpu_s)),
-        pressure_io=min(1.0, rate(before.pressure_io_s, now.pressure_io_s)),
-        pressure_memory=min(1.0, rate(before.pressure_memory_s, now.pressure_memory_s)),
-        refaults_a_s=rate(before.refaults, now.refaults),
-    )
-
-
-def _clients(before: NodeSnapshot, now: NodeSnapshot, seconds: float) -> tuple[ClientInterval, ...]:
-    earlier = {_client_key(client): client for client in before.clients}
-    pairs = [(earlier.get(_client_key(client)), client) for client in now.clients]
-    worker_s = sum(
-        _grown(start.worker_s if start else 0.0, client.worker_s) for start, client in pairs
-    )
-    return tuple(
-        client_interval(start, client, node=now.number, seconds=seconds, worker_s=worker_s)
-        for start, client in pairs
-    )
-
-
-def _client_key(client: ClientSnapshot) -> tuple[str, str, str]:
-    return client.account, client.name, client.dataset
+def _clients_by_name(clients: Iterable[ClientInterval]) -> Mapping[tuple[str, str], int]:
+    """Return how many clients each account and name stands for: 1, or those of OTHERS."""
+    numbers: dict[tuple[str, str], int] = {}
+    for client in clients:
+        key = client.account, client.name
+        numbers[key] = max(client.clients, numbers.get(key, 0))
+    return numbers
 
 
 def _busy_s(snapshot: NodeSnapshot) -> float:
-    return snapshot.lost_worker_busy_s + _sum(worker.busy_s for worker in snapshot.workers)
-
-
-def _sum(values: Iterable[float]) -> float:
-    return sum(values, 0.0)
-
-
-def _grown(before: float, now: float) -> float:
-    return now - before if now >= before else now
-
-
-def _rates(seconds: float) -> Callable[[float, float], float]:
-    """Return a function of two totals: their growth a second; 0 over no time."""
-    is_long_enough = seconds >= _SHORTEST_S
-    return lambda before, now: _grown(before, now) / seconds if is_long_enough else 0.0
+    return snapshot.lost_worker_busy_s + sum(worker.busy_s for worker in snapshot.workers)
 
 
 def _at_start(now: NodeSnapshot) -> NodeSnapshot:

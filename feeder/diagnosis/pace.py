@@ -3,10 +3,11 @@
 from typing import Final
 
 from feeder.diagnosis import estimates
+from feeder.diagnosis.client_interval import ClientInterval
 from feeder.diagnosis.estimates import round_estimate
 from feeder.diagnosis.facts import Facts, gigabytes, megabytes_a_s, percent, verdict
-from feeder.diagnosis.interval import ClientInterval
 from feeder.metrics.report import Verdict
+from feeder.metrics.snapshot import OTHERS
 
 ALWAYS_BUSY: Final = 0.8
 """Workers that are in chunks for this share of the time have no spare: between two chunks a worker
@@ -20,7 +21,9 @@ THROTTLED: Final = 0.1
 RUN_DELAYED: Final = 0.2
 """Of the workers' time in chunks; the node process and clients on their CPUs take some."""
 
-NEIGHBOUR_CPUS: Final = 0.3
+MEMORY_PRESSURE: Final = 0.2
+"""Of the time some process waited for memory to be reclaimed or swapped in."""
+
 TOP_SHARE: Final = 0.6
 UNFAIR: Final = 1.5
 """Times the even share."""
@@ -35,7 +38,7 @@ ON_THE_WAY: Final = 0.5
 
 NODE_BUSY: Final = 0.85
 WORTHWHILE: Final = 1.1
-"""More workers are advised if they would give this many times the rate: the CPUs are not full."""
+"""What would give less than this many times the rate is not advised, and not named as the cause."""
 
 
 def idle(facts: Facts) -> Verdict | None:
@@ -75,27 +78,40 @@ def set_by_clients(facts: Facts) -> Verdict | None:
 
 def greedy_client(facts: Facts) -> Verdict | None:
     """One client gets most of the workers' time, and others wait."""
-    by_client: dict[str, float] = {}
+    shares: dict[str, float] = {}
     waits: dict[str, float] = {}
     busy = facts.interval.busy_workers
     for node in facts.interval.nodes:
         for client in node.clients:
             part = client.worker_share * node.busy_workers / busy if busy else 0.0
-            by_client[client.name] = by_client.get(client.name, 0.0) + part
+            shares[client.name] = shares.get(client.name, 0.0) + part
             waits[client.name] = waits.get(client.name, 0.0) + (client.wait_share or 0.0)
-    if len(by_client) < 2 or facts.interval.busy_share < ALWAYS_BUSY:
+    top = max(shares.keys() - {OTHERS}, key=lambda name: shares[name], default=None)
+    if top is None or len(shares) < 2 or facts.interval.busy_share < ALWAYS_BUSY:
         return None
-    top = max(by_client, key=lambda name: by_client[name])
-    share = by_client[top]
-    waiting = [name for name in waits if name != top and waits[name] > OTHERS_WAIT]
-    if share < max(TOP_SHARE, UNFAIR / len(by_client)) or not waiting:
+    waiting = [wait for name, wait in waits.items() if name != top and wait > OTHERS_WAIT]
+    if shares[top] < max(TOP_SHARE, UNFAIR / facts.interval.client_count) or not waiting:
         return None
-    longest = max(waits[name] for name in waiting)
     return verdict(
         "greedy-client",
-        f"{top} takes {percent(share)} of the workers' time, {len(waiting)} other"
-        f"{'' if len(waiting) == 1 else 's'} wait up to {percent(longest)} of theirs; give it a "
-        "feeder of its own, or make its images or window smaller",
+        f"{top} takes {percent(shares[top])} of the workers' time, others wait up to "
+        f"{percent(max(waiting))} of theirs; give it a feeder of its own, or make its images or "
+        "window smaller",
+    )
+
+
+def memory_short(facts: Facts) -> Verdict | None:
+    """Workers wait for memory that is being reclaimed or swapped in."""
+    machine = facts.interval.machine
+    blocked = facts.interval.mean_of_busy("blocked_share")
+    if machine.pressure_memory < MEMORY_PRESSURE or blocked < BLOCKED:
+        return None
+    return verdict(
+        "memory-short",
+        f"workers wait {percent(blocked)} of their time, memory pressure is "
+        f"{percent(machine.pressure_memory)} and {machine.refaults_a_s:,.0f} pages/s are read "
+        f"again after their eviction, {facts.waits}; more memory, a smaller decoded cache "
+        "(decoded_bytes), or smaller windows",
     )
 
 
@@ -126,14 +142,14 @@ def io_bound(facts: Facts) -> Verdict | None:
 
 def quota_bound(facts: Facts) -> Verdict | None:
     """The cgroup's quota stops the daemon."""
-    machine = facts.interval.machine
-    if machine.throttled_share < THROTTLED:
+    throttled = estimates.throttled_share(facts.interval)
+    if throttled < THROTTLED:
         return None
     return verdict(
         "quota-bound",
-        f"the cgroup's CPU quota of {machine.usable_cpus:g} stopped the daemon "
-        f"{percent(machine.throttled_share)} of the time, {facts.waits}; raise CPUQuota= (systemd) "
-        "or limits.cpu (Kubernetes)",
+        f"the cgroup's quota of {facts.interval.machine.usable_cpus:g} CPUs withheld "
+        f"{percent(throttled)} of the CPU time that the daemon wanted, {facts.waits}; raise "
+        "CPUQuota= (systemd) or limits.cpu (Kubernetes)",
     )
 
 
@@ -142,9 +158,9 @@ def neighbour_bound(facts: Facts) -> Verdict | None:
     interval = facts.interval
     delayed = interval.mean_of_busy("run_delay_share")
     others = estimates.neighbour_cpus(interval)
-    if delayed < RUN_DELAYED or others < NEIGHBOUR_CPUS:
-        return None
     could = estimates.without_neighbours(interval)
+    if delayed < RUN_DELAYED or could < WORTHWHILE * interval.images_a_s:
+        return None
     return verdict(
         "neighbour-bound",
         f"other processes use {others:.1f} of {interval.machine.cpus} CPUs, workers wait for one "
@@ -233,14 +249,15 @@ def network_bound(facts: Facts) -> Verdict | None:
 
 
 def dispatch_bound(facts: Facts) -> Verdict | None:
-    """A node process's own thread is always busy."""
-    busiest = max(facts.interval.nodes, key=lambda node: node.own_cpus, default=None)
-    if busiest is None or busiest.own_cpus < NODE_BUSY:
+    """A node process's event loop, which is one thread, is always busy."""
+    busiest = max(facts.interval.nodes, key=lambda node: node.loop_cpus, default=None)
+    if busiest is None or busiest.loop_cpus < NODE_BUSY:
         return None
     return verdict(
         "dispatch-bound",
-        f"node process {busiest.number} uses {busiest.own_cpus:.2f} CPUs itself, {facts.waits}, "
-        f"{facts.busy}; larger chunks (chunk_images) or batches, or clients over ipc",
+        f"the event loop of node process {busiest.number} uses {percent(busiest.loop_cpus)} of a "
+        f"CPU, {facts.waits}, {facts.busy}; larger chunks (chunk_images) or batches, or clients "
+        "over ipc",
     )
 
 

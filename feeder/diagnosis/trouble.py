@@ -3,7 +3,7 @@
 from typing import Final
 
 from feeder.diagnosis.facts import Facts, verdict
-from feeder.diagnosis.interval import WorkerInterval
+from feeder.diagnosis.worker_interval import WorkerInterval
 from feeder.metrics.report import Verdict
 
 LONG_SILENCE_S: Final = 5.0

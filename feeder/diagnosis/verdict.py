@@ -29,6 +29,7 @@ _CONDITIONS: Final[tuple[Callable[[Facts], Verdict | None], ...]] = (
     pace.idle,
     pace.set_by_clients,
     pace.greedy_client,
+    pace.memory_short,
     pace.io_bound,
     pace.quota_bound,
     pace.neighbour_bound,

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from feeder.metrics.histogram import HistogramSnapshot
 
 CLIENTS_MAX: Final = 64
-"""Clients of a snapshot, those with the most images; the others are summed up as OTHERS."""
+"""Clients of a snapshot, as a rule the fastest ones; the others are summed up as OTHERS."""
 
 WORKERS_MAX: Final = 256
 """Workers of a snapshot. More share a NUMA node on no machine today."""
@@ -70,7 +70,10 @@ class SlotSeconds(Struct, frozen=True, kw_only=True):
 
 
 class ClientSnapshot(Struct, frozen=True, kw_only=True):
-    """All sessions of one client at a node process."""
+    """All sessions of one client at a node process.
+
+    Totals are of the time since the client is one of CLIENTS_MAX, so they only grow while it is.
+    """
 
     name: Label
     """As its Hello has it: usually host, process id and rank."""
@@ -79,6 +82,8 @@ class ClientSnapshot(Struct, frozen=True, kw_only=True):
     dataset: Label
     is_lent: bool
     """Whether it maps the slots; else batches are copied over the socket."""
+    clients: Total = 1
+    """Now: how many clients these are, of OTHERS."""
     sessions: Total = 1
     """Now."""
     window: Total = 0
@@ -123,7 +128,6 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """When it was taken, on the machine's monotonic clock."""
     uptime_s: Seconds
     endpoints: Annotated[tuple[ShortText, ...], Meta(max_length=16)]
-    is_draining: bool = False
     cpus: Label = ""
     """The CPUs that it and its workers may use, such as "0-15,64-79"."""
     workers: Annotated[tuple[WorkerSnapshot, ...], Meta(max_length=WORKERS_MAX)] = ()
@@ -156,7 +160,9 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     workers_killed: Total = 0
     worker_restarts: Total = 0
     own_cpu_s: Seconds = 0.0
-    """CPU time of the node process itself, its socket thread included."""
+    """CPU time of the node process itself, with the threads of its sockets."""
+    loop_cpu_s: Seconds = 0.0
+    """The part of its event loop, which is one thread."""
     chunk_s: HistogramSnapshot | None = None
     """From a chunk's dispatch to its last row."""
     batch_s: HistogramSnapshot | None = None

@@ -26,7 +26,8 @@ from prometheus_client.exposition import generate_latest as encode_text
 from prometheus_client.openmetrics.exposition import generate_latest as encode_openmetrics
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from feeder.diagnosis.interval import ClientInterval, HostInterval
+from feeder.diagnosis.client_interval import ClientInterval
+from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, VerdictKind
 from feeder.metrics.snapshot import OTHERS, NodeSnapshot, WorkerSnapshot
@@ -136,7 +137,6 @@ class Exposition:
         return text, content_type
 
 
-class _ReportCollector(Collector):
 def choose_format(accept: str) -> str:
     """Return the content type for an Accept header: one of two, whatever the header contains.
 
@@ -155,6 +155,7 @@ def choose_format(accept: str) -> str:
     return _TEXT
 
 
+class _ReportCollector(Collector):
     """Yields the metrics of a report."""
 
     report: HostReport | None = None

@@ -183,10 +183,7 @@ class NodeLoop:
 
     def _take_snapshot(self, now_s: float) -> NodeSnapshot:
         assert self._ready is not None, "heartbeats follow NodeReady"
-        is_draining = self._drain_by_s is not None
-        return self._snapshots.take(
-            now_s, self._ready.endpoints, self._service, is_draining=is_draining
-        )
+        return self._snapshots.take(now_s, self._ready.endpoints, self._service)
 
     def _ask_for_report(self) -> None:
         # Without it the clients that wait are answered after a while, without a report.

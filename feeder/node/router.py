@@ -27,6 +27,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.host.addresses import own_addresses
 from feeder.metrics.counters import SocketCounters
 from feeder.node.accept_gate import AcceptGate
 from feeder.node.connections import Connections
@@ -117,6 +118,7 @@ class Router:
         self._gate = AcceptGate()
         self._keys = keys
         self._socket_mode = socket_mode
+        self._own_addresses = own_addresses()
         check_threads(ZMQ_THREADS)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self.zap = None if keys is None else ZapHandler(self._context, keys.clients, self.counters)
@@ -201,14 +203,18 @@ class Router:
         return name or f"address {address}"
 
     def is_local(self) -> bool:
-        """Whether the last message's sender runs on this machine: ipc, or a loopback address."""
+        """Whether the last message's sender runs on this machine: ipc, or an address of its own.
+
+        Addresses that it has got since this router was created are not known.
+        """
         assert self._body is not None, "a message was received"
         address = _metadata(self._body, "Peer-Address")
         if _LOCAL_PEER.fullmatch(address):
             return True
         with contextlib.suppress(ValueError):  # not an address
             found = ipaddress.ip_address(address)
-            return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+            found = getattr(found, "ipv4_mapped", None) or found
+            return found.is_loopback or found in self._own_addresses
         return False
 
     def send(self, peer: bytes, message: NodeMessage) -> None:

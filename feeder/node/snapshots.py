@@ -15,26 +15,22 @@ from feeder.host.process_load import ProcessLoad, read_process_load
 from feeder.host.topology import format_cpulist
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.snapshot import (
-    CLIENTS_MAX,
-    OTHERS,
     WORKERS_MAX,
     CacheSnapshot,
-    ClientSnapshot,
     NodeSnapshot,
     WorkerSnapshot,
 )
+from feeder.node.client_book import LABEL_CHARS, ClientBook, sum_clients
 from feeder.node.service import NodeService
 from feeder.node.worker_pool import WorkerPool
 from feeder.process.path_text import printable
 from feeder.sample.cache_file import DecodedCache
-from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.session.tally import WorkerTally, add_slot_seconds
 
 SNAPSHOT_BYTES_MAX: Final = 100 * 1024
 """Of its MessagePack; a packet of the channel has 128 KB."""
 
-_LABEL_CHARS: Final = 128
 _TEXT_CHARS: Final = 512
 _CPUS_CHARS: Final = 256
 
@@ -61,6 +57,7 @@ class Snapshots:
         self._facts = facts
         self._pool = pool
         self._cache = cache
+        self._clients = ClientBook()
         self._started_s = time.monotonic()
         self._cpus = format_cpulist(os.sched_getaffinity(0))[:_CPUS_CHARS]
         self._loads: dict[int, ProcessLoad] = {}  # by worker, as last read
@@ -71,8 +68,6 @@ class Snapshots:
         now_s: float,
         endpoints: Iterable[str],
         service: NodeService | None,
-        *,
-        is_draining: bool = False,
     ) -> NodeSnapshot:
         """Return the process's present state; without ``service`` it takes no clients yet."""
         facts, counters = self._facts, self._pool.counters
@@ -83,7 +78,6 @@ class Snapshots:
             clock_s=now_s,
             uptime_s=max(0.0, now_s - self._started_s),
             endpoints=tuple(printable(each)[:_TEXT_CHARS] for each in endpoints),
-            is_draining=is_draining,
             cpus=self._cpus,
             stages=dict(counters.stage_seconds),
             memory_bytes_a_s=facts.memory_bytes_a_s,
@@ -91,6 +85,7 @@ class Snapshots:
             workers_killed=counters.workers_killed,
             worker_restarts=counters.worker_restarts,
             own_cpu_s=time.process_time(),
+            loop_cpu_s=time.thread_time(),
             workers=self._workers({}, {}) if service is None else (),
         )
         return snapshot if service is None else fit_snapshot(self._serving(snapshot, service))
@@ -98,15 +93,15 @@ class Snapshots:
     def _serving(self, snapshot: NodeSnapshot, service: NodeService) -> NodeSnapshot:
         """Add what the service knows."""
         now_s, table, tally = snapshot.clock_s, service.table, service.table.tally
-        clients = client_snapshots(table.sessions.open.values(), now_s)
+        sessions = table.sessions.open.values()
         slots = tally.ended_slots
-        for client in clients:
-            slots = add_slot_seconds(slots, client.slots)
+        for session in sessions:
+            slots = add_slot_seconds(slots, session.tally.slots.seconds(now_s))
         return msgspec.structs.replace(
             snapshot,
             workers=self._workers(tally.workers, table.silent_workers(now_s)),
             lost_worker_busy_s=tally.lost_worker_busy_s,
-            clients=clients,
+            clients=self._clients.update(sessions, now_s),
             images=table.counters.images,
             batches=table.counters.batches,
             sent_bytes=service.sent_bytes,
@@ -191,21 +186,6 @@ class Snapshots:
         )
 
 
-def client_snapshots(sessions: Iterable[Session], now_s: float) -> tuple[ClientSnapshot, ...]:
-    """Return the clients of sessions, those with the most images first; at most CLIENTS_MAX, and
-    one for all the others."""
-    clients: dict[tuple[str, str, str], ClientSnapshot] = {}
-    for session in sessions:
-        key = session.account, session.hello.client, session.hello.dataset
-        client = _client_of(session, now_s)
-        former = clients.get(key)
-        clients[key] = client if former is None else _join(former, client)
-    ordered = sorted(clients.values(), key=lambda client: client.images, reverse=True)
-    if len(ordered) <= CLIENTS_MAX:
-        return tuple(ordered)
-    return (*ordered[:CLIENTS_MAX], _sum_others(ordered[CLIENTS_MAX:]))
-
-
 def fit_snapshot(snapshot: NodeSnapshot, bytes_max: int = SNAPSHOT_BYTES_MAX) -> NodeSnapshot:
     """Return the snapshot, with fewer clients, then without the flat counters, then with fewer
     workers, where it would not fit into a packet."""
@@ -214,8 +194,8 @@ def fit_snapshot(snapshot: NodeSnapshot, bytes_max: int = SNAPSHOT_BYTES_MAX) ->
         clients, workers = snapshot.clients, snapshot.workers
         if len(clients) > 1:
             half = len(clients) // 2
-            others = _sum_others(clients[half:])
-            kept = (*clients[:half], others) if half > 1 else (_sum_others(clients),)
+            others = sum_clients(clients[half:])
+            kept = (*clients[:half], others) if half > 1 else (sum_clients(clients),)
             snapshot = msgspec.structs.replace(snapshot, clients=kept)
         elif snapshot.counters:
             snapshot = msgspec.structs.replace(snapshot, counters={})
@@ -226,58 +206,9 @@ def fit_snapshot(snapshot: NodeSnapshot, bytes_max: int = SNAPSHOT_BYTES_MAX) ->
     return snapshot
 
 
-def _client_of(session: Session, now_s: float) -> ClientSnapshot:
-    tally = session.tally
-    return ClientSnapshot(
-        name=printable(session.hello.client)[:_LABEL_CHARS],
-        account=printable(session.account)[:_LABEL_CHARS],
-        dataset=printable(session.hello.dataset)[:_LABEL_CHARS],
-        is_lent=session.is_held,
-        window=session.layout.slots,
-        wanted=len(session.wanted),
-        images=tally.images,
-        batches=tally.batches,
-        sent_bytes=tally.sent_bytes,
-        worker_s=tally.worker_s,
-        waited_s=tally.waited_s,
-        clock_s=tally.clock_s,
-        cpu_s=tally.cpu_s,
-        is_local=session.is_local,
-        slots=tally.slots.seconds(now_s),
-    )
-
-
-def _join(one: ClientSnapshot, other: ClientSnapshot) -> ClientSnapshot:
-    """Return the sum of two clients, under the name of the first."""
-    return msgspec.structs.replace(
-        one,
-        is_lent=one.is_lent and other.is_lent,
-        sessions=one.sessions + other.sessions,
-        window=one.window + other.window,
-        wanted=one.wanted + other.wanted,
-        images=one.images + other.images,
-        batches=one.batches + other.batches,
-        sent_bytes=one.sent_bytes + other.sent_bytes,
-        worker_s=one.worker_s + other.worker_s,
-        waited_s=one.waited_s + other.waited_s,
-        clock_s=one.clock_s + other.clock_s,
-        cpu_s=one.cpu_s + other.cpu_s,
-        is_local=one.is_local and other.is_local,
-        slots=add_slot_seconds(one.slots, other.slots),
-    )
-
-
-def _sum_others(clients: Iterable[ClientSnapshot]) -> ClientSnapshot:
-    first, *rest = clients
-    total = msgspec.structs.replace(first, name=OTHERS, account="", dataset="")
-    for client in rest:
-        total = _join(total, client)
-    return total
-
-
 def _stalled(table: SessionTable) -> tuple[str, ...]:
     names = sorted(table.stalled_names)[:64]
-    return tuple(printable(name)[:_LABEL_CHARS] for name in names)
+    return tuple(printable(name)[:LABEL_CHARS] for name in names)
 
 
 def _printable_counters(counters: Mapping[str, float | str]) -> dict[str, int | float | str]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from feeder.diagnosis.interval import ClientInterval, HostInterval, NodeInterval, WorkerInterval
+from feeder.diagnosis.client_interval import ClientInterval
+from feeder.diagnosis.interval import HostInterval, NodeInterval
+from feeder.diagnosis.worker_interval import WorkerInterval
 from feeder.metrics.report import HostReport, NodeReport
 from feeder.metrics.snapshot import OTHERS, SlotSeconds
 

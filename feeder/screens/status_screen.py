@@ -9,6 +9,7 @@ from typing import Final
 
 from rich.text import Text
 
+from feeder.diagnosis.estimates import throttled_share
 from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.metrics.snapshot import OTHERS
@@ -218,8 +219,9 @@ def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[T
         pieces.append(f"{machine.busy_cpus:.1f} of {figures.plural(machine.cpus, 'CPU')} busy")
     if 0 < machine.usable_cpus < machine.cpus:
         pieces.append(f"quota {machine.usable_cpus:g} CPUs")
-    if machine.throttled_share >= _SHOWN_SHARE:
-        pieces.append(Text(f"throttled {figures.percent(machine.throttled_share)}", "yellow"))
+    throttled = throttled_share(view.interval)
+    if throttled >= _SHOWN_SHARE:
+        pieces.append(Text(f"throttled {figures.percent(throttled)}", "yellow"))
     if load.free_memory_bytes:
         pieces.append(f"{figures.size(load.free_memory_bytes)} of memory free")
     pressures = (

@@ -5,7 +5,8 @@ from typing import Final
 
 from rich.text import Text
 
-from feeder.diagnosis.interval import NodeInterval, WorkerInterval
+from feeder.diagnosis.interval import NodeInterval
+from feeder.diagnosis.worker_interval import WorkerInterval
 from feeder.screens import figures
 from feeder.screens.sheet import Sheet
 

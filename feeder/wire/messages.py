@@ -148,7 +148,7 @@ class Request(_Message, frozen=True, kw_only=True):
 class Ping(_Message, frozen=True, kw_only=True):
     """Keeps the session alive, and reports how long the training loop has waited for this node.
 
-    All three are totals since the session's first ping, so a lost ping loses nothing.
+    All three are totals since the session's Welcome, so a lost ping loses nothing.
     """
 
     session: U64

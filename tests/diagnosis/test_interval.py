@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.diagnosis.interval import HostInterval, node_interval, worker_interval
-from feeder.metrics.snapshot import NodeSnapshot, SlotSeconds, WorkerSnapshot
+from feeder.diagnosis.interval import HostInterval, node_interval
+from feeder.diagnosis.worker_interval import worker_interval
+from feeder.metrics.snapshot import OTHERS, NodeSnapshot, SlotSeconds, WorkerSnapshot
 from tests.diagnosis.reports import client, node, report, worker
 
 totals = st.integers(0, 10**9)
@@ -95,6 +96,32 @@ def test_a_client_that_reports_nothing_has_no_wait_share() -> None:
     interval = HostInterval.of(host)
     assert [each.wait_share for each in interval.clients] == [None, pytest.approx(0.1)]
     assert interval.wait_share == pytest.approx(0.1)
+
+
+def test_each_of_the_others_counts_as_a_client() -> None:
+    others = client(OTHERS, clients=3, waited_s=15.0, clock_s=30.0, cpu_s=12.0)
+    interval = HostInterval.of(report(node(clients=(client("a", waited_s=1.0), others))))
+    assert interval.client_count == 4
+    assert interval.wait_share == pytest.approx((0.1 + 3 * 0.5) / 4)
+    assert interval.clients[1].cpus == pytest.approx(1.2)
+
+
+def test_others_without_a_start_have_done_nothing_yet() -> None:
+    made = node(clients=(client("a", images=100), client(OTHERS, images=10**6, worker_s=10**4)))
+    before, now = _ends(made)
+    first = msgspec.structs.replace(before, clients=before.clients[:1])
+    more = msgspec.structs.replace(before.clients[1], images=2 * 10**6)
+    shrunk = msgspec.structs.replace(before, clients=(before.clients[0], more))
+    for start in (first, shrunk):
+        one, others = node_interval(start, now).clients
+        assert (one.images_a_s, others.images_a_s) == (10.0, 0.0)
+
+
+def test_a_process_that_sends_nothing_more_has_no_rates() -> None:
+    """Its curve falls to zero; it does not show the mean since its start."""
+    _, now = _ends(node(images=900_000, workers=(worker(1, busy_s=10.0),)))
+    interval = node_interval(now, now)
+    assert (interval.seconds, interval.images_a_s, interval.busy_workers) == (0.0, 0.0, 0.0)
 
 
 def test_slots_are_mean_numbers() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from feeder.diagnosis.verdict import diagnose
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
-from feeder.metrics.snapshot import CacheSnapshot, NodeSnapshot, SlotSeconds
+from feeder.metrics.snapshot import OTHERS, CacheSnapshot, NodeSnapshot, SlotSeconds
 from tests.diagnosis.reports import client, node, report, worker
 from tests.diagnosis.test_interval import snapshots
 from tests.support.sources import REPOSITORY
@@ -73,9 +73,10 @@ def test_more_workers_are_worth_no_more_than_the_cpus_that_are_idle() -> None:
         ("client-bound", {"waits": 0.0, "busy": 0.1}),
         ("io-bound", {"cpu": 0.3, "stages": {"read": 25.0, "decode": 9.0}}),
         ("neighbour-bound", {"cpu": 0.5, "delay": 0.5, "machine": {"busy_cpus": 4.0}}),
-        ("quota-bound", {"cpu": 0.5, "machine": {"throttled_s": 4.0}}),
+        ("quota-bound", {"cpu": 0.5, "machine": {"throttled_s": 19.0}}),
+        ("memory-short", {"cpu": 0.4, "machine": {"pressure_memory_s": 9.0}}),
         ("memory-bound", {"memory_bytes_a_s": 1e9, "decoded_bytes": 4 * 10**9}),
-        ("dispatch-bound", {"busy": 0.5, "own_cpu_s": 9.7}),
+        ("dispatch-bound", {"busy": 0.5, "own_cpu_s": 9.9, "loop_cpu_s": 9.7}),
         ("window-bound", {"busy": 0.4}),
         ("stalled-storage", {"stalled_datasets": ("train",)}),
         ("silent-worker", {"silences": 1, "workers_killed": 1}),
@@ -160,6 +161,39 @@ def test_a_run_delay_without_neighbours_is_the_daemons_own() -> None:
     assert verdict.kind == "compute-bound"
 
 
+def test_other_processes_that_use_little_of_a_large_machine_are_not_to_blame() -> None:
+    """Half a CPU of 64 does not explain that the workers wait a quarter of their time."""
+    verdict = diagnose(host(cpu=0.7, delay=0.25, count=64, machine={"cpus": 64, "busy_cpus": 43.1}))
+    assert verdict.kind == "compute-bound"
+
+
+def test_neighbours_are_charged_no_more_than_what_they_use() -> None:
+    """They use as much as the daemon, which waits for more than that."""
+    verdict = diagnose(host(cpu=0.25, delay=0.75, machine={"cpus": 4, "busy_cpus": 1.9}))
+    assert verdict.kind == "neighbour-bound"
+    assert verdict.estimate_images_a_s == pytest.approx(2 * 3000)
+
+
+def test_a_quota_is_judged_by_the_cpu_time_that_it_withholds() -> None:
+    """The kernel adds up the throttled time of all CPUs: 1 s of 10 on one CPU of 64 is little."""
+    much = host(cpu=0.5, machine={"throttled_s": 19.0, "cpus": 4, "usable_cpus": 2.0})
+    assert "quota of 2 CPUs withheld 50 % of the CPU time" in diagnose(much).text
+    little = host(count=61, cpu=1.0, machine={"throttled_s": 1.0, "cpus": 64, "busy_cpus": 61.0})
+    assert diagnose(little).kind == "compute-bound"
+
+
+def test_memory_that_is_short_is_not_mistaken_for_storage_or_cores() -> None:
+    swapping = {"pressure_memory_s": 9.0, "refaults": 40_000}
+    for stages in (DECODE, {"read": 30.0, "decode": 5.0}):
+        verdict = diagnose(host(cpu=0.4, stages=stages, machine=swapping))
+        assert verdict.kind == "memory-short"
+        assert "memory pressure is 90 % and 4,000 pages/s are read again" in verdict.text
+
+
+def test_a_full_socket_thread_is_not_the_event_loop() -> None:
+    assert diagnose(host(busy=0.5, own_cpu_s=12.0, loop_cpu_s=4.0)).kind == "window-bound"
+
+
 def test_the_client_that_takes_all_is_named() -> None:
     trainers = (
         client("hungry pid 7", waited_s=4.0, worker_s=34.0),
@@ -168,7 +202,19 @@ def test_the_client_that_takes_all_is_named() -> None:
     verdict = diagnose(host(clients=trainers))
     assert verdict.kind == "greedy-client"
     assert "hungry pid 7 takes 89 % of the workers' time" in verdict.text
-    assert "wait up to 80 %" in verdict.text
+    assert "others wait up to 80 %" in verdict.text
+
+
+def test_many_clients_together_are_not_one_greedy_client() -> None:
+    placed = tuple(client(f"c{n}", waited_s=5.0, worker_s=0.2) for n in range(64))
+    others = client(OTHERS, clients=136, waited_s=5.0 * 136, clock_s=10.0 * 136, worker_s=27.0)
+    assert diagnose(host(clients=(*placed, others))).kind == "compute-bound"
+    greedy = client("greedy", worker_s=38.0)
+    verdict = diagnose(host(clients=(greedy, *placed[1:], others)))
+    assert verdict.kind == "compute-bound", "the others together get more than 40 % of its time"
+    verdict = diagnose(host(clients=(client("greedy", worker_s=200.0), *placed[1:], others)))
+    assert verdict.kind == "greedy-client"
+    assert "greedy takes 83 % of the workers' time" in verdict.text
 
 
 def test_two_clients_that_share_are_not_greedy() -> None:

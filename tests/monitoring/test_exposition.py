@@ -124,7 +124,7 @@ def test_the_number_of_clients_is_bounded() -> None:
             client(f"{number}-{each}", 10 * (each + 1)) for each in range(SNAPSHOT_CLIENTS_MAX)
         )
         now = node_snapshot(100.0, number=number, clients=(*clients, client(OTHERS, 7)))
-        before = node_snapshot(90.0, number=number)
+        before = node_snapshot(90.0, number=number, clients=(client(OTHERS, 0),))
         nodes.append(NodeReport(number=number, state="ready", now=now, before=before))
     found = series(host_report(*nodes))
     rates = {

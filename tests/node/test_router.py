@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -105,15 +106,18 @@ def test_end_of_a_connection_is_reported_with_its_peer_if_it_sent_a_message(
         ("127.0.0.9", True),
         ("::1", True),
         ("::ffff:127.0.0.1", True),
-        ("10.0.0.7", False),
+        ("10.0.0.7", True),
+        ("::ffff:10.0.0.7", True),
+        ("10.0.0.8", False),
         ("fe80::1", False),
         ("", False),
     ],
 )
-def test_only_ipc_and_loopback_addresses_are_local(
+def test_ipc_and_the_machines_own_addresses_are_local(
     router: Router, monkeypatch: pytest.MonkeyPatch, address: str, is_local: bool
 ) -> None:
     monkeypatch.setattr(router, "_body", object())
+    monkeypatch.setattr(router, "_own_addresses", {ipaddress.ip_address("10.0.0.7")})
     monkeypatch.setattr("feeder.node.router._metadata", lambda _, name: address)
     assert router.is_local() is is_local
 

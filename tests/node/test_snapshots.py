@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.snapshot import (
     CLIENTS_MAX,
-    OTHERS,
     WORKERS_MAX,
     ClientSnapshot,
     NodeSnapshot,
-    SlotSeconds,
     WorkerSnapshot,
 )
 from feeder.node import snapshots
@@ -25,7 +23,6 @@ from feeder.node.snapshots import (
     SNAPSHOT_BYTES_MAX,
     NodeFacts,
     Snapshots,
-    client_snapshots,
     fit_snapshot,
 )
 from feeder.session.events import MessageReceived
@@ -44,29 +41,6 @@ def open_sessions(*clients: str) -> list[Session]:
         hello = Hello(dataset="d", recipe=recipe(), seed=1, window=2, client=name)
         shell.apply(MessageReceived(b"%d" % number, hello, number, 1 << 40, "user 7", True))
     return list(shell.table.sessions.open.values())
-
-
-def test_a_clients_sessions_are_summed() -> None:
-    one, other, third = open_sessions("a", "b", "a")
-    one.tally.images, other.tally.images, third.tally.images = 5, 3, 7
-    one.tally.waited_s, third.tally.waited_s = 1.0, 2.0
-    third.is_local = False
-    first, second = client_snapshots([one, other, third], 10.0)
-    assert (first.name, first.account, first.dataset) == ("a", "user 7", "d")
-    assert (first.sessions, first.images, first.waited_s, first.window) == (2, 12, 3.0, 4)
-    assert first.slots == SlotSeconds(free=40.0)
-    assert not first.is_local
-    assert (second.name, second.sessions, second.images, second.is_local) == ("b", 1, 3, True)
-
-
-def test_the_clients_with_the_fewest_images_are_one() -> None:
-    sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
-    for number, session in enumerate(sessions):
-        session.tally.images = number
-    shown = client_snapshots(sessions, 1.0)
-    assert len(shown) == CLIENTS_MAX + 1
-    assert (shown[0].name, shown[0].images) == (f"c{CLIENTS_MAX + 9}", CLIENTS_MAX + 9)
-    assert (shown[-1].name, shown[-1].sessions, shown[-1].images) == (OTHERS, 10, 45)
 
 
 def _snapshot(clients: int, workers: int, name: str) -> NodeSnapshot:
@@ -145,10 +119,9 @@ def test_a_process_without_clients_describes_itself() -> None:
     pool: Any = Pool(2)
     pool.numbers = (1,)
     taker = Snapshots(FACTS, pool, None)
-    snapshot = taker.take(1e9, ("ipc:///run/\x07",), None, is_draining=True)
+    snapshot = taker.take(1e9, ("ipc:///run/\x07",), None)
     assert (snapshot.number, snapshot.name, snapshot.pid) == (3, r"host/3\n", os.getpid())
     assert snapshot.endpoints == (r"ipc:///run/\x07",)
     assert [worker.state for worker in snapshot.workers] == ["idle", "starting"]
-    assert snapshot.is_draining
     packet = msgspec.msgpack.encode(snapshot)
     assert msgspec.msgpack.decode(packet, type=NodeSnapshot) == snapshot

@@ -131,7 +131,7 @@ def test_transport_says_how_batches_reach_clients() -> None:
 
 
 def test_quota_and_throttling_are_shown_where_there_is_one() -> None:
-    shown = draw(host_report(HostShape(usable_cpus=2.5, throttled=0.3)))
+    shown = draw(host_report(HostShape(usable_cpus=2.5, throttled_cpus=2.2)))
     assert "quota 2.5 CPUs" in shown
     assert "throttled 30 %" in shown
     assert "quota" not in draw(host_report(HostShape()))

@@ -106,7 +106,8 @@ class HostShape:
     other_cpus: float = 0.3
     """CPUs that other programs use."""
     usable_cpus: float | None = None
-    throttled: float = 0.0
+    throttled_cpus: float = 0.0
+    """CPUs on which a quota keeps threads from running, on average."""
     pressure_cpu: float = 0.04
     pressure_io: float = 0.01
     pressure_memory: float = 0.0
@@ -141,7 +142,7 @@ def host_report(shape: HostShape, verdict: Verdict = HEALTHY, **changed: Any) ->
             cpus=cpus,
             busy_s=busy_cpus * clock_s,
             io_wait_s=0.2 * clock_s * shape.storage_share,
-            throttled_s=shape.throttled * clock_s,
+            throttled_s=shape.throttled_cpus * clock_s,
             pressure_cpu_s=shape.pressure_cpu * clock_s,
             pressure_io_s=shape.pressure_io * clock_s,
             pressure_memory_s=shape.pressure_memory * clock_s,
@@ -200,7 +201,6 @@ def node_snapshot(shape: HostShape, number: int, clock_s: float) -> NodeSnapshot
         clock_s=clock_s,
         uptime_s=up_s,
         endpoints=(f"tcp://127.0.0.1:{5555 + number}",),
-        is_draining=_state(shape, number) == "draining",
         cpus=f"{number * shape.workers}-{(number + 1) * shape.workers - 1}",
         workers=workers,
         clients=tuple(
