@@ -39,8 +39,7 @@ class PageLocks:
         self.refused += 1
         if self.refused == 1:
             _log.warning(
-                "CUDA cannot lock the feeder's slots (error %d), copies from them are slower: lift "
-                "the limit on locked memory (docker run --ulimit memlock=-1, systemd "
-                "LimitMEMLOCK=infinity; Kubernetes takes it from the container runtime)",
+                "CUDA did not page-lock the feeder's slots (cudaError %d), so copies from them are "
+                "slower; the number is explained in CUDA's documentation of cudaError_t",
                 status,
             )

@@ -17,7 +17,7 @@ PROCESSES = {"docker-host": "4711"}
 DATASETS = {"xeon-snc": "/lustre/scratch/in", "desktop": "/home/ada/my sets/in"}
 FOUND = {
     "container-v1": "memory-mask clock-source | cpu-quota",
-    "container-v2": "swap remote-dataset cpu-mask open-files locked-memory |",
+    "container-v2": "swap remote-dataset cpu-mask open-files |",
     "desktop": "cpu-governor swap remote-dataset | card-bandwidth",
     "docker-host": "| cpu-quota",
     "epyc-nps4": "cpu-governor | accelerator-node card-bandwidth",

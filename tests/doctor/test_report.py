@@ -30,6 +30,11 @@ def test_lines_fit_the_terminal(trees: dict[str, Path], name: str, width: int) -
         assert max(map(len, report.splitlines())) <= 80 + 20
 
 
+def test_the_limit_of_locked_memory_is_a_fact(trees: dict[str, Path]) -> None:
+    for name, limit in (("container-v2", "8 MiB"), ("epyc-nps4", "unlimited")):
+        assert f"  locked memory {limit}\n" in format_report(read_machine(trees[name]), (), 80)
+
+
 def test_labels_are_aligned(trees: dict[str, Path]) -> None:
     machine = read_machine(trees["xeon-snc"])
     facts = format_report(machine, (), 80).split("\n\n")[1]
@@ -39,8 +44,8 @@ def test_labels_are_aligned(trees: dict[str, Path]) -> None:
 def test_problems_are_numbered_and_notes_come_last(trees: dict[str, Path]) -> None:
     machine = read_machine(trees["container-v2"], [Path("/data/in")])
     report = format_report(machine, find_all(machine), 80)
-    assert "\n5 problems, the worst first\n" in report
-    assert re.findall(r"^(\d)\. warning: ", report, re.MULTILINE) == [*"12345"]
+    assert "\n4 problems, the worst first\n" in report
+    assert re.findall(r"^(\d)\. warning: ", report, re.MULTILINE) == [*"1234"]
     machine = read_machine(trees["epyc-nps4"])
     report = format_report(machine, find_all(machine), 80)
     assert "\n1 problem\n" in report

@@ -23,7 +23,6 @@ CONDITIONS: Final[Sequence[Condition]] = (
     libraries.find_weak_crypto,
     system.find_few_files,
     memory.find_reserved_pages,
-    memory.find_locked_limit,
     cpus.find_far_cards,
     cpus.find_memory_only_nodes,
 )

@@ -1,4 +1,4 @@
-"""Findings about memory: swap, reserved huge pages, locked memory."""
+"""Findings about memory: swap and reserved huge pages."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,6 @@ from feeder.doctor.findings.finding import Finding, Severity
 
 _RESERVED_SHARE = 0.1
 """Part of the memory in free huge pages from which they are worth a finding."""
-
-_LOCKED_BYTES_WANTED = 1 << 30
-"""A trainer's window of 16 batches of 256 images of 224 px takes 0.6 GB, and it may have two."""
 
 
 def find_swap(machine: Machine) -> Iterator[Finding]:
@@ -64,27 +61,5 @@ def find_reserved_pages(machine: Machine) -> Iterator[Finding]:
                 f"echo {pages.total - pages.free} | sudo tee \\",
                 f"    /sys/kernel/mm/hugepages/hugepages-{pages.size_bytes // 1024}kB/nr_hugepages",
             )
-        ),
-    )
-
-
-def find_locked_limit(machine: Machine) -> Iterator[Finding]:
-    """Yield a finding if trainers beside a GPU may lock too little memory."""
-    limit = machine.limits.locked_bytes
-    has_cuda = any(each.name.startswith("NVIDIA") for each in machine.accelerators)
-    if not has_cuda or limit is None or limit >= _LOCKED_BYTES_WANTED:
-        return
-    yield Finding(
-        name="locked-memory",
-        severity=Severity.WARNING,
-        what=f"a process may lock {limit / 2**20:,.2f} MiB, and this machine has NVIDIA GPUs",
-        detail=(
-            "A trainer on this host that connects over ipc page-locks the slots, so that the GPU "
-            "copies from them; where it may not, it copies each batch once more. A window of 16 "
-            "batches of 256 takes 0.6 GB."
-        ),
-        mend=(
-            "sudo systemctl edit TRAINER   # add [Service] and LimitMEMLOCK=infinity",
-            "docker run --ulimit memlock=-1 …",
         ),
     )

@@ -11,7 +11,6 @@ from feeder.daemon.descriptor_budget import plan_descriptors
 from feeder.doctor.findings import cpus, libraries, memory, system
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
 from feeder.doctor.findings.facts import (
-    UNLIMITED,
     Accelerator,
     Allowed,
     Clock,
@@ -141,12 +140,6 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
         "3 MiB of Feeder's processes are swapped out",
     ),
     (memory.find_reserved_pages, "much", pool(2), r"2\.0 GiB, 10%.*echo 1 .*hugepages-1048576kB/"),
-    (
-        memory.find_locked_limit,
-        "gpu",
-        Machine(accelerators=(GPU,), limits=Limits(locked_bytes=8 << 20)),
-        r"may lock 8\.00 MiB.*LimitMEMLOCK=infinity",
-    ),
     (system.find_unreadable, "file", Machine(unreadable=("/x is odd",)), "/x is odd.*cat /x "),
     (system.find_remote_datasets, "nfs", dataset("nfs4"), r"/d/in is on .*nfs4.*cp -r /d/in "),
     (
@@ -232,12 +225,6 @@ SOUND: list[tuple[Condition, str, Machine]] = [
     ),
     (memory.find_swap, "limited", Machine(memory=Memory(swap=SWAP, swap_limit_bytes=0))),
     (memory.find_reserved_pages, "few", pool(1)),
-    (
-        memory.find_locked_limit,
-        "unlimited",
-        Machine(accelerators=(GPU,), limits=Limits(locked_bytes=UNLIMITED)),
-    ),
-    (memory.find_locked_limit, "no-gpu", Machine(limits=Limits(locked_bytes=65536))),
     (system.find_remote_datasets, "local", dataset("ext4")),
     (system.find_slow_clock, "tsc", Machine(clock=Clock(current="tsc", available=("hpet",)))),
     (system.find_slow_clock, "arm", Machine(clock=Clock(current="arch_sys_counter"))),
