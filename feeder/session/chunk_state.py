@@ -100,6 +100,8 @@ class WorkInFlight:
     """Its silence was reported."""
     stuck_as: Condition | None = None
     """What it did when it was found to be stuck; it is being killed for that."""
+    stuck_ticket: int = 0
+    """Of the chunk that it did not finish then; it may finish it before it is killed."""
 
     @property
     def is_stuck(self) -> bool:

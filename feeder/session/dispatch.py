@@ -6,12 +6,12 @@ in flight, so the chunks of one batch spread over all workers. A worker has at m
 chunks, so it never idles between two of them and no batch waits behind a long queue.
 
 When a worker dies or is stuck, its oldest chunk becomes *suspect*; the others return to the queue.
-So does the oldest one if the worker was stopped: any other may take that at once. A suspect goes
-alone to an idle worker, preferably one that has filled a chunk before, so that the death of that
-worker is evidence against the chunk. It is given up after DEATHS_MAX workers crashed with only this
-chunk in flight, or after KILLS_MAX if SIGKILL ended them, which a damaged sample does not cause, or
-after HANGS_MAX took too long for it. Chunks of stalled datasets (``stalls``) are also dispatched
-alone, one at a time.
+So does the oldest one if the worker was stopped, or had just finished the one that it was killed
+for: any other worker may take that at once. A suspect goes alone to an idle worker, preferably one
+that has filled a chunk before, so that the death of that worker is evidence against the chunk. It
+is given up after DEATHS_MAX workers crashed with only this chunk in flight, or after KILLS_MAX if
+SIGKILL ended them, which a damaged sample does not cause, or after HANGS_MAX took too long for it.
+Chunks of stalled datasets (``stalls``) are also dispatched alone, one at a time.
 
 Invariant: a row of a batch is in flight at one worker at most, and is filled once unless that
 worker died. Memory is bounded by the enqueued batches and WORKER_DEPTH chunks per worker.
@@ -106,7 +106,7 @@ class Dispatcher:
 
         ``was_killed``: by SIGKILL. ``is_held``: the process is still blocked in a read, and
         ``release`` follows. The oldest chunk, which the worker was filling, becomes suspect or is
-        given up. The others go to the head of the queue.
+        given up, unless it is not to blame. The others go to the head of the queue.
         """
         work = self._in_flight.pop(worker, None)
         if work is None:
@@ -121,10 +121,11 @@ class Dispatcher:
         if is_held:
             self._stalls.hold(chunks[0].batch.dataset, worker)
         given_up: tuple[PendingChunk, ...] = ()
+        is_innocent = work.is_stuck and chunks[0].ticket != work.stuck_ticket
         if len(chunks) == 1 and not work.is_stuck:
             chunks[0].kills += was_killed
             chunks[0].deaths += not was_killed
-        if work.stuck_as in ("asleep", "looping"):
+        if work.stuck_as in ("asleep", "looping") and not is_innocent:
             chunks[0].hangs += 1
         if (
             chunks[0].deaths >= DEATHS_MAX
@@ -135,7 +136,7 @@ class Dispatcher:
         for chunk in reversed(chunks):
             if chunk.batch.is_cancelled or chunk in given_up:
                 continue
-            if chunk is chunks[0] and work.stuck_as != "stopped":
+            if chunk is chunks[0] and work.stuck_as != "stopped" and not is_innocent:
                 self._suspect(chunk)
             else:
                 self._return(chunk)
@@ -222,7 +223,7 @@ class Dispatcher:
         )
         for each in stuck:
             work = self._in_flight[each.worker]
-            work.stuck_as = each.condition
+            work.stuck_as, work.stuck_ticket = each.condition, work.oldest.ticket
             self._by_load[len(work.chunks)].pop(each.worker, None)
         return stuck
 

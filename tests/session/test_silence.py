@@ -206,6 +206,28 @@ def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:
     assert waited[1] == pytest.approx(CHUNK_DEADLINE_S, abs=2 * LATE_S), "longer than the first"
 
 
+@pytest.mark.parametrize(
+    ("state", "share"), [("runs", 1.0), ("sleeps", 0.0), ("storage", 0.0), ("stopped", 0.0)]
+)
+def test_a_chunk_is_not_blamed_for_the_one_before_it(state: KernelState, share: float) -> None:
+    """Its worker finishes that one between the decision to kill it and its end."""
+    shell = shell_with()
+    shell.states[1] = state, share
+    _, innocent = (shell.fills[ticket] for ticket in shell.workers[1])
+    fill_others(shell, 1)
+    while not shell.killed:
+        shell.wait(0.5)
+    shell.request(A, [(6, 0), (6, 1)], [])
+    shell.fill(1)
+    shell.lose(1, was_killed=True)
+    while shell.fills[shell.workers[2][0]].first != innocent.first:
+        shell.fill(2)
+    assert len(shell.workers[2]) == 2, "it need not be filled alone"
+    shell.states[2] = "sleeps", 0.0
+    shell.wait(DEADLINE_MIN_S + LATE_S)
+    assert shell.killed == [1, 2], "it has hung no worker yet, so this one has the usual deadline"
+
+
 def test_a_stop_does_not_teach_that_chunks_take_long() -> None:
     shell = shell_with()
     shell.states[1] = "stopped", 0.0
