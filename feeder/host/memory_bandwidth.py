@@ -1,8 +1,8 @@
 """The copy bandwidth of a node process's CPUs, measured once at its start.
 
-Threads copy arrays with numpy, which releases the GIL, for some tens of milliseconds. Source and
-destination together exceed the caches of most machines; on a CPU with a larger last-level cache
-the figure is too high, never too low. What else runs on these CPUs at that time lowers it.
+Threads copy arrays with numpy, which releases the GIL, for some tens of milliseconds. What else runs
+on these CPUs at that time lowers the figure. A thread's arrays exceed a core's part of the
+last-level cache on most machines; on CPUs with more (64 MB and more for some cores) it is too high.
 """
 
 import contextlib
@@ -14,18 +14,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-THREADS_MAX: Final = 8
-"""A few cores saturate a NUMA node's memory controllers."""
+THREADS_MAX: Final = 32
+"""As many cores saturate the memory controllers of a NUMA node with twelve channels."""
 
-_ARRAYS_BYTES: Final = 32 << 20
-"""Of all sources, and again of all destinations; each thread has an equal part."""
+_ARRAY_BYTES: Final = 16 << 20
+"""Of a thread's source, and again of its destination."""
 
-_ARRAY_BYTES_MIN: Final = 8 << 20
 _COPY_S: Final = 0.02
 """Of copying; mapping the pages takes as long again."""
 
-_PIECE_BYTES: Final = 1 << 20
-"""A thread looks at the clock after each piece."""
+_PIECE_BYTES: Final = 4 << 20
+"""A thread looks at the clock, for which it needs the GIL, after each piece."""
 
 _SPARE_SHARE: Final = 4
 """The probe is skipped where its memory is more than this part of what is available."""
@@ -35,24 +34,23 @@ def measure_copy_bandwidth(cpus: int, available_bytes: int) -> float:
     """Return bytes read plus bytes written per second by copies in one thread a CPU.
 
     Takes about 50 ms with ``cpus`` free CPUs. 0.0 where memory or threads are short: fewer than
-    four times its at most 128 MB in ``available_bytes``.
+    four times its 32 MiB a thread in ``available_bytes``.
     """
     threads = max(1, min(cpus, THREADS_MAX))
-    array_bytes = max(_ARRAY_BYTES_MIN, _ARRAYS_BYTES // threads // _PIECE_BYTES * _PIECE_BYTES)
-    if 2 * threads * array_bytes * _SPARE_SHARE > available_bytes:
+    if 2 * threads * _ARRAY_BYTES * _SPARE_SHARE > available_bytes:
         return 0.0
     copied = [0] * threads
     ends_s = [0.0] * threads
     barrier = threading.Barrier(threads + 1)
     try:
-        pairs = [(_map_array(array_bytes), _map_array(array_bytes)) for _ in range(threads)]
+        pairs = [(_map_array(_ARRAY_BYTES), _map_array(_ARRAY_BYTES)) for _ in range(threads)]
     except OSError:
         return 0.0
 
     def copy(number: int) -> None:
         source, target = pairs[number]
-        source.fill(1)  # maps the pages; untouched ones are all the same page of zeros
-        target.fill(2)
+        np.copyto(source, 1)  # maps the pages; untouched ones are all the same page of zeros
+        np.copyto(target, 2)
         with contextlib.suppress(threading.BrokenBarrierError):
             barrier.wait()
             copied[number], ends_s[number] = _copy_for(_COPY_S, source, target)

@@ -61,7 +61,7 @@ class HostLoad(Struct, frozen=True, kw_only=True):
     io_wait_s: Seconds = 0.0
     """Idle CPU time with a read in progress."""
     throttled_s: Seconds = 0.0
-    """Time in which the cgroup's quota stopped its threads, summed over the CPUs that they ran on."""
+    """Time in which the cgroup's quota stopped its threads, summed over their CPUs."""
     pressure_cpu_s: Seconds = 0.0
     """Pressure stall information: time in which some task waited for a CPU. 0 where the kernel has
     none."""
