@@ -5,51 +5,74 @@ one that has been overwritten.
 """
 
 import importlib.util
+from dataclasses import replace
+from typing import Final
 
 from feeder.doctor.findings.facts import Libraries
 from feeder.errors import FeederError, ResourceError
 
+MODULES: Final = {
+    "numpy": "numpy",
+    "pyzmq": "zmq",
+    "msgspec": "msgspec",
+    "pillow-simd": "PIL",
+    "PyTurboJPEG": "turbojpeg",
+    "psutil": "psutil",
+    "xxhash": "xxhash",
+    "prometheus-client": "prometheus_client",
+    "rich": "rich",
+    "google-crc32c": "google_crc32c",
+}
+"""What ``feeder[daemon]`` installs, with the module that is imported of each."""
+
+_REASON_LETTERS_MAX: Final = 200
+
 
 def read_libraries() -> Libraries:
     """Return the libraries, their builds, and the results of their own checks."""
-    crypto, zmq_versions = _read_zmq()
-    if importlib.util.find_spec("numpy") is None:
-        return Libraries(
-            versions=zmq_versions,
-            problem="numpy is not installed in this environment: install feeder[daemon]",
-            crypto=crypto,
-        )
-    from feeder.jpeg.libraries import check_libraries
-
+    missing = [name for name, module in MODULES.items() if importlib.util.find_spec(module) is None]
+    if missing:  # the imports below need most of them
+        return Libraries(missing=tuple(missing))
+    found = Libraries()
     try:
+        found = _read_zmq()
+        from feeder.jpeg.libraries import check_libraries
+
         check_libraries()
+        found = _read_decoders(found)
     except ResourceError as error:
-        return Libraries(versions=zmq_versions, problem=str(error), crypto=crypto)
+        return replace(found, problem=str(error))
+    except (ImportError, OSError) as error:
+        reason = " ".join(str(error).split())[:_REASON_LETTERS_MAX]
+        return replace(found, problem=f"a library does not load ({reason}): install it again")
+    return found
+
+
+def _read_zmq() -> Libraries:
+    import zmq
+
+    from feeder.security.crypto_library import find_crypto_library
+
+    versions = {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
+    return Libraries(versions=versions, crypto=find_crypto_library()[0])
+
+
+def _read_decoders(found: Libraries) -> Libraries:
+    """Return ``found`` with everything about pixels."""
     from feeder.jpeg.decode import describe_decoder
     from feeder.jpeg.installed_pillow import find_pillow
     from feeder.jpeg.libraries import library_versions, pillow_has_avx2
 
     pillow = find_pillow()
-    return Libraries(
-        versions=library_versions() | zmq_versions,
+    return replace(
+        found,
+        versions={**library_versions(), **found.versions},
         pillow_problems=pillow.warnings(),
         pillow_is_simd=pillow.is_simd,
         pillow_has_avx2=pillow_has_avx2(),
         decoder=describe_decoder("own"),
         self_test_problem=_run_self_test(),
-        crypto=crypto,
     )
-
-
-def _read_zmq() -> tuple[str, dict[str, str]]:
-    try:
-        import zmq
-
-        from feeder.security.crypto_library import find_crypto_library
-
-        return find_crypto_library()[0], {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
-    except (ImportError, OSError):
-        return "", {}
 
 
 def _run_self_test() -> str:

@@ -1,17 +1,27 @@
 """What the doctor reads of this process's libraries."""
 
+import re
+import subprocess
+import sys
+import tomllib
+
 import pytest
 
-from feeder.doctor.read_libraries import read_libraries
+from feeder.doctor.read_libraries import MODULES, read_libraries
 from feeder.errors import ResourceError
 from feeder.jpeg import libraries
 from feeder.sample import self_test
+from tests.support.sources import REPOSITORY
+
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop().split())); "
+"""Makes the import of the modules in the last argument fail, as if they were not installed."""
 
 
 def test_this_environment_is_sound() -> None:
     found = read_libraries()
     assert {"pillow", "libjpeg-turbo", "libzmq", "PyTurboJPEG"} <= {*found.versions}
-    assert (found.problem, found.self_test_problem, found.pillow_problems) == ("", "", ())
+    assert (found.missing, found.problem, found.self_test_problem) == ((), "", "")
+    assert found.pillow_problems == ()
     assert found.pillow_has_avx2 == libraries.cpu_has_avx2()
     assert found.decoder.startswith("own (")
     assert found.crypto == "libsodium", "pyzmq's wheels have it"
@@ -19,6 +29,44 @@ def test_this_environment_is_sound() -> None:
 
 def fail(*_: object) -> None:
     raise ResourceError("it is broken: mend it")
+
+
+def test_all_libraries_of_the_daemon_are_looked_for() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["daemon"]
+    assert [*MODULES] == [re.split("[<>=]", line)[0] for line in needed]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, MODULES[name], None)
+    assert read_libraries().missing == (name,)
+
+
+def test_the_report_needs_none_of_them() -> None:
+    code = f"{WITHOUT}from feeder.__main__ import start; sys.exit(start())"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "doctor", " ".join(MODULES.values())],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "1. error: these libraries are not installed in this environment: numpy, " in (
+        result.stdout
+    )
+    assert "  memory        " in result.stdout
+
+
+def test_a_library_that_is_damaged_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ImportError("xxhash: undefined symbol:\nXXH3 " + "x" * 1000)
+
+    monkeypatch.setattr(libraries, "check_libraries", fail)
+    problem = read_libraries().problem
+    assert problem.startswith("a library does not load (xxhash: undefined symbol: XXH3 x")
+    assert len(problem) < 300
 
 
 def test_a_library_that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,8 @@ class Libraries:
     """The libraries of this process, and how they were built. Empty where not looked at."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    """Distributions that the daemon needs and that are not installed."""
     problem: str = ""
     """Why the daemon would refuse to start; one line with its remedy."""
     pillow_problems: tuple[str, ...] = ()

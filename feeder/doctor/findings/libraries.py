@@ -15,13 +15,30 @@ _MEASURED = " (one core of an AMD EPYC)."
 def find_broken_libraries(machine: Machine) -> Iterator[Finding]:
     """Yield findings about what would keep the daemon from starting."""
     libraries = machine.libraries
+    install = ("make setup   # in the checkout; elsewhere: pip install 'feeder[daemon]'",)
+    if libraries.missing:
+        one = len(libraries.missing) == 1
+        yield Finding(
+            name="libraries",
+            severity=Severity.ERROR,
+            what=(
+                f"{'this library is' if one else 'these libraries are'} not installed in this "
+                f"environment: {', '.join(libraries.missing)}"
+            ),
+            detail=(
+                "`feeder serve`, or another command that needs "
+                f"{'it' if one else 'one of them'}, ends with an error. The other libraries were "
+                "not looked at."
+            ),
+            mend=install,
+        )
     if libraries.problem:
         yield Finding(
             name="libraries",
             severity=Severity.ERROR,
             what=libraries.problem,
             detail="`feeder serve` would not start.",
-            mend=("make setup   # in the checkout; elsewhere: pip install 'feeder[daemon]'",),
+            mend=install,
         )
     if libraries.self_test_problem:
         yield Finding(

@@ -163,6 +163,12 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
     ),
     (
         libraries.find_broken_libraries,
+        "missing",
+        with_libraries(missing=("psutil", "xxhash")),
+        "these libraries are not installed in this environment: psutil, xxhash;.*make setup",
+    ),
+    (
+        libraries.find_broken_libraries,
         "self-test",
         with_libraries(self_test_problem="other pixels"),
         'other pixels.*decoder = "turbojpeg"',
