@@ -6,8 +6,9 @@
                                        the CPU of a busy machine, where a successor would be no
                                        better
 
-A supervisor that was suspended itself reads what waits for it first. Pure: the caller passes the
-time, and a function that looks at a process.
+A check that is late means that the supervisor was suspended or starved, and most likely the node
+processes with it, as by a cgroup freezer or a suspended virtual machine. That time does not count:
+their silences begin anew. Pure: the caller passes the time, and a function that looks at a process.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,9 @@ FIRST_LOOK_S: Final = 2.0
 LOOK_INTERVAL_S: Final = 0.5
 HUNG_S: Final = 4.0
 HUNG_MAX_S: Final = 30.0
+
+CHECK_INTERVAL_S: Final = 1.0
+"""At most, so that a suspension shows."""
 
 LATE_S: Final = 0.5
 """A check this late means that the supervisor was suspended or starved."""
@@ -63,7 +67,7 @@ class HeartbeatWatch:
     def begin(self, number: int, pid: int, now_s: float) -> None:
         """Expect heartbeats from a node process from now on."""
         self._watched[number] = _Watched(pid, now_s)
-        self.due_s = min(self.due_s, now_s + FIRST_LOOK_S)
+        self.due_s = min(self.due_s, now_s + CHECK_INTERVAL_S)
 
     def beat(self, number: int, now_s: float) -> None:
         """Record a heartbeat."""
@@ -86,7 +90,7 @@ class HeartbeatWatch:
             return []
         if now_s - self.due_s > LATE_S:
             for watched in self._watched.values():
-                watched.looks = None
+                watched.beat_s, watched.looks = now_s, None
             self.due_s = now_s + CATCH_UP_S
             return []
         hangs: list[Hang] = []
@@ -116,6 +120,6 @@ def _is_dead(looks: ProcessLooks | None) -> bool:
 def _due_s(watched: _Watched, now_s: float) -> float:
     silent_s = now_s - watched.beat_s
     if silent_s < FIRST_LOOK_S:
-        return watched.beat_s + FIRST_LOOK_S
+        return min(now_s + CHECK_INTERVAL_S, watched.beat_s + FIRST_LOOK_S)
     next_s = (limit_s for limit_s in (HUNG_S, HUNG_MAX_S) if limit_s > silent_s)
     return min(now_s + LOOK_INTERVAL_S, watched.beat_s + min(next_s, default=_NEVER))

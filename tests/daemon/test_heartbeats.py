@@ -4,7 +4,6 @@ import pytest
 
 from feeder.daemon.heartbeats import (
     CATCH_UP_S,
-    FIRST_LOOK_S,
     HUNG_MAX_S,
     HUNG_S,
     LATE_S,
@@ -124,8 +123,41 @@ def test_a_supervisor_that_was_suspended_reads_before_it_judges() -> None:
     assert host.watch.due_s == host.now_s + CATCH_UP_S
     host.watch.beat(0, host.now_s + 0.1)
     host.beating.add(0)
-    host.run(CATCH_UP_S + FIRST_LOOK_S + 1.0)
+    host.run(HUNG_S + 1.0)
     assert [hang.number for hang in host.hangs] == [1]
+
+
+@pytest.mark.parametrize("frozen_s", [3.0, 8.0, HUNG_MAX_S, 1000.0])
+@pytest.mark.parametrize("state", ["sleeps", "runs", "storage"])
+def test_processes_that_were_suspended_with_it_get_their_time(
+    frozen_s: float, state: KernelState
+) -> None:
+    """As by docker pause, a cgroup freezer, or a suspended virtual machine."""
+    host = Host()
+    host.run(5.0)
+    for number in (0, 1):
+        host.hang(number, state)
+    host.now_s += frozen_s
+    host.hangs += host.watch.check(host.now_s)
+    assert not any(host.watch.is_silent(number, host.now_s) for number in (0, 1))
+    host.run(CATCH_UP_S + 1.5)
+    assert not any(host.watch.is_silent(number, host.now_s) for number in (0, 1))
+    for number in (0, 1):
+        host.watch.beat(number, host.now_s)
+        host.beating.add(number)
+    host.run(60.0)
+    assert not host.hangs
+
+
+def test_a_process_that_hangs_is_found_after_a_suspension_of_all() -> None:
+    host = Host()
+    host.hang(1, "sleeps")
+    host.run(3.0)
+    host.now_s += 100.0
+    host.run(HUNG_S + 1.0)
+    (hang,) = host.hangs
+    assert hang.number == 1
+    assert hang.silent_s < HUNG_S + 1.0, "the suspension is not counted"
 
 
 def test_a_check_that_is_a_little_late_is_no_suspension() -> None:
