@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 60  # cgroup v1 writes the largest number of pages for no limit
 def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
     """Return what the machine has and the cgroup allows; the argument is passed on."""
     info = files.fields("proc/meminfo")
-    limit, swap_limit = _read_limits(files)
+    version, limit, swap_limit = _read_cgroup(files)
     chosen = _CHOSEN.search(files.text("sys/kernel/mm/transparent_hugepage/enabled", 256))
     return Memory(
         total_bytes=to_bytes(info.get("MemTotal", "")),
@@ -32,16 +32,22 @@ def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
         reserved=_read_reserved(files),
         swap=_read_swap(files),
         swap_limit_bytes=swap_limit,
+        cgroup_version=version,
         feeder_swapped_bytes=feeder_swapped_bytes,
     )
 
 
-def _read_limits(files: KernelFiles) -> tuple[int | None, int | None]:
-    """Return the least memory limit of the process's cgroups, and the least of their swap."""
+def _read_cgroup(files: KernelFiles) -> tuple[int | None, int | None, int | None]:
+    """Return the version of the process's cgroups, and the least of their limits and swap limits.
+
+    Where both versions are mounted, version 1 has the memory controller, as its mount shows.
+    """
+    version: int | None = None
     limits: list[int] = []
     swaps: list[int] = []
     try:
         for folder, unified in cgroup_folders(files.root, "memory", files.process):
+            version = 2 if unified and version != 1 else 1
             limit = files.number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
             if limit is not None and 0 <= limit < _NO_LIMIT:
                 limits.append(limit)
@@ -53,7 +59,7 @@ def _read_limits(files: KernelFiles) -> tuple[int | None, int | None]:
                 swaps.append(swap if unified else max(0, swap - (limit or 0)))
     except FeederError:
         pass  # read_allowed reports it
-    return min(limits, default=None), min(swaps, default=None)
+    return version, min(limits, default=None), min(swaps, default=None)
 
 
 def _read_reserved(files: KernelFiles) -> tuple[HugePages, ...]:

@@ -120,6 +120,15 @@ def test_containers_have_quotas_cpusets_and_limits(
     assert machine.memory.swap_limit_bytes == (32 << 30 if name == "container-v2" else 0)
 
 
+def test_the_version_is_that_of_the_memory_controller(trees: dict[str, Path]) -> None:
+    versions = {name: look(trees, name).memory.cgroup_version for name in FOUND}
+    assert versions == {
+        **dict.fromkeys(("container-v1", "xeon-snc"), 1),
+        **dict.fromkeys(("container-v2", "desktop", "docker-host", "epyc-nps4"), 2),
+        **dict.fromkeys(("ryzen-hpet", "virtual-sse")),
+    }
+
+
 def test_a_container_s_dataset_is_where_the_container_sees_it(trees: dict[str, Path]) -> None:
     (place,) = look(trees, "docker-host").datasets
     assert (place.kind, place.source) == ("xfs", "/dev/nvme1n1p1")

@@ -107,6 +107,8 @@ class Memory:
     swap: tuple[SwapDevice, ...] = ()
     swap_limit_bytes: int | None = None
     """What the cgroup may swap out; None for no limit."""
+    cgroup_version: int | None = None
+    """1 or 2, of the memory controller."""
     feeder_swapped_bytes: int = 0
     """Memory of Feeder's processes that is swapped out."""
 

@@ -35,6 +35,7 @@ NODES = tuple(
 )
 ALL = Allowed(cpus=frozenset(range(4)), memory_nodes=frozenset({0, 1}), count=4)
 SWAP = (SwapDevice(name="/dev/sda2", size_bytes=1 << 30, used_bytes=0),)
+ZRAM = (SwapDevice(name="/dev/zram0", size_bytes=1 << 30, used_bytes=0),)
 GPU = Accelerator(address="0000:01:00.0", name="NVIDIA 0x20b0", node=1)
 CARD = NetworkCard(name="eth0", is_up=True, speed_mbit=100_000, node=0)
 
@@ -131,13 +132,47 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
         memory.find_swap,
         "enabled",
         Machine(memory=Memory(swap=SWAP)),
-        "none in use.*MemorySwapMax=0",
+        r"1\.0 GiB, none in use.*MemorySwapMax=0",
     ),
     (
         memory.find_swap,
         "swapped",
-        Machine(memory=Memory(feeder_swapped_bytes=3 << 20, swap=SWAP, swap_limit_bytes=0)),
-        "3 MiB of Feeder's processes are swapped out",
+        Machine(memory=Memory(feeder_swapped_bytes=16 << 20, swap=SWAP, swap_limit_bytes=0)),
+        "16 MiB of Feeder's processes are swapped out",
+    ),
+    (
+        memory.find_swap,
+        "little",
+        Machine(
+            memory=Memory(
+                feeder_swapped_bytes=12 << 10, swap=(replace(SWAP[0], used_bytes=12 << 10),)
+            )
+        ),
+        r"swap is enabled \(1\.0 GiB, 0\.0117 MiB in use\) and may take Feeder's memory",
+    ),
+    (
+        memory.find_swap,
+        "version-1",
+        Machine(memory=Memory(swap=SWAP, cgroup_version=1)),
+        r"disk, not for memory\. sudo swapoff -a .*docker run --memory",
+    ),
+    (
+        memory.find_swap,
+        "zram",
+        Machine(memory=Memory(swap=ZRAM)),
+        r"swap is enabled in compressed memory \(zram, 1\.0 GiB, none in use\)",
+    ),
+    (
+        memory.find_swap,
+        "swapped-to-zram",
+        Machine(memory=Memory(feeder_swapped_bytes=20 << 20, swap=ZRAM)),
+        r"20 MiB of Feeder's processes are swapped out to compressed memory \(zram\)",
+    ),
+    (
+        memory.find_swap,
+        "zram-and-disk",
+        Machine(memory=Memory(swap=ZRAM + SWAP)),
+        r"swap is enabled \(1\.0 GiB, none in use\)",
     ),
     (memory.find_reserved_pages, "much", pool(2), r"2\.0 GiB, 10%.*echo 1 .*hugepages-1048576kB/"),
     (system.find_unreadable, "file", Machine(unreadable=("/x is odd",)), "/x is odd.*cat /x "),
@@ -230,6 +265,11 @@ SOUND: list[tuple[Condition, str, Machine]] = [
         ),
     ),
     (memory.find_swap, "limited", Machine(memory=Memory(swap=SWAP, swap_limit_bytes=0))),
+    (
+        memory.find_swap,
+        "little-and-limited",
+        Machine(memory=Memory(feeder_swapped_bytes=12 << 10, swap=SWAP, swap_limit_bytes=0)),
+    ),
     (memory.find_reserved_pages, "few", pool(1)),
     (system.find_remote_datasets, "local", dataset("ext4")),
     (system.find_slow_clock, "tsc", Machine(clock=Clock(current="tsc", available=("hpet",)))),
@@ -282,6 +322,19 @@ def test_every_condition_is_tested() -> None:
 def test_paths_are_quoted_for_the_shell() -> None:
     (finding,) = system.find_remote_datasets(dataset("cifs", "/d/it's $HOME"))
     assert finding.mend[0].startswith("cp -r '/d/it'\\''s $HOME' /LOCAL/DISK/")
+
+
+def test_swap_on_no_disk_is_a_note() -> None:
+    for swapped in (0, 1 << 30):
+        (finding,) = memory.find_swap(
+            Machine(memory=Memory(feeder_swapped_bytes=swapped, swap=ZRAM))
+        )
+        assert (finding.severity, finding.mend) == (Severity.NOTE, ())
+
+
+def test_systemd_cannot_forbid_swap_under_version_1() -> None:
+    (finding,) = memory.find_swap(Machine(memory=Memory(swap=SWAP, cgroup_version=1)))
+    assert not [line for line in finding.mend if "MemorySwapMax" in line]
 
 
 def test_what_is_not_known_is_not_wrong() -> None:
