@@ -3,6 +3,7 @@
     FeederError
     ├── ConfigError      the command line, the configuration or a recipe is invalid
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
+    │   └── SampleError         one sample is damaged
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
     │   ├── DisagreementError   processes of a daemon would make different batches
     │   └── OutputError         standard output cannot be written
@@ -37,6 +38,14 @@ class DatasetError(FeederError):
     """Raised when data on disk is missing, damaged, incomplete or of another format version."""
 
     exit_status = 3
+
+
+class SampleError(DatasetError):
+    """Raised when a sample of a dataset is damaged or does not decode."""
+
+    def __init__(self, message: str, sample_id: int | None = None) -> None:
+        super().__init__(message)
+        self.sample_id = sample_id
 
 
 class ResourceError(FeederError):

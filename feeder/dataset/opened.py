@@ -17,7 +17,7 @@ from feeder.dataset.format import RECORD, checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.record_checks import find_inconsistent
-from feeder.errors import DatasetError, ResourceError
+from feeder.errors import DatasetError, ResourceError, SampleError
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import NO_LABEL, LabelRows
 from feeder.process.path_text import printable
@@ -101,9 +101,9 @@ class Dataset:
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises DatasetError that names the sample if its record has changed since its shard was
-        verified, or is inconsistent (``record_checks``), or that names the shard if it cannot be
-        opened, verified or read. Raises ResourceError if too many files are open.
+        Raises SampleError that names the sample if its record has changed since its shard was
+        verified, or is inconsistent (``record_checks``), DatasetError that names the shard if it
+        cannot be opened, verified or read, ResourceError if too many files are open.
         """
         shards, rows = self.layout.locate(sample_ids)
         records = np.empty(len(sample_ids), RECORD)
@@ -123,7 +123,7 @@ class Dataset:
     ) -> None:
         """Write the labels of ``read_records(sample_ids)`` into ``out`` (n, *labels.row_shape).
 
-        Raises DatasetError that names the sample if its label row has changed since its shard was
+        Raises SampleError that names the sample if its label row has changed since its shard was
         verified; errors of a shard are those of ``read_records``.
         """
         if self.labels.kind == "index":
@@ -148,7 +148,7 @@ class Dataset:
         """Return the locations of the blobs of ``read_records(sample_ids)``.
 
         Requests read-ahead, so that the disk reads the next samples while one decodes. Raises
-        DatasetError that names a sample whose record points out of its shard; errors of a shard are
+        SampleError that names a sample whose record points out of its shard; errors of a shard are
         those of ``read_records``.
         """
         locations = []
@@ -167,7 +167,7 @@ class Dataset:
     def read_blob(self, location: BlobLocation, into: NDArray[np.uint8]) -> memoryview:
         """Read a sample's blob into the scratch ``into`` and return the part that it fills.
 
-        ``into`` holds at least ``location.blob_bytes`` bytes. Raises DatasetError that names the
+        ``into`` holds at least ``location.blob_bytes`` bytes. Raises SampleError that names the
         sample if the blob's checksum is wrong; errors of a shard are those of ``read_records``.
         """
         sample_id, shard, offset, blob_bytes, expected = location
@@ -178,6 +178,10 @@ class Dataset:
         if checksum(blob) != expected:
             raise self._damaged(sample_id, "its checksum does not match")
         return blob
+
+    def shard_path(self, sample_id: int) -> Path:
+        """Return the file of the shard that holds a sample."""
+        return self.path / self.manifest.shards[self._locate(sample_id)[0]].name
 
     def describe(self, sample_id: int) -> str:
         """Return e.g. ``sample 17 (n01440764/x.JPEG) in shard-00003.fds``, for messages.
@@ -234,14 +238,16 @@ class Dataset:
         self._block_hashes[shard] = reader.block_hashes
         return reader
 
-    def _replaced(self, what: str, sample_id: int, shard: Path) -> DatasetError:
-        return DatasetError(
+    def _replaced(self, what: str, sample_id: int, shard: Path) -> SampleError:
+        return SampleError(
             f"the {what} sample {sample_id} in {shard} is not the one that was packed: run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again"
+            f"`feeder verify {self.path}`, then restore the shard or pack again",
+            sample_id,
         )
 
-    def _damaged(self, sample_id: int, what: str) -> DatasetError:
-        return DatasetError(
+    def _damaged(self, sample_id: int, what: str) -> SampleError:
+        return SampleError(
             f"{self.describe(sample_id)} of {self.path} is damaged ({what}): run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again"
+            f"`feeder verify {self.path}`, then restore the shard or pack again",
+            sample_id,
         )

@@ -34,7 +34,12 @@ class SessionCounters:
     images: int = 0
     """Real samples sent, without padding."""
     batches_released: int = 0
-    batches_failed: int = 0
+    batches_failed: dict[str, int] = field(default_factory=dict)
+    """Batches that could not be made, by reason: bad-sample, unreadable (a shard or a manifest),
+    stalled-storage, resource (memory or descriptors), worker-died."""
+    bad_samples: int = 0
+    """Different samples that were found damaged, up to BAD_SAMPLES_MAX of feeder.session.failures.
+    A worker gives up a chunk at the first of its bad samples."""
     chunks_returned: int = 0
     """Chunks reassigned because their worker died."""
     worker_silences: int = 0

@@ -42,8 +42,12 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
     "chunks": CounterMetric("chunks", "Chunks delivered."),
     "batches_released": CounterMetric("batches_released", "Batches that clients gave back."),
     "batches_failed": CounterMetric(
-        "batches_failed", "Batches that could not be made: a bad sample, or no storage."
+        "batches_failed",
+        "Batches that could not be made, by reason.",
+        "reason",
+        known=("bad-sample", "resource", "stalled-storage", "unreadable", "worker-died"),
     ),
+    "bad_samples": CounterMetric("bad_samples", "Different samples that were found damaged."),
     "chunks_returned": CounterMetric(
         "chunks_returned", "Chunks done again because their worker died."
     ),

@@ -173,7 +173,9 @@ class NodeService:
                 self.apply(events.WorkerReleased(report.worker))
             case _:
                 _log.warning("a chunk cannot be filled: %s", report.message)
-                self.apply(events.ChunkFailed(report.ticket, report.code, report.message))
+                self.apply(
+                    events.ChunkFailed(report.ticket, report.code, report.message, report.sample)
+                )
 
     def on_claim(self, connection: int, session: int) -> None:
         """Handle a claim of a session's slots."""

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import BlobLocation, Samples
-from feeder.errors import DatasetError
+from feeder.errors import SampleError
 from feeder.jpeg import resize
 from feeder.jpeg.crop_decode import (
     DECODER_SLACK_BYTES,
@@ -177,7 +177,7 @@ class SampleReader:
 
         Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous; labels
         int64, or of the type and shape of the dataset's kind (``feeder.plan.labels``). Raises
-        DatasetError naming the first sample that is damaged.
+        SampleError naming the first sample that is damaged.
         """
         records = self._dataset.read_records(sample_ids)
         self._dataset.read_labels(sample_ids, records, labels)
@@ -251,9 +251,10 @@ class SampleReader:
                 self._make_one(location, layout, windows[row], scales[row], whole, finishes[row])
             except ValueError as error:
                 name = self._dataset.describe(location.sample_id)
-                raise DatasetError(
+                raise SampleError(
                     f"{name} does not decode ({error}): check the dataset with "
-                    f"`feeder verify {self._dataset.path}` and pack it again"
+                    f"`feeder verify {self._dataset.path}` and pack it again",
+                    location.sample_id,
                 ) from error
 
     def _make_one(

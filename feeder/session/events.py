@@ -139,6 +139,8 @@ class ChunkFailed:
     ticket: int
     code: str
     message: str
+    sample: int | None = None
+    """The sample at fault, if it is one."""
 
 
 @dataclass(frozen=True, slots=True)

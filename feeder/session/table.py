@@ -34,6 +34,7 @@ from feeder.session.admission import (
 from feeder.session.blame import blame_chunk, blame_dataset
 from feeder.session.chunk_state import PendingBatch, PendingChunk
 from feeder.session.dispatch import Dispatcher
+from feeder.session.failures import FailureReason, Failures
 from feeder.session.registry import SessionRegistry
 from feeder.session.silence import LOOK_S, Silence
 from feeder.session.state import Session
@@ -60,6 +61,7 @@ class SessionTable:
         self._limits = limits
         self._identity = identity
         self.counters = self._counters = counters
+        self._failures = Failures(counters)
         self._dispatcher = Dispatcher()
         self.sessions = SessionRegistry()
         self.tally = NodeTally()
@@ -307,7 +309,8 @@ class SessionTable:
         chunk = self._dispatcher.finish(event.ticket, self._now_s)
         if chunk is not None:
             self._on_finished(chunk)
-            self._fail(chunk.batch, event.code, event.message)
+            reason = self._failures.reason_for(event, chunk.batch.dataset)
+            self._fail(chunk.batch, reason, event.code, event.message)
             self._settle(chunk.batch)
 
     def _on_finished(self, chunk: PendingChunk) -> None:
@@ -322,16 +325,16 @@ class SessionTable:
         removal = self._dispatcher.remove_worker(event.worker, event.was_killed, event.is_held)
         self._counters.chunks_returned += len(removal.batches) - len(removal.given_up)
         for chunk in removal.given_up:
-            self._fail(chunk.batch, "worker-died", blame_chunk(chunk))
+            self._fail(chunk.batch, "worker-died", "worker-died", blame_chunk(chunk))
         for batch in removal.batches:
             self._settle(batch)
 
-    def _fail(self, batch: PendingBatch, code: str, message: str) -> None:
+    def _fail(self, batch: PendingBatch, reason: FailureReason, code: str, message: str) -> None:
         """Send Failed for a batch; the client still has to release it."""
         if batch.is_cancelled:
             return
         self._dispatcher.cancel(batch)
-        self._counters.batches_failed += 1
+        self._failures.count(reason)
         session = self.sessions.open[batch.session]
         if batch.slot is not None:
             session.tally.slots.move(batch.slot, "client", self._now_s)
@@ -463,7 +466,7 @@ class SessionTable:
             kill = events.KillWorker(stuck.worker, stuck.dataset, stuck.condition, stuck.silent_s)
             self._out.append(kill)
         for batch in self._dispatcher.find_unanswered(self._now_s):
-            self._fail(batch, "dataset", blame_dataset(batch.dataset))
+            self._fail(batch, "stalled-storage", "dataset", blame_dataset(batch.dataset))
         self._check_by(self._dispatcher.check_at_s(self._now_s))
 
     def _report_silence(self, silence: Silence) -> None:

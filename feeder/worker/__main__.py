@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from feeder.errors import FeederError, ResourceError
+from feeder.errors import FeederError, ResourceError, SampleError
 from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
 from feeder.process.channel import Channel, ChannelClosedError
 from feeder.process.parent_death import die_with_parent
@@ -112,8 +112,16 @@ def _fill(filler: "ChunkFiller", chunk: Fill) -> WorkerToNode:
         failure = error if isinstance(error, FeederError) else explain_shortage(error)
         if failure is None:
             raise
-        code = "resource" if isinstance(failure, ResourceError) else "dataset"
-        return FillFailed(ticket=chunk.ticket, code=code, message=escape_surrogates(str(failure)))
+        sample = failure.sample_id if isinstance(failure, SampleError) else None
+        return FillFailed(
+            ticket=chunk.ticket,
+            code="resource" if isinstance(failure, ResourceError) else "dataset",
+            message=escape_surrogates(str(failure)),
+            sample=sample,
+            shard=""
+            if sample is None
+            else escape_surrogates(filler.shard_path(chunk.session, sample)),
+        )
 
 
 if __name__ == "__main__":

@@ -121,9 +121,9 @@ class ChunkFiller:
     def fill(self, chunk: Fill) -> Filled:
         """Write the chunk into its slot; return what it took, with the seconds of each of STAGES.
 
-        Raises DatasetError with the sample that is damaged or does not decode, or the shard or
-        manifest that cannot be opened, verified or read; ResourceError if too many files are open;
-        MemoryError or an OSError of mmap if memory runs out.
+        Raises SampleError with the sample that is damaged or does not decode; DatasetError with the
+        shard or manifest that cannot be opened, verified or read; ResourceError if too many files
+        are open; MemoryError or an OSError of mmap if memory runs out.
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
@@ -158,6 +158,10 @@ class ChunkFiller:
             perf_counter() - started_s,
             thread_time() - cpu_before_s,
         )
+
+    def shard_path(self, session: int, sample_id: int) -> str:
+        """Return the file of the shard with a sample of an open session."""
+        return str(self._dataset(self._sessions[session].dataset).shard_path(sample_id))
 
     def _dataset(self, name: str) -> Dataset:
         """Return a dataset, opened on first use; DatasetError if its fingerprint differs."""

@@ -138,6 +138,10 @@ class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     ticket: int
     code: str
     message: str
+    sample: int | None = None
+    """The sample at fault, if it is one."""
+    shard: str = ""
+    """The path of its shard, escaped."""
 
 
 WorkerToNode = Started | CannotStart | Filled | FillFailed

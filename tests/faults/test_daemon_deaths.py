@@ -232,7 +232,8 @@ def test_damaged_sample_fails_its_batch_with_the_shards_name(packed: Path, tmp_p
         assert message.code == "dataset"
         assert "shard-00002.fds" in message.message
         assert "feeder verify" in message.message
-        assert daemon.counters()["batches_failed"] == 1
+        counters = daemon.counters()
+        assert (counters["batches_failed.bad-sample"], counters["bad_samples"]) == (1, 1)
     done = run_feeder("serve", "--data", f"d={damaged}/manifest.json")
     assert done.returncode == 3
     assert error_line(done)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from tests.support.daemon import Daemon, pack_small, wait_until
+from tests.support.daemon import Daemon, failed_batches, pack_small, wait_until
 from tests.support.lent_client import digest, expected, make_loader
 
 EPOCH = 5  # batches
@@ -61,7 +61,7 @@ def test_shard_damaged_after_it_was_read_gives_one_error_and_no_wrong_bytes(
     daemon: Daemon, shard: Path, undisturbed: list[str], damage: Callable[[Path], None]
 ) -> None:
     intact = shard.read_bytes()
-    failed = daemon.counters()["batches_failed"]
+    failed = failed_batches(daemon.counters())
     with make_loader(daemon.endpoint) as loader:
         batches = iter(loader)
         taken = [digest(next(batches))]
@@ -69,7 +69,7 @@ def test_shard_damaged_after_it_was_read_gives_one_error_and_no_wrong_bytes(
         with pytest.raises(DatasetError, match=SHARD):
             taken += map(digest, chain(batches, loader))
         assert taken == undisturbed[: len(taken)]
-        assert daemon.counters()["batches_failed"] > failed
+        assert failed_batches(daemon.counters()) > failed
         shard.write_bytes(intact)
         loader.set_epoch(3)
         assert [digest(batch) for batch in loader] == undisturbed[3 * EPOCH :]

@@ -1,6 +1,7 @@
 """A report as Prometheus text, read back with the official parser."""
 
 from collections.abc import Mapping
+from typing import get_args
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from feeder.metrics.snapshot import CLIENTS_MAX as SNAPSHOT_CLIENTS_MAX
 from feeder.metrics.snapshot import OTHERS
 from feeder.monitoring.counter_metrics import COUNTERS, LEFT_OUT
 from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_client
+from feeder.session.failures import FailureReason
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
@@ -80,7 +82,12 @@ def test_counters_by_reason_are_there_from_the_start() -> None:
     ]
     assert ended == [4, 1, 0]
     assert value(found, "worker_pause_seconds", node="0") == 0.25
-    assert value(found, "batches_failed_total", node="0") == 6
+    failed = [
+        value(found, "batches_failed_total", node="0", reason=reason)
+        for reason in get_args(FailureReason)
+    ]
+    assert failed == [6, 0, 1, 0, 0]
+    assert value(found, "bad_samples_total", node="0") == 2
 
 
 def test_histograms_accumulate_their_buckets() -> None:

@@ -140,15 +140,16 @@ def test_quota_and_throttling_are_shown_where_there_is_one() -> None:
 def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
     counters: dict[str, int | float | str] = {
         "frames_dropped.malformed": 12,
-        "batches_failed": 0,
+        "bad_samples": 0,
+        "batches_failed.bad-sample": 3,
         "sessions_opened": 9,
         "dataset.train.loss": "5 of 9 resized",
     }
     shown = draw(host_report(HostShape(counters=counters)))
-    assert "Incidents  frames dropped malformed 12" in shown
+    assert "Incidents  frames dropped malformed 12  batches failed bad-sample 3" in shown
     assert "Packed     train  5 of 9 resized" in shown
     assert "sessions" not in shown
-    assert "failed" not in shown
+    assert "bad samples" not in shown
 
 
 def test_control_characters_of_names_reach_no_terminal() -> None:

@@ -68,6 +68,13 @@ def happens_within(limit_s: float, attempt: Callable[[], float]) -> None:
         took_s.append(attempt())
 
 
+def failed_batches(counters: Mapping[str, Any]) -> int:
+    """Return how many batches could not be made, for any reason."""
+    return sum(
+        value for name, value in counters.items() if name.partition(".")[0] == "batches_failed"
+    )
+
+
 def pack_small(folder: Path) -> Path:
     """Pack a dataset of SAMPLES small images, a prime number, in 5 shards; return its folder."""
     pack(make_source(folder / "source", SAMPLES, side=72), folder / "dataset", shards=5, lanes=2)

@@ -255,7 +255,7 @@ class Shell:
         """A worker fails to fill its oldest chunk."""
         ticket = self.workers[worker].pop(0)
         del self.fills[ticket]
-        self.apply(ChunkFailed(ticket, "dataset", "sample 3 is damaged"))
+        self.apply(ChunkFailed(ticket, "dataset", "sample 3 is damaged", 3))
 
     def return_slot(self, position: int = 0) -> None:
         """The socket has finished with a slot that is wanted back."""

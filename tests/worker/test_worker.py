@@ -171,6 +171,8 @@ def test_a_damaged_sample_is_reported_and_the_worker_lives(packed: Path, tmp_pat
         assert len(failed) == 1
         assert failed[0].code == "dataset"
         assert "shard-00000.fds" in failed[0].message
+        assert failed[0].shard == str(shard)
+        assert failed[0].message.startswith(f"sample {failed[0].sample} (")
     memory.close()
 
 
@@ -191,6 +193,7 @@ def test_a_memory_shortage_is_reported_and_the_worker_lives(packed: Path) -> Non
         failed = channel.receive()
         assert isinstance(failed, FillFailed)
         assert failed.code == "resource"
+        assert (failed.sample, failed.shard) == (None, "")
         assert failed.message.startswith("memory ran out: this process may use ")
         process.rlimit(psutil.RLIMIT_AS, lifted)
         channel.send(Fill(2, 1, 0, 0, 0, 0, 10))

@@ -1,0 +1,70 @@
+"""Failed batches are counted by reason, and the samples at fault once each."""
+
+from feeder.metrics.counters import SessionCounters
+from feeder.session.events import ChunkFailed
+from feeder.session.failures import BAD_SAMPLES_MAX, Failures
+from feeder.session.silence import CHUNK_DEADLINE_S
+from feeder.session.stalls import UNANSWERED_S
+from tests.support.session_shell import Shell
+from tests.support.session_shell import limits as session_limits
+
+A = b"A"
+
+
+def test_a_bad_sample_is_counted_once_however_often_it_is_requested() -> None:
+    counters = SessionCounters()
+    failures = Failures(counters)
+    for dataset, sample in (("d", 3), ("d", 3), ("e", 3), ("d", 4)):
+        event = ChunkFailed(1, "dataset", f"sample {sample} is damaged", sample)
+        assert failures.reason_for(event, dataset) == "bad-sample"
+    assert counters.bad_samples == 3
+
+
+def test_bad_samples_are_remembered_up_to_a_limit() -> None:
+    counters = SessionCounters()
+    failures = Failures(counters)
+    for sample in range(BAD_SAMPLES_MAX + 10):
+        failures.reason_for(ChunkFailed(1, "dataset", "", sample), "d")
+    assert counters.bad_samples == BAD_SAMPLES_MAX
+
+
+def test_a_worker_s_failure_is_a_bad_sample_an_unreadable_file_or_a_shortage() -> None:
+    counters = SessionCounters()
+    failures = Failures(counters)
+    assert failures.reason_for(ChunkFailed(1, "dataset", "the shard is gone"), "d") == "unreadable"
+    assert failures.reason_for(ChunkFailed(1, "resource", "no memory"), "d") == "resource"
+    assert counters.bad_samples == 0
+
+
+def test_a_failed_batch_is_counted_by_what_its_worker_reports() -> None:
+    shell = Shell()
+    worker = shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    shell.fail(worker)
+    shell.finish()
+    assert shell.counters.batches_failed == {"bad-sample": 1}
+    assert shell.counters.bad_samples == 1
+
+
+def test_batches_of_storage_that_does_not_answer_are_no_bad_samples() -> None:
+    shell = Shell(session_limits(lease_s=1000))
+    shell.join()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    shell.advance(CHUNK_DEADLINE_S + 0.1)
+    (killed,) = shell.killed
+    shell.lose(killed, was_killed=True, is_held=True)
+    shell.join()
+    shell.advance(UNANSWERED_S)
+    assert shell.counters.batches_failed == {"stalled-storage": 1}
+    assert shell.counters.bad_samples == 0
+
+
+def test_a_batch_that_crashes_workers_is_counted_as_such() -> None:
+    shell = Shell()
+    shell.hello(A)
+    shell.request(A, [(0, 0)], [])
+    while not shell.counters.batches_failed:
+        shell.lose(shell.join())
+    assert shell.counters.batches_failed == {"worker-died": 1}
