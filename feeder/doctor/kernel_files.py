@@ -21,6 +21,11 @@ class KernelFiles:
         self.process = process
 
     @property
+    def is_own(self) -> bool:
+        """Whether the files are those of this machine and of this very process."""
+        return self.process == "self" and self.root == Path("/")
+
+    @property
     def process_root(self) -> Path:
         """Return the folder that the process sees as "/"."""
         return self.root if self.process == "self" else self.root / "proc" / self.process / "root"

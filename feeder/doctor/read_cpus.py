@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
-from feeder.doctor.kernel_files import KernelFiles, to_bytes, to_cpus, to_fields
+from feeder.doctor.kernel_files import KernelFiles, to_cpus, to_fields
 from feeder.errors import FeederError
 from feeder.host.cgroups import cgroup_folders
 from feeder.host.topology import UsableCpus, format_cpulist, read_topology, usable_cpus
@@ -48,21 +48,20 @@ def _read_cores(files: KernelFiles, online: frozenset[int]) -> tuple[int | None,
     return len(siblings), max(len(each) for each in siblings)
 
 
-def read_nodes(files: KernelFiles, unreadable: list[str]) -> tuple[Node, ...]:
-    """Return the NUMA nodes as the daemon places processes on them."""
+def read_nodes(files: KernelFiles, allowed: Allowed, unreadable: list[str]) -> tuple[Node, ...]:
+    """Return the NUMA nodes as the daemon places processes on them; none if no CPU is known."""
     try:
-        nodes = read_topology(files.root).nodes
+        nodes = read_topology(files.root, allowed.cpus).nodes
     except FeederError as error:
         unreadable.append(str(error))
         return ()
-    whole = None
-    if not any(name.startswith("node") for name in files.entries("sys/devices/system/node")):
-        whole = to_bytes(files.fields("proc/meminfo").get("MemTotal", ""))
+    if not any(node.cpus for node in nodes):
+        return ()
     return tuple(
         Node(
             id=node.id,
             cpus=node.cpus,
-            memory_bytes=node.memory_bytes if whole is None else whole,
+            memory_bytes=node.memory_bytes,
             memory_node=node.memory_node,
         )
         for node in nodes
@@ -70,23 +69,31 @@ def read_nodes(files: KernelFiles, unreadable: list[str]) -> tuple[Node, ...]:
 
 
 def read_allowed(files: KernelFiles, unreadable: list[str]) -> Allowed:
-    """Return what CPU mask, cpuset and quota leave to the process."""
+    """Return what CPU mask, cpuset and quota leave to the process.
+
+    Where the mask is not known it is taken to have all online CPUs.
+    """
     status = to_fields(files.own("status"))
-    affinity = to_cpus(status.get("Cpus_allowed_list", "")) or frozenset(os.sched_getaffinity(0))
+    mask = to_cpus(status.get("Cpus_allowed_list", ""))
+    if not mask and files.is_own:
+        mask = frozenset(os.sched_getaffinity(0))
+    cpus = mask or files.cpus("sys/devices/system/cpu/online")
     memory_nodes = to_cpus(status.get("Mems_allowed_list", ""))
     usable: UsableCpus | None = None
     cpuset = ""
     try:
-        usable = usable_cpus(files.root, affinity, files.process)
+        usable = usable_cpus(files.root, cpus, files.process)
         cpuset = _read_cpuset(files)
     except FeederError as error:
         unreadable.append(str(error))
+    count = min(usable.count if usable else len(cpus), len(cpus))
+    reason = usable.reason if usable else ""
     return Allowed(
-        cpus=affinity,
+        cpus=cpus,
         memory_nodes=memory_nodes,
         quota=usable.quota if usable else None,
-        count=usable.count if usable else len(affinity),
-        reason=usable.reason if usable else "",
+        count=count,
+        reason=reason if mask else f"{count}, the CPU mask is not known",
         cpuset=cpuset,
     )
 

@@ -21,8 +21,8 @@ def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self
     """
     files = KernelFiles(root, process)
     unreadable: list[str] = []
-    nodes = read_nodes(files, unreadable)
     allowed = read_allowed(files, unreadable)
+    nodes = read_nodes(files, allowed, unreadable)
     daemons, swapped_bytes = read_processes(files)
     return Machine(
         process=process,
@@ -51,8 +51,8 @@ def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
     """
     files = KernelFiles(root)
     unreadable: list[str] = []
-    nodes = read_nodes(files, unreadable)
     allowed = read_allowed(files, unreadable)
+    nodes = read_nodes(files, allowed, unreadable)
     return Machine(
         processor=read_processor(files, with_cores=False),
         nodes=nodes,

@@ -137,11 +137,12 @@ def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:
             text += f", {processor.cores} cores of {threads} thread{'s' * (threads > 1)}"
             text += " (SMT)" if threads > 1 else ""
         yield "CPUs", text
-    cpuset = f"; cpuset {allowed.cpuset}" if allowed.cpuset else ""
-    yield (
-        "usable CPUs",
-        f"{allowed.reason or allowed.count}: {format_cpulist(allowed.cpus)}{cpuset}",
-    )
+    if allowed.cpus:
+        cpuset = f"; cpuset {allowed.cpuset}" if allowed.cpuset else ""
+        reason = allowed.reason or allowed.count
+        yield "usable CPUs", f"{reason}: {format_cpulist(allowed.cpus)}{cpuset}"
+    else:
+        yield "usable CPUs", "not known"
     if machine.governors:
         texts = []
         for governor in machine.governors:
@@ -159,7 +160,9 @@ def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def _describe_node(machine: Machine, node: Node) -> str:
     cpus = f"CPUs {format_cpulist(node.cpus)}" if node.cpus else "no CPUs"
-    parts = [cpus, _size(node.memory_bytes) if node.memory_bytes else "no memory"]
+    is_known = any(each.memory_bytes for each in machine.nodes)
+    none = "no memory" if is_known else "memory not known"
+    parts = [cpus, _size(node.memory_bytes) if node.memory_bytes else none]
     if node.memory_node not in (None, node.id):
         parts[-1] += f" (uses that of node {node.memory_node})"
     cards = [card.name for card in machine.cards if card.node == node.id and card.is_up]

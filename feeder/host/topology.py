@@ -4,6 +4,7 @@ Everything is read below an injectable root, so that a test can give the tree of
 
     <root>/sys/devices/system/node/node*/   cpulist, meminfo, distance
     <root>/sys/devices/system/cpu/online
+    <root>/proc/meminfo                     if there are no nodes
     <root>/proc/PROCESS                     cgroups with quotas: see ``cgroups``
 
 Invariants: a Topology has at least one node with CPUs; at module level only the standard library is
@@ -98,8 +99,12 @@ def read_cpulist(path: Path) -> frozenset[int]:
         raise malformed(path, str(error)) from None
 
 
-def read_topology(root: Path = Path("/")) -> Topology:
-    """Return the machine's NUMA nodes; if sysfs has none, one node with all online CPUs."""
+def read_topology(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> Topology:
+    """Return the machine's NUMA nodes; if sysfs has none, one node with all online CPUs.
+
+    If sysfs shows no CPUs either, the node has those of `affinity`, by default the calling
+    process's.
+    """
     system = root / "sys/devices/system"
     online = read_cpulist(system / "cpu/online")
     found = {
@@ -108,7 +113,7 @@ def read_topology(root: Path = Path("/")) -> Topology:
         if re.fullmatch(r"node[0-9]{1,6}", entry.name)
     }
     nodes: list[NumaNode] = []
-    memory = {number: _node_memory_bytes(entry) for number, entry in found.items()}
+    memory = {number: _memory_bytes(entry / "meminfo") for number, entry in found.items()}
     for number, entry in sorted(found.items()):
         cpus = read_cpulist(entry / "cpulist")
         nodes.append(
@@ -121,8 +126,10 @@ def read_topology(root: Path = Path("/")) -> Topology:
         )
     if any(node.cpus for node in nodes):
         return Topology(nodes=tuple(nodes))
-    cpus = online or frozenset(os.sched_getaffinity(0))
-    whole = NumaNode(id=0, cpus=cpus, memory_bytes=_machine_memory_bytes(), memory_node=None)
+    if affinity is None:
+        affinity = frozenset(os.sched_getaffinity(0))
+    memory_bytes = _memory_bytes(root / "proc/meminfo")
+    whole = NumaNode(id=0, cpus=online or affinity, memory_bytes=memory_bytes, memory_node=None)
     return Topology(nodes=(whole,))
 
 
@@ -155,15 +162,10 @@ def _nearest_memory(number: int, distance: Path, memory: dict[int, int]) -> int 
     return min(holders, key=lambda node: (distances.get(node, 255), node), default=None)
 
 
-def _node_memory_bytes(entry: Path) -> int:
-    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", read_text(entry / "meminfo"))
+def _memory_bytes(meminfo: Path) -> int:
+    """Return the memory of a node or of the machine; 0 where the file does not have it."""
+    match = re.search(r"MemTotal:\s*([0-9]{1,15}) kB", read_text(meminfo))
     return int(match[1]) * 1024 if match else 0
-
-
-def _machine_memory_bytes() -> int:
-    import psutil  # not at module level: see the module's invariant
-
-    return int(psutil.virtual_memory().total)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -8,8 +8,9 @@ from feeder.doctor.findings.conditions import find_all
 from feeder.doctor.findings.facts import UNLIMITED, Machine
 from feeder.doctor.findings.finding import Severity
 from feeder.doctor.read_machine import read_machine
+from feeder.doctor.report import format_report
 from tests.doctor.conftest import DESCRIPTIONS
-from tests.support.machine_tree import write_tree
+from tests.support.machine_tree import cgroup_v2, write_tree
 
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
@@ -100,6 +101,27 @@ def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:
     assert node.cpus == {*range(12)}
     assert node.memory_bytes == 16374860 * 1024, "of the tree, not of the machine of this test"
     assert (machine.processor.cores, machine.processor.threads) == (6, 2)
+
+
+def test_another_machine_s_report_has_no_facts_of_this_one(tmp_path: Path) -> None:
+    """An ARM machine of which little was copied."""
+    quota = cgroup_v2("/", {".": "6400000 100000"})
+    write_tree(tmp_path, {"sys/devices/system/cpu/online": "0-63", **quota})
+    machine = read_machine(tmp_path)
+    assert machine.allowed.cpus == {*range(64)}
+    (node,) = machine.nodes
+    assert (node.cpus, node.memory_bytes) == ({*range(64)}, 0)
+    report = format_report(machine, find_all(machine), 80)
+    assert "  usable CPUs   64, the CPU mask is not known: 0-63\n" in report
+    assert "  node 0        CPUs 0-63, memory not known\n" in report
+
+
+def test_nothing_copied_is_nothing_known(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path)
+    assert (machine.allowed.cpus, machine.allowed.count, machine.nodes) == (set(), 0, ())
+    assert "  usable CPUs   not known\n" in format_report(machine, (), 80)
+    write_tree(tmp_path, {"proc/meminfo": "MemTotal: 2048 kB"})
+    assert read_machine(tmp_path).nodes == (), "memory without CPUs is not CXL here"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,15 +96,18 @@ def test_offline_cpus_do_not_count(tmp_path: Path) -> None:
 
 
 def test_no_node_directory_is_one_node_with_all_online_cpus(tmp_path: Path) -> None:
-    topology = read_topology(write_tree(tmp_path, {"sys/devices/system/cpu/online": "0-5"}))
-    (only,) = topology.nodes
+    files = {"sys/devices/system/cpu/online": "0-5", "proc/meminfo": "MemTotal:   2048 kB"}
+    (only,) = read_topology(write_tree(tmp_path, files)).nodes
     assert (only.cpus, only.memory_node) == (frozenset(range(6)), None)
-    assert only.memory_bytes == psutil.virtual_memory().total
+    assert only.memory_bytes == 2048 * 1024
+    (tmp_path / "proc/meminfo").unlink()
+    assert read_topology(tmp_path).nodes[0].memory_bytes == 0, "not that of another machine"
 
 
 def test_empty_root_falls_back_to_what_this_process_may_use(tmp_path: Path) -> None:
     (only,) = read_topology(tmp_path).nodes
     assert only.cpus == os.sched_getaffinity(0)
+    assert read_topology(tmp_path, EIGHT).nodes[0].cpus == EIGHT
 
 
 def test_malformed_sysfs_file_is_named(tmp_path: Path) -> None:
