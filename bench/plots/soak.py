@@ -8,8 +8,15 @@ from typing import Final
 import altair as alt
 
 from bench.plots.style import BLUE, COLOURS, GREY, INK, RED, Chart, wrap
-from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, cut_thirds
 from bench.soak.run import SoakReport
+from bench.soak.windows import (
+    SAMPLES_MIN,
+    START_UP,
+    WARM_UP_SHARE,
+    Window,
+    find_thirds,
+    find_windows,
+)
 
 _WIDTH: Final = 680
 _HEIGHT: Final = 96
@@ -34,6 +41,16 @@ class _Time:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """What of a series was compared."""
+
+    left_out: int
+    """Samples at the start."""
+    windows: Sequence[Window]
+    """None where there are too few samples to compare."""
+
+
 def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
     """Return the title of the picture, and what it concludes: a line a sentence."""
     verdict = "failed" if report.failures else "passed"
@@ -43,14 +60,15 @@ def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
         length = f" of {minutes:g} minutes" if minutes >= 3 else f" of {60 * minutes:g} s"
     sentences = [
         *report.conclusions,
-        "Dashed: the medians of the first and the last third, which are compared. Shaded: warm-up.",
+        "Dashed: the medians that are compared, of throughput at its best and at the end, of the "
+        "rest in the first and the last third. Shaded: left out.",
     ]
     lines = [line for each in sentences for line in wrap(each)]
     return f"Soak{length} {verdict}: {report.headline}", lines
 
 
 def draw_soak(report: SoakReport) -> Chart:
-    """Panels over one time axis: the warm-up is shaded, the medians compared are lines."""
+    """Panels over one time axis: what is left out is shaded, the medians compared are lines."""
     is_long = max(report.at_s) >= 180
     unit_s = 60 if is_long else 1
     when = _Time(
@@ -64,41 +82,47 @@ def draw_soak(report: SoakReport) -> Chart:
         }
         for kind in ("throughput", "reference", "memory", "shared-memory", "fds")
     }
+    (throughput,) = named["throughput"].values()
+    warm_up = int(len(throughput) * WARM_UP_SHARE)
+    is_judged = len(throughput) - warm_up >= SAMPLES_MIN
+    windows = _Compared(left_out=START_UP, windows=find_windows(throughput) if is_judged else ())
+    thirds = _Compared(left_out=warm_up, windows=find_thirds(len(throughput)) if is_judged else ())
     machine = {
         {"daemon-core": "the daemon's core", "client-core": "the clients' core"}.get(
             part, part
-        ): _relative(values)
+        ): _relative(values, windows.windows)
         for part, values in named["reference"].items()
     }
+    speed = "% of its speed when throughput was best"
     titles = (
-        (named["throughput"], "Throughput: images/s to all clients", "images/s"),
-        (machine, "The machine: a fixed load on the same cores, % of its first third", "%"),
-        (named["memory"], "Own memory of each process of the daemon", "MiB"),
-        (named["shared-memory"], "Shared memory, by purpose", "MiB"),
-        (named["fds"], "Open files and sockets of each process", "descriptors"),
+        (named["throughput"], windows, "Throughput: images/s to all clients", "images/s"),
+        (machine, windows, f"The machine: a fixed load on the same cores, {speed}", "%"),
+        (named["memory"], thirds, "Own memory of each process of the daemon", "MiB"),
+        (named["shared-memory"], thirds, "Shared memory, by purpose", "MiB"),
+        (named["fds"], thirds, "Open files and sockets of each process", "descriptors"),
     )
     panels = [
-        _draw_panel(report.at_s, series, when, title, unit)
-        for series, title, unit in titles
+        _draw_panel(report.at_s, series, compared, when, title, unit)
+        for series, compared, title, unit in titles
         if series
     ]
     panels.append(_draw_restarts(report, when))
     return alt.vconcat(*panels, spacing=10).resolve_scale(color="independent")
 
 
-def _relative(values: Sequence[float]) -> list[float]:
-    """Return the values as percent of the median of the first third that is judged."""
-    kept = cut_thirds(values)[0] if _is_judged(values) else values
-    first = statistics.median(kept) or 1.0
-    return [100 * value / first for value in values]
-
-
-def _is_judged(values: Sequence[float]) -> bool:
-    return len(values) - int(len(values) * WARM_UP_SHARE) >= SAMPLES_MIN
+def _relative(values: Sequence[float], windows: Sequence[Window]) -> list[float]:
+    """Return the values as percent of the median of the first window, or of all without one."""
+    usual = windows[0].median(values) if windows else statistics.median(values)
+    return [100 * value / (usual or 1.0) for value in values]
 
 
 def _draw_panel(
-    at_s: Sequence[float], series: Mapping[str, Sequence[float]], when: _Time, title: str, unit: str
+    at_s: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    compared: _Compared,
+    when: _Time,
+    title: str,
+    unit: str,
 ) -> Chart:
     x = when.axis(labelled=False)
     y = alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=3, minExtent=44))
@@ -113,12 +137,18 @@ def _draw_panel(
         for moment, value in zip(at_s, values, strict=True)
     ]
     lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.4)
-    panel = _shade(x, WARM_UP_SHARE * when.end) + lines.encode(x=x, y=y, color=colour)
+    panel = lines.encode(x=x, y=y, color=colour)
+    if compared.left_out:
+        panel = _shade(x, at_s[compared.left_out - 1] / when.unit_s) + panel
     medians = [
-        median
+        {
+            "at": begin_s / when.unit_s,
+            "until": end_s / when.unit_s,
+            "value": window.median(values),
+        }
+        for window in compared.windows
+        for begin_s, end_s in [window.span_s(at_s)]
         for values in series.values()
-        if _is_judged(values)
-        for median in _medians(at_s, values, when)
     ]
     if medians:
         rules = alt.Chart(alt.Data(values=medians)).mark_rule(
@@ -126,21 +156,6 @@ def _draw_panel(
         )
         panel += rules.encode(x=x, x2="until:Q", y=y)
     return panel.properties(width=_WIDTH, height=_HEIGHT, title=_panel_title(title))
-
-
-def _medians(at_s: Sequence[float], values: Sequence[float], when: _Time) -> list[dict[str, float]]:
-    """Return the medians of the first and the last third, each over its own time."""
-    first, last = cut_thirds(values)
-    begin = len(values) - len(values[int(len(values) * WARM_UP_SHARE) :])
-    spans = ((begin, begin + len(first) - 1, first), (len(values) - len(last), -1, last))
-    return [
-        {
-            "at": at_s[start] / when.unit_s,
-            "until": at_s[end] / when.unit_s,
-            "value": statistics.median(third),
-        }
-        for start, end, third in spans
-    ]
 
 
 def _shade(x: Chart, until: float) -> Chart:

@@ -1,21 +1,14 @@
 """Whether a series of samples has grown: pure arithmetic.
 
-The first fifth of the time is warm-up and left out: buffers reach the size of the largest image,
-and every session is opened once. The remaining samples are cut into thirds, and the median of the
-last is compared with that of the first. Medians, because sessions come and go: moments with one
-more of them do not look like growth as long as they are as frequent at the end as at the beginning.
+The median of the last third after the warm-up is compared with that of the first
+(``bench.soak.windows``). Medians, because sessions come and go: moments with one more of them do
+not look like growth as long as they are as frequent at the end as at the beginning.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from feeder.errors import ConfigError
-
-WARM_UP_SHARE: Final = 0.2
-SAMPLES_MIN: Final = 9
-"""After the warm-up: three for each median."""
+from bench.soak.windows import find_thirds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +45,5 @@ def find_trend(values: Sequence[float]) -> Trend:
 
     ConfigError when there are too few.
     """
-    first, last = cut_thirds(values)
-    return Trend(first=statistics.median(first), last=statistics.median(last))
-
-
-def cut_thirds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the first and the last third of the values after the warm-up, of equal length.
-
-    ConfigError when there are too few.
-    """
-    kept = values[int(len(values) * WARM_UP_SHARE) :]
-    if len(kept) < SAMPLES_MIN:
-        raise ConfigError(
-            f"{len(values)} samples are too few to tell growth from noise: soak for longer or "
-            f"sample more often, so that {SAMPLES_MIN} remain after the warm-up"
-        )
-    third = len(kept) // 3
-    return kept[:third], kept[-third:]
+    first, last = find_thirds(len(values))
+    return Trend(first=first.median(values), last=last.median(values))

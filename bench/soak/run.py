@@ -26,9 +26,10 @@ from bench.footprint import Footprint
 from bench.machine import choose_core, choose_other_core, describe_machine
 from bench.report import RATE, JudgedReport, Result, single, summarise
 from bench.soak.clients import SoakClients
-from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.soak.growth import Tolerance, find_trend
 from bench.soak.reference import CoreReference
 from bench.soak.throughput import Verdict, judge_throughput
+from bench.soak.windows import SAMPLES_MIN, WARM_UP_SHARE
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, PeerError
 from feeder.pack.progress import ProgressLine
@@ -136,7 +137,7 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
             _stream(daemon, clients, options, record)
         held_bytes = _await_slots(daemon, options.lease_s)
         replaced = before != {process.pid for process in daemon.processes()}
-    results, failures, verdict = judge(record.series)
+    results, failures, verdict = judge(record.series, record.at_s)
     results.append(single("shared-memory/slots/left", "MiB", held_bytes / _MIB))
     for how in ("clean", "killed"):
         count = sum(each == how for _, each in record.restarts)
@@ -178,11 +179,11 @@ def soak(path: Path, options: SoakOptions) -> SoakReport:
 
 
 def judge(
-    series: Mapping[str, Sequence[float]],
+    series: Mapping[str, Sequence[float]], at_s: Sequence[float]
 ) -> tuple[list[Result], list[str], Verdict]:
     """Return the rows of all series, a line for each that has grown, and the throughput's verdict.
 
-    The lines do not include that throughput fell.
+    ``at_s`` is when the samples were taken. The lines do not include that throughput fell.
     """
     rows: list[Result] = []
     failures: list[str] = []
@@ -202,7 +203,7 @@ def judge(
                 f"at most {tolerance.allowed(trend.first):.1f} is allowed)"
             )
     references = {name: values for name, values in series.items() if name.startswith("reference/")}
-    verdict = judge_throughput(series["throughput"], references)
+    verdict = judge_throughput(series["throughput"], references, at_s)
     rows.append(single("throughput/change", "%", 100 * verdict.change))
     rows.append(single("reference/change", "%", 100 * verdict.machine_change))
     return rows, failures, verdict

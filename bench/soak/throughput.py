@@ -1,25 +1,35 @@
 """Whether throughput fell during a soak, and whether the machine or the feeder did: arithmetic.
 
-As for growth, the first fifth of the samples is warm-up, and the last third of the rest is compared
-with the first. Throughput has fallen when the median is lower by more than FALL_MAX. Then each
-sample is divided by how fast the slower of the soak's cores was at the time, by the reference load
-(``bench.soak.reference``). If these ratios have fallen by more than FALL_MAX too, and nine in ten
-pairs of a sample from each third agree, the feeder became slower. If they have not, the machine
-did, or the samples vary too much to tell; the feeder is not judged then.
+The last window of the samples is compared with the best one before it (``bench.soak.windows``).
+Throughput has fallen when the median is lower by more than FALL_MAX. Then each sample is divided by
+how fast the slower of the soak's cores was at the time, by the reference load
+(``bench.soak.reference``). If the medians of these ratios differ by more than FALL_MAX too, and by
+more than noise explains, the feeder became slower. If they do not, the machine did, or the samples
+vary too much to tell; the feeder is not judged then.
+
+The best of many windows is above the average by chance: by about two standard errors of a window's
+median. Of 60 samples with independent noise of 8 % that is about a tenth, which FALL_MAX allows
+for. With larger noise the difference must also be _ERRORS_MIN standard errors, which without a fall
+happens about once in 300 soaks. The noise is that of the differences between neighbouring samples,
+which a slow fall makes no larger and a step hardly.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
-from bench.soak.growth import cut_thirds
+from bench.soak.windows import START_UP, Window, find_windows
 
-FALL_MAX: Final = 0.2
-"""The greatest fall that is tolerated, as a share of the first third's median."""
+FALL_MAX: Final = 0.25
+"""The greatest fall that is tolerated, as a share of the best window's median."""
 
-_AGREEING_MIN: Final = 0.9
-_SLOWEST: Final = 0.01  # of a core's first third; a bound for the division
+_ERRORS_MIN: Final = 5.0
+_MEDIANS_ERROR: Final = math.sqrt(math.pi / 2)  # over the mean's, with normal noise
+_SLOWEST: Final = 0.01  # of a core in the best window; a bound for the division
+_MINUTES_FROM_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,89 +47,97 @@ class Verdict:
     """The same for the reference load of the core that lost most."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    first: float
-    last: float
-    agreeing: float
-    """The share of pairs of samples in which the last third's is the lower one."""
-
-    @classmethod
-    def of_series(cls, values: Sequence[float]) -> "_Change":
-        first, last = cut_thirds(values)
-        lower = sum((late < early) + (late == early) / 2 for early in first for late in last)
-        return cls(statistics.median(first), statistics.median(last), lower / len(first) ** 2)
-
-    @property
-    def share(self) -> float:
-        return self.last / self.first - 1 if self.first else 0.0
-
-
 def judge_throughput(
-    throughput: Sequence[float], references: Mapping[str, Sequence[float]]
+    throughput: Sequence[float],
+    references: Mapping[str, Sequence[float]],
+    at_s: Sequence[float],
 ) -> Verdict:
-    """Judge samples of images/s at even intervals, warm-up included.
+    """Judge samples of images/s at even intervals, start included, taken ``at_s``.
 
     ``references`` are the samples of the reference load by core, as many each; ConfigError when
     there are too few samples.
     """
-    change = _Change.of_series(throughput)
-    speeds = _machine_speeds(references, len(throughput))
-    paired = _Change.of_series(
-        [rate / speed for rate, speed in zip(throughput, speeds, strict=True)]
+    best, last = find_windows(throughput)
+    change = _change(throughput, best, last)
+    speeds = _machine_speeds(references, best, len(throughput))
+    paired = [rate / speed for rate, speed in zip(throughput, speeds, strict=True)]
+    paired_change = _change(paired, best, last)
+    machine = min((_change(each, best, last) for each in references.values()), default=0.0)
+    numbers = (
+        f"{best.median(throughput):,.0f} images/s in {_format_span(best, at_s)}, the best before "
+        f"the end, and {last.median(throughput):,.0f} at the end, in {_format_span(last, at_s)}"
     )
-    machine = min((_Change.of_series(each).share for each in references.values()), default=0.0)
-    numbers = f"{change.first:,.0f} to {change.last:,.0f} images/s"
     beside = f"the reference load on the same cores changed by {_percent(machine)}"
     allowed = f"{100 * FALL_MAX:.0f} % is allowed"
-    fell = f"throughput fell by {-100 * change.share:.0f} %, from {numbers}"
+    fell = f"throughput fell by {-100 * change:.0f} %"
     kind: Literal["held", "fell", "machine-slower", "too-noisy"]
     headline = "throughput was not judged, it varied too much"
-    if change.first == 0:
+    if best.median(throughput) == 0:
         kind, headline = "too-noisy", "throughput was not judged, too few images came"
         sentence = (
             "throughput was not judged: half of the samples or more had no image; sample less "
             "often (--every)"
         )
-    elif change.share >= -FALL_MAX:
+    elif change >= -FALL_MAX:
         kind, headline = "held", "throughput held"
-        sentence = f"throughput held: {numbers} ({_percent(change.share)}; {beside})"
-    elif paired.share < -FALL_MAX and paired.agreeing >= _AGREEING_MIN:
-        kind, headline = "fell", f"throughput fell by {-100 * change.share:.0f} %"
+        sentence = f"throughput held: {numbers} (medians; {_percent(change)}; {beside})"
+    elif paired_change < -max(FALL_MAX, _ERRORS_MIN * _error_of_median(paired, best)):
+        kind, headline = "fell", fell
         sentence = (
-            f"{fell} (medians of the first and the last third after the warm-up; {allowed}), "
-            f"while {beside}: the feeder became slower; compare its stages in `feeder status` at "
-            "the beginning and at the end of a soak"
+            f"{fell}: {numbers} (medians; {allowed}), while {beside}: the feeder became slower; "
+            "compare its stages in `feeder status` at the beginning and at the end of a soak"
         )
-    elif paired.share >= -FALL_MAX and machine < -FALL_MAX / 2:
+    elif paired_change >= -FALL_MAX and machine < -FALL_MAX / 2:
         kind, headline = "machine-slower", "throughput was not judged, the machine became slower"
         sentence = (
-            f"{fell}, but the machine became slower: {beside}, and in proportion to it throughput "
-            f"changed by {_percent(paired.share)} ({allowed}); the feeder's throughput was not "
-            "judged: soak again on a machine that is not in use"
+            f"{fell}: {numbers} (medians), but the machine became slower: {beside}, and in "
+            f"proportion to it throughput changed by {_percent(paired_change)} ({allowed}); the "
+            "feeder's throughput was not judged: soak again on a machine that is not in use"
         )
     else:
         kind = "too-noisy"
         sentence = (
-            f"throughput was not judged: {numbers} ({_percent(change.share)}), but it varied too "
-            f"much to tell a fall from noise; {beside}; soak for longer on a machine that is not "
-            "in use"
+            f"throughput was not judged: {numbers} (medians; {_percent(change)}), but it varied "
+            f"too much to tell a fall from noise; {beside}; soak for longer on a machine that is "
+            "not in use"
         )
     return Verdict(
-        kind=kind, headline=headline, sentence=sentence, change=change.share, machine_change=machine
+        kind=kind, headline=headline, sentence=sentence, change=change, machine_change=machine
     )
 
 
-def _machine_speeds(references: Mapping[str, Sequence[float]], samples: int) -> list[float]:
-    """Return the speed of the slowest core at each sample, relative to its own first third."""
-    slowest = [1.0] * samples if not references else [float("inf")] * samples
+def _change(values: Sequence[float], best: Window, last: Window) -> float:
+    before = best.median(values)
+    return last.median(values) / before - 1 if before else 0.0
+
+
+def _machine_speeds(
+    references: Mapping[str, Sequence[float]], best: Window, samples: int
+) -> list[float]:
+    """Return the speed of the slowest core at each sample, relative to its own in ``best``."""
+    slowest = [1.0] * samples if not references else [math.inf] * samples
     for values in references.values():
-        first = statistics.median(cut_thirds(values)[0]) or 1.0
+        usual = best.median(values) or 1.0
         slowest = [
-            min(before, max(value / first, _SLOWEST))
+            min(before, max(value / usual, _SLOWEST))
             for before, value in zip(slowest, values, strict=True)
         ]
     return slowest
+
+
+def _error_of_median(values: Sequence[float], best: Window) -> float:
+    """Return the standard error of a window's median, as a share of the best window's."""
+    steps = [(late - early) ** 2 for early, late in pairwise(values[START_UP:])]
+    noise = math.sqrt(statistics.fmean(steps) / 2)
+    before = best.median(values)
+    return _MEDIANS_ERROR * noise / math.sqrt(best.end - best.first) / before if before else 0.0
+
+
+def _format_span(window: Window, at_s: Sequence[float]) -> str:
+    begin, end = window.span_s(at_s)
+    if at_s[-1] < _MINUTES_FROM_S:
+        return f"seconds {begin:.0f}–{end:.0f}"
+    return f"minutes {begin / 60:.1f}–{end / 60:.1f}"
 
 
 def _percent(share: float) -> str:

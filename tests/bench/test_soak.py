@@ -17,15 +17,17 @@ from bench.footprint import ProcessFootprint
 from bench.plots import draw
 from bench.soak import run as soak
 from bench.soak.clients import SoakClients
-from bench.soak.growth import SAMPLES_MIN, WARM_UP_SHARE, Tolerance, find_trend
+from bench.soak.growth import Tolerance, find_trend
 from bench.soak.run import SoakReport, judge
 from bench.soak.throughput import Verdict
+from bench.soak.windows import SAMPLES_MIN, WARM_UP_SHARE
 from feeder.errors import ConfigError
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
 
+MOMENTS = [float(second) for second in range(1, 31)]
 TOLERANCE = Tolerance(absolute=4.0, relative=0.05)
 
 
@@ -82,7 +84,7 @@ def test_too_few_samples_are_refused() -> None:
 def test_each_kind_has_its_tolerance_and_throughput_may_rise() -> None:
     steady = [50.0] * 30
     rows, failures, verdict = judge(
-        {"memory/node-1": steady, "fds/node-1": steady, "throughput": steady}
+        {"memory/node-1": steady, "fds/node-1": steady, "throughput": steady}, MOMENTS
     )
     assert failures == []
     assert verdict.kind == "held"
@@ -90,7 +92,7 @@ def test_each_kind_has_its_tolerance_and_throughput_may_rise() -> None:
     assert values["memory/node-1/growth"] == values["throughput/change"] == 0
     leaking = [float(value) for value in range(50, 80)]
     _, failures, verdict = judge(
-        {"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking}
+        {"memory/worker-1": leaking, "fds/node-1": leaking, "throughput": leaking}, MOMENTS
     )
     assert verdict.kind == "held"
     assert [failure.split(" grew by ")[0] for failure in failures] == [
@@ -136,7 +138,7 @@ def test_a_short_soak_samples_everything_and_gives_all_back(
     )
     # Three seconds are too short to judge: only what does not depend on time is asserted.
     held = Verdict(kind="held", headline="held", sentence="it held", change=0, machine_change=0)
-    monkeypatch.setattr(soak, "judge", lambda series: (judge(series)[0], [], held))
+    monkeypatch.setattr(soak, "judge", lambda series, at_s: (judge(series, at_s)[0], [], held))
     plot = ["--plot", str(tmp_path / "soak.png")]
     assert main(["soak", str(dataset), *SHORT, *SMALL, "--json", str(out), *plot]) == 0
     document = json.loads(out.read_text())
@@ -201,7 +203,7 @@ def test_throughput_that_falls_is_status_1_and_the_first_line(
         change=-0.65,
         machine_change=0,
     )
-    monkeypatch.setattr(soak, "judge", lambda series: ([], [], fell))
+    monkeypatch.setattr(soak, "judge", lambda series, at_s: ([], [], fell))
     assert main(["soak", str(dataset), *SHORT, *SMALL]) == 1
     printed = capsys.readouterr()
     assert printed.out.splitlines()[:2] == [
