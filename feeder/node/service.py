@@ -23,6 +23,7 @@ from feeder.node.router import PeerUnreachableError, Router
 from feeder.node.session_log import log_refusal, log_session_end, log_session_start
 from feeder.node.silence_log import describe_stuck, log_progress, log_silence
 from feeder.node.slot_store import SlotStore
+from feeder.node.stall_watch import STALL_CHECK_S, StallWatch
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
 from feeder.process.path_text import printable
@@ -54,13 +55,6 @@ from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
 _NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
-
-_STALL_S: Final = 0.5
-"""A wake-up this late means that the process was suspended. Clients ping every second and the
-shortest lease is 2 s, so shorter stalls cannot expire a lease."""
-
-_STALL_CHECK_S: Final = 0.2
-"""Between wake-ups while sessions are open: a stall shows only in a wake-up that it delays."""
 
 _CATCH_UP_S: Final = 1.0
 """Time to drain the backlog after a stall, including what libzmq's thread has not read."""
@@ -119,6 +113,7 @@ class NodeService:
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self._unreachable: dict[bytes, float] = {}  # when ``run_due`` first saw it, inf: not yet
         self._started_s = time.monotonic()
+        self._stall_watch = StallWatch()
         self._catch_up_by_s = 0.0  # no lease or deadline expires before
 
     @property
@@ -134,9 +129,11 @@ class NodeService:
 
     def wake_up_s(self, now_s: float) -> float:
         """Return when to call ``run_due`` if nothing happens before."""
-        if not self._table.sessions.open:
-            return self.deadline_s
-        return min(self.deadline_s, now_s + _STALL_CHECK_S)
+        due_s = self.deadline_s
+        if self._table.sessions.open:
+            due_s = min(due_s, now_s + STALL_CHECK_S)
+        self._stall_watch.expect(due_s)
+        return due_s
 
     @property
     def is_settled(self) -> bool:
@@ -148,6 +145,7 @@ class NodeService:
 
         The event's time is ``at_s``, by default now.
         """
+        self._note_stall(time.monotonic() if at_s is None else at_s)
         events = deque([event])
         while events:
             now_s = time.monotonic() if at_s is None else at_s
@@ -241,8 +239,7 @@ class NodeService:
         ``due_s`` is when this call was due. After a stall the backlog of messages is read before
         any lease expires.
         """
-        if now_s - due_s > _STALL_S:
-            self._catch_up_by_s = now_s + _CATCH_UP_S
+        self._note_stall(now_s, due_s)
         if self._unreachable:
             self._report_unreachable(now_s)
         if self._slots.recheck_at_s <= now_s:
@@ -253,6 +250,13 @@ class NodeService:
         if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
             looks = self._pool.look(self._table.quiet_workers(now_s))
             self.apply(events.ClockAdvanced(looks), now_s)
+
+    def _note_stall(self, now_s: float, due_s: float | None = None) -> None:
+        """After a stall, let no deadline expire for a while, and discount it for the workers."""
+        lost_s = self._stall_watch.observe(now_s, due_s)
+        if lost_s:
+            self._catch_up_by_s = now_s + _CATCH_UP_S
+            self.apply(events.Resumed(lost_s), now_s)
 
     def _report_unreachable(self, now_s: float) -> None:
         """Report ended connections, once the last messages of their peers have been read.

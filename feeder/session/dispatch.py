@@ -206,6 +206,13 @@ class Dispatcher:
             self._stalls.on_finished(chunk)
         return chunk
 
+    def on_resumed(self, lost_s: float, now_s: float) -> None:
+        """Discount time in which neither this process nor, most likely, the workers have run."""
+        self._silences.on_resumed(self._in_flight.values(), lost_s, now_s)
+        for batch in self._unfilled_of_stalled():
+            batch.enqueued_s += lost_s
+        self._stalls.on_resumed(lost_s)
+
     def quiet_workers(self, now_s: float) -> list[int]:
         """Return the workers to look at: those without progress for a while."""
         return [w for w, work in self._in_flight.items() if work.is_quiet(now_s, LOOK_S)]

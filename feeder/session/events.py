@@ -149,6 +149,13 @@ class DrainAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """This process did not run for a while, and most likely neither did the workers."""
+
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClockAdvanced:
     """Time has passed; due at SessionTable.check_at_s."""
 
@@ -173,6 +180,7 @@ Event = (
     | ChunkFailed
     | DrainAsked
     | ClockAdvanced
+    | Resumed
 )
 
 # --- Instructions -----------------------------------------------------------------------------

@@ -13,10 +13,13 @@ while nothing is known yet; and for a chunk that has taken another worker too lo
 A worker that delays other datasets is stuck sooner: after PATIENT_AFTER times what such chunks have
 taken so far, but at least PATIENCE_S, and never while it lacks CPU time or uses its CPU.
 
+While the whole daemon is suspended, as by a cgroup freezer, the clock goes on: the node process
+notices that by a wake-up that is late, and that time does not count.
+
 Pure: the caller passes the time and the looks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,6 +76,13 @@ class Silences:
         if work.looks is None or not work.looks.is_stopped:
             self._usual.add(chunk.batch.kind, min(took_s, CHUNK_DEADLINE_S))
         work.looks, work.is_silent = None, False
+
+    def on_resumed(self, works: Iterable[WorkInFlight], lost_s: float, now_s: float) -> None:
+        """Discount time in which nothing ran; what was seen before proves nothing."""
+        for work in works:
+            if work.chunks and not work.is_stuck:
+                work.progress_s = min(work.progress_s + lost_s, now_s)
+                work.looks = None
 
     def deadline_s(self, chunk: PendingChunk) -> float:
         """Return how long a worker that does not wait for storage may take for a chunk."""

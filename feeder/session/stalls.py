@@ -96,6 +96,11 @@ class Stalls:
         if stall is not None and (chunk.is_stalled or chunk.ticket > stall.after_ticket):
             del self._stalls[chunk.batch.dataset]
 
+    def on_resumed(self, lost_s: float) -> None:
+        """Discount time in which nothing ran."""
+        for stall in self._stalls.values():
+            stall.since_s += lost_s
+
     def is_unanswered(self, batch: PendingBatch, now_s: float) -> bool:
         """Whether a batch of a stalled dataset has waited for UNANSWERED_S."""
         since_s = max(batch.enqueued_s, self._stalls[batch.dataset].since_s)

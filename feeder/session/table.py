@@ -150,6 +150,8 @@ class SessionTable:
                 self._on_drain()
             case events.ClockAdvanced():
                 self._on_clock(event)
+            case events.Resumed():
+                self._dispatcher.on_resumed(event.lost_s, now_s)
         self._dispatch()
         out, self._out = self._out, []
         return out

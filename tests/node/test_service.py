@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.metrics.counters import ClaimCounters, SocketCounters, WorkerCounters
+from feeder.metrics.process_looks import ProcessLook
 from feeder.node.messages import ReportPart
 from feeder.node.service import NodeService
+from feeder.node.worker_pool import Joined
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import NodeIdentity, ServedDataset
+from feeder.session.events import ChunkFilled, Event, Instruction, Resumed
 from feeder.wire.messages import (
     Bye,
     Hello,
@@ -21,11 +24,13 @@ from feeder.wire.messages import (
     NodeMessage,
     Ping,
     Pong,
+    Request,
     Stats,
     Welcome,
     decode_from_node,
     encode,
 )
+from feeder.worker.messages import Filled
 from tests.support.host_reports import healthy
 from tests.support.session_shell import SAMPLES, limits, recipe
 
@@ -171,6 +176,65 @@ def test_no_stall_expires_a_client_that_pings(phase_s: float, ran_s: float, stal
                 ping_s += 1.0
             host.service.run_due(host.now_s, due_s)
         assert host.expired == 0
+
+
+def give_work(host: Host) -> list[int]:
+    """Have a worker that sleeps with a chunk; return the workers that are killed from now on."""
+    killed: list[int] = []
+    pool: Any = host.service._pool
+    pool.look = lambda numbers: dict.fromkeys(numbers, ProcessLook("sleeps", 0.0))
+    pool.send = lambda *_: None
+    pool.kill = lambda number, _: killed.append(number)
+    pool.pid = lambda _: 1001
+    host.service.on_worker(Joined(1))
+    host.service.on_frame(b"peer", encode(Request(session=host.session, want=((0, 0),))))
+    return killed
+
+
+def run(host: Host, seconds: float) -> float:
+    """Let the loop turn for a while; return when its next turn is due."""
+    end_s = host.now_s + seconds
+    while (due_s := host.service.wake_up_s(host.now_s)) <= end_s:
+        host.now_s = max(host.now_s, due_s)
+        host.service.run_due(host.now_s, due_s)
+    host.now_s = end_s
+    return due_s
+
+
+@pytest.mark.parametrize("frozen_s", [1.0, 10.0, 40.0, 1000.0])
+def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host, frozen_s: float) -> None:
+    killed = give_work(host)
+    due_s = run(host, 0.7)
+    host.now_s += frozen_s
+    host.service.run_due(host.now_s, due_s)
+    host.service.on_frame(b"peer", encode(Ping(session=host.session)))
+    run(host, 1.1)
+    assert not killed
+    assert host.count("worker_silences") == 0
+    run(host, 0.9)
+    assert host.count("worker_silences") == 1, "now it has made no progress for 2 s of its own"
+
+
+def test_a_suspension_is_noticed_before_the_messages_that_waited(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the chunk that a worker was filling would teach that chunks take so long."""
+    give_work(host)
+    handled: list[type[Event]] = []
+    handle = host.service.table.handle
+
+    def observed(event: Event, now_s: float) -> list[Instruction]:
+        handled.append(type(event))
+        return handle(event, now_s)
+
+    monkeypatch.setattr(host.service.table, "handle", observed)
+    due_s = run(host, 0.7)
+    handled.clear()
+    host.now_s += 40.0
+    host.service.on_worker(Filled(1000, ()))
+    assert handled == [Resumed, ChunkFilled]
+    host.service.run_due(host.now_s, due_s)
+    assert handled.count(Resumed) == 1
 
 
 def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:

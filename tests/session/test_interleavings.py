@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from feeder.metrics.process_looks import KernelState
-from feeder.session.events import PeerGone
+from feeder.session.events import PeerGone, Resumed
 from tests.support.session_shell import ROWS, Shell
 
 _PEERS = [b"a", b"b", b"c", b"d"]
@@ -120,6 +120,13 @@ class Interleavings(RuleBasedStateMachine):
         workers = list(self.shell.workers)
         share = share if state in ("runs", "storage") else 0.0
         self.shell.states[workers[pick % len(workers)]] = state, share
+
+    @rule(seconds=st.sampled_from([0.6, 8.0, 100.0]))
+    def the_daemon_is_suspended(self, seconds: float) -> None:
+        killed = len(self.shell.kills)
+        self.shell.now_s += seconds
+        self.shell.apply(Resumed(seconds))
+        assert len(self.shell.kills) == killed
 
     @rule(seconds=st.sampled_from([2.5, 3.5, 8.0]))
     def workers_are_watched(self, seconds: float) -> None:
