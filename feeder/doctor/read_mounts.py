@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from feeder.doctor.findings.datasets import may_hang
 from feeder.doctor.findings.facts import DatasetPlace
-from feeder.doctor.findings.system import may_hang
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.errors import ConfigError
 from feeder.host.mount_table import Mount, parse_mounts

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from feeder.doctor.findings.datasets import describe_detour
 from feeder.doctor.findings.facts import UNLIMITED, Machine, NetworkCard, Node
 from feeder.doctor.findings.finding import Finding, Severity
-from feeder.doctor.findings.system import is_remote
 from feeder.host.topology import format_cpulist
 from feeder.process.path_text import printable
 
@@ -116,8 +116,9 @@ def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
         others = [name for name in machine.clock.available if name != machine.clock.current]
         yield "clock", machine.clock.current + (f" (also: {', '.join(others)})" if others else "")
     for place in machine.datasets:
-        remote = ", over the network" if is_remote(place.kind) else ""
-        yield "dataset", f"{place.path}: {place.kind} at {place.mount}{remote}"
+        detour = describe_detour(place.kind, place.source)
+        text = f"{place.path}: {place.kind} at {place.mount}"
+        yield "dataset", f"{text}, {detour}" if detour else text
     yield from _library_rows(machine)
     if machine.daemons:
         numbers = ", ".join(str(number) for number in machine.daemons)

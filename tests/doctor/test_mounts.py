@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from feeder.doctor.findings.system import is_remote
+from feeder.doctor.findings.datasets import describe_detour, is_remote, may_hang
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.doctor.read_mounts import check_datasets, read_places, resolve
 from feeder.errors import ConfigError
@@ -127,16 +127,40 @@ def test_links_in_a_circle_end(files: KernelFiles) -> None:
     assert resolve(files.root, PurePosixPath("/a/x"), ()).name == "x"
 
 
+REMOTE = ("nfs", "nfs4", "cifs", "ceph", "lustre", "fuse.s3fs", "fuse.sshfs", "fuse.juicefs")
+LOCAL = ("ext4", "xfs", "overlay", "tmpfs", "zfs", "btrfs", "squashfs")
+USER_SPACE = ("fuseblk", "fuse.mergerfs", "fuse.squashfuse", "fuse.bindfs", "fuse.gocryptfs")
+
+
 @pytest.mark.parametrize(
-    ("kind", "remote"),
+    ("kinds", "detour"),
     [
-        *((kind, True) for kind in ("nfs", "nfs4", "cifs", "ceph", "lustre", "fuse.s3fs", "9p")),
-        *((kind, False) for kind in ("ext4", "xfs", "overlay", "tmpfs", "fuseblk", "zfs", "btrfs")),
-        ("fuse.mergerfs", False),
+        (REMOTE, "over the network"),
+        (LOCAL, ""),
+        (USER_SPACE, "through user space"),
+        (("9p", "virtiofs", "vboxsf"), "through the host"),
     ],
 )
-def test_kinds_of_file_systems(kind: str, remote: bool) -> None:
-    assert is_remote(kind) == remote
+def test_kinds_of_file_systems(kinds: tuple[str, ...], detour: str) -> None:
+    assert {kind: describe_detour(kind, "d") for kind in kinds} == dict.fromkeys(kinds, detour)
+
+
+@pytest.mark.parametrize(
+    ("source", "remote"),
+    [
+        *(("mountpoint-s3", True), ("mfs#10.1.0.5:9421", True), ("JuiceFS:sets", True)),
+        *(("https://dav.example/sets", True), ("cvmfs2", True)),
+        *(("archive.sqsh", False), ("/dev/sda1", False), ("", False)),
+    ],
+)
+def test_file_systems_without_a_name_are_known_by_their_source(source: str, remote: bool) -> None:
+    assert is_remote("fuse", source) == remote
+
+
+def test_whatever_may_be_remote_may_hang() -> None:
+    hanging = (*REMOTE, "autofs", "9p", "virtiofs", "fuse", "fuse.unheard-of", "fuse.bindfs")
+    assert [kind for kind in hanging if not may_hang(kind)] == []
+    assert [kind for kind in (*LOCAL, "fuseblk", "fuse.mergerfs") if may_hang(kind)] == []
 
 
 def test_a_real_process_with_mounts_of_its_own(tmp_path: Path) -> None:

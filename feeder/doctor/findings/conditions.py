@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from feeder.doctor.findings import cpus, libraries, memory, system
+from feeder.doctor.findings import cpus, datasets, libraries, memory, system
 from feeder.doctor.findings.facts import Machine
 from feeder.doctor.findings.finding import Finding
 
@@ -14,7 +14,7 @@ CONDITIONS: Final[Sequence[Condition]] = (
     system.find_unreadable,
     cpus.find_governor,
     memory.find_swap,
-    system.find_remote_datasets,
+    datasets.find_remote_datasets,
     cpus.find_missing_memory,
     cpus.find_narrow_mask,
     system.find_slow_clock,
@@ -23,6 +23,7 @@ CONDITIONS: Final[Sequence[Condition]] = (
     libraries.find_weak_crypto,
     system.find_few_files,
     memory.find_reserved_pages,
+    datasets.find_indirect_datasets,
     cpus.find_far_cards,
     cpus.find_memory_only_nodes,
 )

@@ -1,10 +1,9 @@
-"""Findings about the kernel's files, clock, open files and file systems."""
+"""Findings about the kernel's files, clock and open files."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
-from feeder.doctor.findings.facts import DatasetPlace, Machine
+from feeder.doctor.findings.facts import Machine
 from feeder.doctor.findings.finding import Finding, Severity
 
 FILES_WANTED: Final = 4096
@@ -20,29 +19,6 @@ _FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_cou
 
 _CLOCK_FOLDER = "/sys/devices/system/clocksource/clocksource0"
 
-_REMOTE_KINDS = {
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "beegfs", "beegfs_nodev", "gpfs"),
-    *("afs", "9p", "virtiofs", "glusterfs", "orangefs", "pvfs2", "wekafs", "panfs", "ncpfs"),
-    *("ocfs2", "gfs2", "coda", "fhgfs", "quobyte"),
-}
-_PLAIN = re.compile(r"[\w./+@:,-]+")
-_LOCAL_FUSE = {"fuseblk", "fuse.mergerfs", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"}
-
-
-def is_remote(kind: str) -> bool:
-    """Whether a file system's data is on another machine, as far as its kind shows."""
-    if kind in _REMOTE_KINDS:
-        return True
-    return (kind == "fuse" or kind.startswith("fuse.")) and kind not in _LOCAL_FUSE
-
-
-def may_hang(kind: str) -> bool:
-    """Whether a look at a path on such a file system may wait for another machine, even for ever.
-
-    An automounter mounts what is looked at, which may be on a server that does not answer.
-    """
-    return is_remote(kind) or kind == "autofs"
-
 
 def find_unreadable(machine: Machine) -> Iterator[Finding]:
     """Yield a finding for each kernel file that Feeder cannot parse."""
@@ -54,35 +30,6 @@ def find_unreadable(machine: Machine) -> Iterator[Finding]:
             detail="`feeder serve` would end with this message.",
             mend=(f"cat {line.partition(' ')[0]}   # report what it holds",),
         )
-
-
-def find_remote_datasets(machine: Machine) -> Iterator[Finding]:
-    """Yield a finding for each dataset on a network file system."""
-    for place in machine.datasets:
-        if is_remote(place.kind):
-            yield Finding(
-                name="remote-dataset",
-                severity=Severity.WARNING,
-                what=(
-                    f"the dataset {place.path} is on a network file system ({place.kind}, "
-                    f"{place.source}, mounted at {place.mount})"
-                ),
-                detail=(
-                    "Crops are read one by one in random order, so each read that the page cache "
-                    "does not answer waits for the network, in every epoch. If that server does "
-                    "not answer, neither do the dataset's batches."
-                ),
-                mend=_copy(place),
-            )
-
-
-def _copy(place: DatasetPlace) -> tuple[str, ...]:
-    path = place.path.rstrip("/") or "/"
-    name = path.rpartition("/")[2] or "dataset"
-    quoted = path
-    if not _PLAIN.fullmatch(path):
-        quoted = "'" + path.replace("'", "'\\''") + "'"
-    return (f"cp -r {quoted} /LOCAL/DISK/   # then serve /LOCAL/DISK/{name}",)
 
 
 def find_slow_clock(machine: Machine) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.daemon.descriptor_budget import plan_descriptors
-from feeder.doctor.findings import cpus, libraries, memory, system
+from feeder.doctor.findings import cpus, datasets, libraries, memory, system
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
 from feeder.doctor.findings.facts import (
     Accelerator,
@@ -176,7 +176,19 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
     ),
     (memory.find_reserved_pages, "much", pool(2), r"2\.0 GiB, 10%.*echo 1 .*hugepages-1048576kB/"),
     (system.find_unreadable, "file", Machine(unreadable=("/x is odd",)), "/x is odd.*cat /x "),
-    (system.find_remote_datasets, "nfs", dataset("nfs4"), r"/d/in is on .*nfs4.*cp -r /d/in "),
+    (datasets.find_remote_datasets, "nfs", dataset("nfs4"), r"/d/in is on .*nfs4.*cp -r /d/in "),
+    (
+        datasets.find_indirect_datasets,
+        "user-space",
+        dataset("fuse.squashfuse"),
+        r"/d/in is read through user space \(fuse\.squashfuse, .*waits for another process",
+    ),
+    (
+        datasets.find_indirect_datasets,
+        "host",
+        dataset("9p"),
+        r"/d/in is read through the host \(9p, .*waits for the virtual machine's host",
+    ),
     (
         system.find_slow_clock,
         "better",
@@ -271,7 +283,11 @@ SOUND: list[tuple[Condition, str, Machine]] = [
         Machine(memory=Memory(feeder_swapped_bytes=12 << 10, swap=SWAP, swap_limit_bytes=0)),
     ),
     (memory.find_reserved_pages, "few", pool(1)),
-    (system.find_remote_datasets, "local", dataset("ext4")),
+    (datasets.find_remote_datasets, "local", dataset("ext4")),
+    (datasets.find_remote_datasets, "user-space", dataset("fuse.bindfs")),
+    (datasets.find_indirect_datasets, "local", dataset("ext4")),
+    (datasets.find_indirect_datasets, "remote", dataset("fuse.sshfs")),
+    (datasets.find_indirect_datasets, "automounter", dataset("autofs")),
     (system.find_slow_clock, "tsc", Machine(clock=Clock(current="tsc", available=("hpet",)))),
     (system.find_slow_clock, "arm", Machine(clock=Clock(current="arch_sys_counter"))),
     (system.find_few_files, "enough", Machine(limits=Limits(files_hard=system.FILES_WANTED))),
@@ -320,7 +336,7 @@ def test_every_condition_is_tested() -> None:
 
 
 def test_paths_are_quoted_for_the_shell() -> None:
-    (finding,) = system.find_remote_datasets(dataset("cifs", "/d/it's $HOME"))
+    (finding,) = datasets.find_remote_datasets(dataset("cifs", "/d/it's $HOME"))
     assert finding.mend[0].startswith("cp -r '/d/it'\\''s $HOME' /LOCAL/DISK/")
 
 
