@@ -5,18 +5,20 @@ the memory and caches that all cores share. So with every sample, each core of t
 fixed load for a moment: it copies and hashes bytes. Its speed is measured in CPU time, which does
 not depend on what else runs on that core, and multiplied by the share of the core's time that
 programs outside the soak have left since the last sample (from /proc/stat, time stolen by the
-hypervisor included). The daemon's own activity, however busy, cannot lower the product.
+hypervisor included; a core without a line there counts as left alone). The daemon's own activity,
+however busy, cannot lower the product.
 """
 
 import hashlib
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 
 from bench.machine import pinned_to
+from feeder.host.load import parse_cpu_seconds
 
 _PIECE_BYTES: Final = 128 * 1024
 _RING_PIECES: Final = 256
@@ -30,9 +32,10 @@ _BURST_MAX_S: Final = 0.1
 class CoreReference:
     """Measures the cores of a soak, given by the part of it that runs there."""
 
-    def __init__(self, cores: Mapping[str, int], *, every_s: float) -> None:
+    def __init__(self, cores: Mapping[str, int], *, every_s: float, root: Path = Path("/")) -> None:
         """``every_s`` is the time between two samples."""
         self._cores = dict(cores)
+        self._stat = root / "proc/stat"
         self._burst_s = min(_BURST_MAX_S, _BURST_SHARE * every_s)
         self._ring = np.ones((_RING_PIECES, _PIECE_BYTES), np.uint8)
         self._copy = np.empty(_PIECE_BYTES, np.uint8)
@@ -47,9 +50,11 @@ class CoreReference:
         ``own_cpu_s`` are the CPU seconds so far of all processes of the soak, by core.
         """
         now_s = time.monotonic()
-        times = psutil.cpu_times(percpu=True)
+        stat = self._stat.read_bytes()
         others = {
-            core: busy_s(times[core]) - own_cpu_s.get(core, 0.0) - self._burst_cpu_s[core]
+            core: parse_cpu_seconds(stat, {core})[0]
+            - own_cpu_s.get(core, 0.0)
+            - self._burst_cpu_s[core]
             for core in self._burst_cpu_s
         }
         left = dict.fromkeys(others, 1.0)
@@ -80,9 +85,3 @@ def share_left(other_s: float, elapsed_s: float) -> float:
     if elapsed_s <= 0:
         return 1.0
     return 1 - min(max(other_s / elapsed_s, 0.0), 0.99)
-
-
-def busy_s(times: object) -> float:
-    """Return the seconds of a core in which something ran or the hypervisor took it."""
-    fields = ("user", "nice", "system", "irq", "softirq", "steal")
-    return sum(float(getattr(times, field, 0.0)) for field in fields)

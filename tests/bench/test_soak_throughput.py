@@ -1,8 +1,10 @@
 """Judging the throughput of a soak: falling, flat, noisy, and on a machine that became slower."""
 
 import itertools
+import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -234,23 +236,43 @@ def test_the_share_left_is_what_others_did_not_take() -> None:
 
 
 def test_the_reference_counts_what_others_take_from_each_core(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the second between the samples, core 0 is 0.2 s with others, core 1 with the soak only."""
-    busy, now = {0: 10.0, 1: 20.0}, [100.0]
+    """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only.
 
-    class Times:
-        def __init__(self, seconds: float) -> None:
-            self.user = seconds
+    cpu0 and cpu2 are offline: a line's place is not the core's number.
+    """
+    now = [100.0]
+    (tmp_path / "proc").mkdir()
 
-    monkeypatch.setattr("psutil.cpu_times", lambda percpu: {c: Times(s) for c, s in busy.items()})
+    def pass_time(now_s: float, busy_s: Mapping[int, float]) -> None:
+        now[0] = now_s
+        ticks = {
+            core: round(seconds * os.sysconf("SC_CLK_TCK")) for core, seconds in busy_s.items()
+        }
+        lines = [f"cpu{core} {busy} 0 0 777 5 0 0 0 0 0" for core, busy in ticks.items()]
+        text = "\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""])
+        (tmp_path / "proc/stat").write_text(text)
+
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0 + core)
-    reference = CoreReference({"daemon-core": 0, "client-core": 1}, every_s=1.0)
-    assert reference.sample({0: 3.0, 1: 4.0}) == {"daemon-core": 1000.0, "client-core": 1001.0}
-    busy, now = {0: 10.9, 1: 20.6}, [101.0]
-    found = reference.sample({0: 3.7, 1: 4.6})
-    assert found == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1001.0)}
+    reference = CoreReference({"daemon-core": 1, "client-core": 3}, every_s=1.0, root=tmp_path)
+    pass_time(100.0, {1: 10.0, 3: 20.0})
+    assert reference.sample({1: 3.0, 3: 4.0}) == {"daemon-core": 1001.0, "client-core": 1003.0}
+    pass_time(101.0, {1: 10.9, 3: 20.6})
+    found = reference.sample({1: 3.7, 3: 4.6})
+    assert found == {"daemon-core": pytest.approx(800.8), "client-core": pytest.approx(1003.0)}
+
+
+def test_a_core_that_the_kernel_does_not_list_counts_as_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose lxcfs shows other numbers."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu0 5 0 0 777 5 0 0 0 0 0\n")
+    monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
+    reference = CoreReference({"daemon-core": 7}, every_s=1.0, root=tmp_path)
+    assert [reference.sample({7: busy_s}) for busy_s in (1.0, 2.0)] == [{"daemon-core": 1000.0}] * 2
 
 
 def test_the_reference_load_runs_on_one_core_for_both_parts() -> None:
