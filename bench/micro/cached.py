@@ -73,11 +73,6 @@ class CachedReaders:
         self.cold = self._reader(self._cold_cache)
 
     @property
-    def full_entries(self) -> int:
-        """The number of pictures in the full cache."""
-        return self._full_cache.entries
-
-    @property
     def cold_entries(self) -> int:
         """The number of pictures in the other one now."""
         return self._cold_cache.entries
