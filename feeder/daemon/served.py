@@ -11,7 +11,7 @@ from feeder.daemon.config import Config
 from feeder.dataset.opened import Dataset
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.monitoring.address import parse_address
-from feeder.monitoring.health import Standing
+from feeder.monitoring.health import HealthState
 from feeder.node.messages import ReportPart
 from feeder.process.path_text import printable
 
@@ -57,7 +57,7 @@ def split_report(report: HostReport) -> list[ReportPart]:
     ]
 
 
-def open_metrics(config: Config, standing: Callable[[], Standing]) -> "MetricsServer | None":
+def open_metrics(config: Config, health: Callable[[], HealthState]) -> "MetricsServer | None":
     """Return the metrics' server, bound and not started; None where none is configured.
 
     Raises ConfigError for a token that cannot be used, ResourceError for a port in use.
@@ -70,4 +70,4 @@ def open_metrics(config: Config, standing: Callable[[], Standing]) -> "MetricsSe
     from feeder.monitoring.token import TokenFile
 
     token = TokenFile(Path(serve.metrics_token)) if serve.metrics_token else None
-    return MetricsServer(parse_address(serve.metrics), standing, token)
+    return MetricsServer(parse_address(serve.metrics), health, token)

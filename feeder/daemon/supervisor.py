@@ -116,7 +116,7 @@ class Supervisor:
         self._watch.warn(self._warnings)
         self._heartbeats = HeartbeatWatch(look_at)
         self._announcer = Announcer()
-        self._metrics = open_metrics(config, lambda: self._watch.standing)
+        self._metrics = open_metrics(config, lambda: self._watch.health)
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()

@@ -23,7 +23,7 @@ from feeder.metrics.report import (
     Verdict,
 )
 from feeder.metrics.snapshot import NodeSnapshot
-from feeder.monitoring.health import Standing
+from feeder.monitoring.health import HealthState
 
 NodeState: TypeAlias = Literal["starting", "ready", "draining", "hung", "restarting"]
 
@@ -82,7 +82,7 @@ class HostWatch:
         )
         """The latest one."""
         self._states = tuple((self._began_s, node.state) for node in self.report.nodes)
-        self.standing = Standing(self.report, (self._began_s,) * nodes)
+        self.health = HealthState(self.report, (self._began_s,) * nodes)
         """The latest report with the times since which its states hold."""
 
     def warn(self, warnings: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class HostWatch:
             (since_s if was == state else now_s, state)
             for (since_s, was), (state, _) in zip(self._states, states, strict=True)
         )
-        self.standing = Standing(self.report, tuple(since_s for since_s, _ in self._states))
+        self.health = HealthState(self.report, tuple(since_s for since_s, _ in self._states))
         return self.report
 
     def _add_point(self, report: HostReport) -> None:

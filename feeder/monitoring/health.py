@@ -1,23 +1,37 @@
-"""Whether a daemon is alive and ready, from its latest report. Pure.
+"""Whether a daemon is healthy and ready, from its latest report. Pure.
 
-*Healthy* means that a restart of the daemon would not help: its loop turns and its node processes
-work, start, or were restarted a moment ago. *Ready* means that all of them serve.
+*Healthy* means that a restart of the daemon would not help: its supervisor makes reports, and it
+keeps its own deadlines for node processes. It replaces a node process that hangs, spares one that
+waits for storage or a CPU, and gives a successor time to start; a restart of the whole daemon would
+only end the others as well. *Ready* means that all node processes serve.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from feeder.metrics.report import HostReport
 
-TURN_MAX_S: Final = 5.0
+REPORT_MAX_S: Final = 5.0
 """The supervisor makes a report every second."""
 
-RESTART_MAX_S: Final = 30.0
-"""A node process that has not served again by then is in trouble; usually it takes 2 s."""
+SILENT_MAX_S: Final = 45.0
+"""The supervisor ends a silent node process after 30 s at most (feeder.daemon.heartbeats)."""
+
+START_MAX_S: Final = 150.0
+"""It gives a node process 120 s to start, after a backoff of 10 s at most."""
+
+_STATES_MAX_S: Final[Mapping[str, float]] = {
+    "starting": START_MAX_S,
+    "restarting": START_MAX_S,
+    "silent": SILENT_MAX_S,
+    "hung": SILENT_MAX_S,
+}
+"""How long a node process may be in each state; in others for any time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HealthState:
     """A report, and since when each node process has been in its state."""
 
     report: HostReport
@@ -25,25 +39,22 @@ class Standing:
     """On the machine's monotonic clock, by number."""
 
 
-def find_illness(standing: Standing, now_s: float) -> str:
+def unhealthy_reason(health: HealthState, now_s: float) -> str:
     """Return in a line why the daemon is not healthy, "" if it is."""
-    report = standing.report
-    late_s = now_s - report.clock_s
-    if late_s > TURN_MAX_S:
-        return f"the supervisor has done nothing for {late_s:.0f} s"
-    for node, since_s in zip(report.nodes, standing.since_s, strict=True):
-        if node.state == "hung":
-            return f"node process {node.number} is hung"
-        if node.state == "restarting" and now_s - since_s > RESTART_MAX_S:
-            return f"node process {node.number} has been restarting for {now_s - since_s:.0f} s"
+    late_s = now_s - health.report.clock_s
+    if late_s > REPORT_MAX_S:
+        return f"the supervisor has made no report for {late_s:.0f} s"
+    for node, since_s in zip(health.report.nodes, health.since_s, strict=True):
+        if now_s - since_s > _STATES_MAX_S.get(node.state, float("inf")):
+            return f"node process {node.number} has been {node.state} for {now_s - since_s:.0f} s"
     return ""
 
 
-def find_hindrance(standing: Standing, now_s: float) -> str:
+def not_ready_reason(health: HealthState, now_s: float) -> str:
     """Return in a line why the daemon is not ready, "" if it is."""
-    for node in standing.report.nodes:
+    for node in health.report.nodes:
         if node.state == "draining":
             return "draining"
         if node.state != "ready":
             return f"node process {node.number} is {node.state}"
-    return find_illness(standing, now_s)
+    return unhealthy_reason(health, now_s)

@@ -25,7 +25,7 @@ from typing import Any, Final
 from feeder.errors import ResourceError
 from feeder.monitoring.address import Address
 from feeder.monitoring.exposition import Exposition
-from feeder.monitoring.health import Standing, find_hindrance, find_illness
+from feeder.monitoring.health import HealthState, not_ready_reason, unhealthy_reason
 from feeder.monitoring.request import END, HEAD_BYTES_MAX, Request, parse_head
 from feeder.monitoring.token import TokenFile
 
@@ -53,17 +53,17 @@ class MetricsServer:
     def __init__(
         self,
         address: Address,
-        standing: Callable[[], Standing],
+        health: Callable[[], HealthState],
         token: TokenFile | None = None,
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Bind the address; ResourceError if that is impossible.
 
-        ``standing`` is called for each reply, from another thread.
+        ``health`` is called for each reply, from another thread.
         """
         self.deadline_s = deadline_s
-        self._standing = standing
+        self._health = health
         self._token = token
         self._exposition = Exposition()
         self._waiting: dict[_Connection, None] = {}  # oldest first
@@ -179,15 +179,15 @@ class MetricsServer:
             case "/":
                 return 200, _INDEX, "text/html; charset=utf-8", ""
             case "/healthz":
-                return _state("ok", find_illness(self._standing(), time.monotonic()))
+                return _state("ok", unhealthy_reason(self._health(), time.monotonic()))
             case "/readyz":
-                return _state("ready", find_hindrance(self._standing(), time.monotonic()))
+                return _state("ready", not_ready_reason(self._health(), time.monotonic()))
             case "/metrics":
                 if self._token is not None and not self._token.accepts(request.authorization):
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
                     return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
-                return 200, *self._exposition.render(self._standing().report, request.accept), ""
-        return 404, b"here are /metrics, /healthz and /readyz\n", _TEXT, ""
+                return 200, *self._exposition.render(self._health().report, request.accept), ""
+        return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 
 
 class _Connection(asyncio.Protocol):

@@ -63,6 +63,11 @@ def node_snapshot(
     )
 
 
+def node_in(state: str, number: int = 0) -> NodeReport:
+    """Return a node process without snapshots."""
+    return NodeReport(number=number, state=state)  # type: ignore[arg-type]
+
+
 def host_report(*nodes: NodeReport, kind: str = "healthy", at_s: float = 100.0) -> HostReport:
     load = HostLoad(clock_s=at_s, usable_cpus=2.0, cpus=2, busy_s=50.0, pressure_io_s=4.5)
     return HostReport(

@@ -15,27 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.metrics.report import HostReport, NodeReport
+from feeder.metrics.report import HostReport
 from feeder.monitoring.address import Address, parse_address
-from feeder.monitoring.health import (
-    RESTART_MAX_S,
-    TURN_MAX_S,
-    Standing,
-    find_hindrance,
-    find_illness,
-)
+from feeder.monitoring.health import HealthState
 from feeder.monitoring.request import HEAD_BYTES_MAX, Request, parse_head
 from feeder.monitoring.server import CONNECTIONS_MAX, MetricsServer
 from feeder.monitoring.token import TokenFile
-from tests.monitoring.reports import busy_report, host_report
+from tests.monitoring.reports import busy_report, host_report, node_in
 from tests.support.daemon import DEADLINE_S, wait_until
 
 TOKEN = "0123456789abcdef"
 Start = Callable[..., MetricsServer]
 
 
-def standing_of(report: HostReport) -> Standing:
-    return Standing(report, (report.clock_s,) * len(report.nodes))
+def health_of(report: HostReport) -> HealthState:
+    return HealthState(report, (report.clock_s,) * len(report.nodes))
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ def start() -> Iterator[Start]:
     ) -> MetricsServer:
         found = report or busy_report(time.monotonic())
         server = MetricsServer(
-            Address("127.0.0.1", 0), lambda: standing_of(found), token, deadline_s=deadline_s
+            Address("127.0.0.1", 0), lambda: health_of(found), token, deadline_s=deadline_s
         )
         servers.append(server)
         server.start()
@@ -187,14 +181,23 @@ def test_idle_clients_keep_no_scraper_out(start: Start) -> None:
         assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
+def test_pages_of_health_say_why(start: Start) -> None:
+    server = start(host_report(node_in("hung"), at_s=time.monotonic()))
+    assert ask(server, "/healthz")[:2] == (200, "ok\n"), "others may serve"
+    assert ask(server, "/readyz")[:2] == (503, "node process 0 is hung\n")
+    server = start(host_report(node_in("ready"), at_s=time.monotonic() - 60))
+    status, text, _ = ask(server, "/healthz")
+    assert (status, text[:38]) == (503, "the supervisor has made no report for ")
+
+
 def test_a_port_in_use_is_reported(start: Start) -> None:
     server = start()
     with pytest.raises(ResourceError, match=f"cannot listen on {server.address}: Address already"):
-        MetricsServer(server.address, lambda: standing_of(busy_report()))
+        MetricsServer(server.address, lambda: health_of(busy_report()))
 
 
 def test_a_server_that_was_never_started_ends() -> None:
-    MetricsServer(Address("127.0.0.1", 0), lambda: standing_of(busy_report())).close()
+    MetricsServer(Address("127.0.0.1", 0), lambda: health_of(busy_report())).close()
 
 
 # --- token ------------------------------------------------------------------------------------
@@ -298,48 +301,3 @@ def test_other_addresses_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^metrics: ") as caught:
         parse_address(text)
     assert "\n" not in str(caught.value)
-
-
-# --- health -----------------------------------------------------------------------------------
-
-
-def node(state: str) -> NodeReport:
-    return NodeReport(number=0, state=state)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("state", "age_s", "illness", "hindrance"),
-    [
-        ("ready", 1.0, "", ""),
-        ("starting", 100.0, "", "node process 0 is starting"),
-        ("restarting", RESTART_MAX_S - 1, "", "node process 0 is restarting"),
-        (
-            "restarting",
-            RESTART_MAX_S + 1,
-            "node process 0 has been restarting for 31 s",
-            "node process 0 is restarting",
-        ),
-        ("hung", 1.0, "node process 0 is hung", "node process 0 is hung"),
-        ("draining", 1.0, "", "draining"),
-    ],
-    ids=["ready", "starting", "restarting", "long", "hung", "draining"],
-)
-def test_health_by_a_node_process_s_state(
-    state: str, age_s: float, illness: str, hindrance: str
-) -> None:
-    standing = Standing(host_report(node(state)), (100.0 - age_s,))
-    assert find_illness(standing, 100.0) == illness
-    assert find_hindrance(standing, 100.0) == hindrance
-
-
-def test_a_supervisor_that_stands_still_is_neither_healthy_nor_ready() -> None:
-    standing = standing_of(host_report(node("ready"), at_s=100.0))
-    late = "the supervisor has done nothing for 6 s"
-    assert find_illness(standing, 100.0 + TURN_MAX_S + 1) == late
-    assert find_hindrance(standing, 100.0 + TURN_MAX_S + 1) == late
-
-
-def test_pages_of_health_say_why(start: Start) -> None:
-    server = start(host_report(node("hung"), at_s=time.monotonic()))
-    assert ask(server, "/healthz")[:2] == (503, "node process 0 is hung\n")
-    assert ask(server, "/readyz")[:2] == (503, "node process 0 is hung\n")

@@ -1,0 +1,71 @@
+"""Which states of a daemon are unhealthy, and which only not ready."""
+
+import pytest
+
+from feeder.daemon.backoff import BACKOFF_MAX_S
+from feeder.daemon.heartbeats import HUNG_MAX_S
+from feeder.daemon.node_process import START_DEADLINE_S
+from feeder.monitoring.health import (
+    REPORT_MAX_S,
+    SILENT_MAX_S,
+    START_MAX_S,
+    HealthState,
+    not_ready_reason,
+    unhealthy_reason,
+)
+from tests.monitoring.reports import host_report, node_in
+
+NOW_S = 1000.0
+
+
+def health(*states: tuple[str, float]) -> HealthState:
+    """Return that of node processes, each in a state since some seconds ago."""
+    nodes = [node_in(state, number) for number, (state, _) in enumerate(states)]
+    since_s = tuple(NOW_S - age_s for _, age_s in states)
+    return HealthState(host_report(*nodes, at_s=NOW_S), since_s)
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "unhealthy", "not_ready"),
+    [
+        ("ready", 9000.0, "", ""),
+        ("starting", START_DEADLINE_S, "", "node process 0 is starting"),
+        ("restarting", START_DEADLINE_S + BACKOFF_MAX_S, "", "node process 0 is restarting"),
+        (
+            "restarting",
+            START_MAX_S + 1,
+            "node process 0 has been restarting for 151 s",
+            "node process 0 is restarting",
+        ),
+        ("hung", HUNG_MAX_S, "", "node process 0 is hung"),
+        ("silent", HUNG_MAX_S, "", "node process 0 is silent"),
+        ("silent", SILENT_MAX_S + 1, "node process 0 has been silent for 46 s", "…silent"),
+        ("hung", SILENT_MAX_S + 1, "node process 0 has been hung for 46 s", "…hung"),
+        ("draining", 1.0, "", "draining"),
+    ],
+)
+def test_health_by_a_node_process_s_state(
+    state: str, age_s: float, unhealthy: str, not_ready: str
+) -> None:
+    found = health((state, age_s))
+    assert unhealthy_reason(found, NOW_S) == unhealthy
+    assert not_ready_reason(found, NOW_S) == not_ready.replace("…", "node process 0 is ")
+
+
+def test_a_node_process_that_is_replaced_makes_no_probe_kill_the_others() -> None:
+    """The supervisor ends a silent one after 30 s at most, and gives its successor 120 s."""
+    for state, age_s in (("hung", 5.0), ("restarting", 60.0)):
+        found = health(("ready", 9000.0), (state, age_s))
+        assert unhealthy_reason(found, NOW_S) == ""
+        assert not_ready_reason(found, NOW_S) == f"node process 1 is {state}"
+
+
+def test_the_limits_leave_the_supervisor_its_deadlines_with_a_margin() -> None:
+    assert SILENT_MAX_S >= HUNG_MAX_S + 10
+    assert START_MAX_S >= START_DEADLINE_S + BACKOFF_MAX_S + 10
+
+
+def test_a_supervisor_that_stands_still_is_neither_healthy_nor_ready() -> None:
+    found, late = health(("ready", 1.0)), "the supervisor has made no report for 6 s"
+    assert unhealthy_reason(found, NOW_S + REPORT_MAX_S + 1) == late
+    assert not_ready_reason(found, NOW_S + REPORT_MAX_S + 1) == late
