@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from feeder.doctor.findings.facts import Allowed, Governor, Node, Processor
@@ -112,32 +112,33 @@ def _read_cpuset(files: KernelFiles) -> str:
 
 
 def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor, ...]:
-    """Return the cpufreq governors of usable CPUs."""
-    counts: Counter[tuple[str, str, int | None, int | None]] = Counter()
+    """Return the cpufreq governors of usable CPUs; one where only the range of clocks differs."""
+    found: dict[tuple[str, str, str], Governor] = {}
     for folder, cpus in _policies(files):
         governed = len(cpus & usable) if usable else len(cpus)
         name = files.text(folder / "scaling_governor", 64)
         if name and governed:
-            least = files.number(folder / "cpuinfo_min_freq")
-            most = files.number(folder / "cpuinfo_max_freq")
-            driver = files.text(folder / "scaling_driver", 64)
-            counts[name, driver, least, most] += governed
-    kinds = dict.fromkeys((name, driver) for name, driver, _, _ in counts)
-    governors = [
-        _merge(name, driver, {key[2:]: n for key, n in counts.items() if key[:2] == (name, driver)})
-        for name, driver in kinds
-    ]
-    return tuple(sorted(governors, key=lambda each: -each.cpus))
+            one = Governor(
+                name=name,
+                driver=files.text(folder / "scaling_driver", 64),
+                cpus=governed,
+                least_khz=files.number(folder / "cpuinfo_min_freq"),
+                most_khz=files.number(folder / "cpuinfo_max_freq"),
+                preference=files.text(folder / "energy_performance_preference", 64),
+            )
+            key = (one.name, one.driver, one.preference)
+            found[key] = _merge(found[key], one) if key in found else one
+    return tuple(sorted(found.values(), key=lambda each: -each.cpus))
 
 
-def _merge(name: str, driver: str, counts: Mapping[tuple[int | None, int | None], int]) -> Governor:
-    """Return one governor for cores of different clocks."""
-    return Governor(
-        name=name,
-        driver=driver,
-        cpus=sum(counts.values()),
-        least_khz=min((least for least, _ in counts if least is not None), default=None),
-        most_khz=max((most for _, most in counts if most is not None), default=None),
+def _merge(one: Governor, other: Governor) -> Governor:
+    leasts = [khz for khz in (one.least_khz, other.least_khz) if khz is not None]
+    mosts = [khz for khz in (one.most_khz, other.most_khz) if khz is not None]
+    return replace(
+        one,
+        cpus=one.cpus + other.cpus,
+        least_khz=min(leasts, default=None),
+        most_khz=max(mosts, default=None),
     )
 
 

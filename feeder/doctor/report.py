@@ -147,11 +147,11 @@ def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.governors:
         texts = []
         for governor in machine.governors:
-            clocks = ""
+            facts = [governor.driver or "driver not known", governor.preference]
             if governor.least_khz and governor.most_khz:
                 low, high = governor.least_khz // 1000, governor.most_khz // 1000
-                clocks = f", {low:,} to {high:,} MHz"
-            texts.append(f"{governor.name} ({governor.driver or 'driver not known'}{clocks})")
+                facts.append(f"{low:,} to {high:,} MHz")
+            texts.append(f"{governor.name} ({', '.join(filter(None, facts))})")
         yield "governor", "; ".join(texts)
     else:
         yield "governor", "none (no cpufreq)"

@@ -19,7 +19,7 @@ DATASETS = {"xeon-snc": "/lustre/scratch/in", "desktop": "/home/ada/my sets/in"}
 FOUND = {
     "container-v1": "memory-mask clock-source | cpu-quota",
     "container-v2": "swap remote-dataset cpu-mask open-files |",
-    "desktop": "cpu-governor swap remote-dataset | card-bandwidth",
+    "desktop": "swap remote-dataset | cpu-governor card-bandwidth",
     "docker-host": "| cpu-quota",
     "epyc-nps4": "cpu-governor | accelerator-node card-bandwidth",
     "ryzen-hpet": "cpu-governor clock-source |",
@@ -93,6 +93,13 @@ def test_a_card_whose_driver_sets_no_state_is_up(tmp_path: Path, state: str, is_
     write_tree(tmp_path, {f"{folder}/operstate": state, f"{folder}/device/vendor": "0x1af4"})
     (card,) = read_machine(tmp_path).cards
     assert card.is_up == is_up
+
+
+def test_the_energy_preference_is_read(trees: dict[str, Path]) -> None:
+    (governor,) = look(trees, "desktop").governors
+    assert (governor.name, governor.preference) == ("powersave", "balance_power")
+    report = format_report(look(trees, "desktop"), (), 160)
+    assert "powersave (intel_pstate, balance_power, 800 to 4,900 MHz)\n" in report
 
 
 def test_a_kernel_without_nodes_has_one(trees: dict[str, Path]) -> None:

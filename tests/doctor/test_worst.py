@@ -38,6 +38,7 @@ def test_more_than_three_are_counted(
 
 def test_notes_are_not_worth_a_line(trees: dict[str, Path]) -> None:
     assert len(worst.find_worst(trees["container-v1"], [])) == 2  # and a note
+    assert not [line for line in worst.find_worst(trees["desktop"], []) if "governor" in line]
 
 
 def test_it_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:

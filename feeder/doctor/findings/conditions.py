@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from feeder.doctor.findings import cpus, datasets, libraries, memory, system
+from feeder.doctor.findings import cpus, datasets, governors, libraries, memory, system
 from feeder.doctor.findings.facts import Machine
 from feeder.doctor.findings.finding import Finding
 
@@ -12,7 +12,7 @@ Condition = Callable[[Machine], Iterator[Finding]]
 CONDITIONS: Final[Sequence[Condition]] = (
     libraries.find_broken_libraries,
     system.find_unreadable,
-    cpus.find_governor,
+    governors.find_governor,
     memory.find_swap,
     datasets.find_remote_datasets,
     cpus.find_missing_memory,

@@ -2,52 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from feeder.doctor.findings.facts import Governor, Machine, NetworkCard
+from feeder.doctor.findings.facts import Machine, NetworkCard
 from feeder.doctor.findings.finding import Finding, Severity
-
-_SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil", "userspace"}
-_OWN_POLICY = ("intel_pstate", "amd-pstate-epp")
-"""Drivers that choose the clock themselves: their "powersave" follows the load."""
 
 _IMAGE_BYTES = 224 * 224 * 3
 _IMAGES_PER_CORE = 1_636  # daemon to client over tcp, docs/performance.md
-
-
-def find_governor(machine: Machine) -> Iterator[Finding]:
-    """Yield a finding if usable CPUs are governed by anything but "performance"."""
-    slow = [governor for governor in machine.governors if governor.name in _SLOW_GOVERNORS]
-    if not slow:
-        return
-    total = sum(governor.cpus for governor in machine.governors)
-    names = " and ".join(
-        f"{governor.name} on {governor.cpus} of {total} usable CPU{'s' * (total > 1)}"
-        + (f" (driver {governor.driver})" if governor.driver else "")
-        for governor in slow
-    )
-    yield Finding(
-        name="cpu-governor",
-        severity=Severity.WARNING,
-        what=f"the CPU frequency governor is {names}",
-        detail=" ".join(dict.fromkeys(map(_explain_governor, slow))),
-        mend=(
-            "echo performance | sudo tee \\",
-            "    /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-        ),
-    )
-
-
-def _explain_governor(governor: Governor) -> str:
-    least, most = governor.least_khz, governor.most_khz
-    if governor.name == "powersave" and governor.driver not in _OWN_POLICY:
-        if least and most and most > least:
-            return (
-                f"It holds the clock at {least // 1000:,} of up to {most // 1000:,} MHz: decoding, "
-                f"which only computes, takes up to {most / least:.1f} times as long."
-            )
-        return "It holds the clock at its lowest."
-    if governor.name == "userspace":
-        return "It holds the clock wherever a program has set it."
-    return "The clock rises only after a load has lasted, so work after each pause is slower."
 
 
 def find_narrow_mask(machine: Machine) -> Iterator[Finding]:

@@ -55,6 +55,8 @@ class Governor:
     cpus: int
     least_khz: int | None
     most_khz: int | None
+    preference: str = ""
+    """What the hardware is told to favour, such as balance_power; empty if it sets no clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,66 +8,59 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.daemon.descriptor_budget import plan_descriptors
-from feeder.doctor.findings import cpus, datasets, libraries, memory, system
+from feeder.doctor.findings import cpus, datasets, governors, libraries, memory, system
 from feeder.doctor.findings.conditions import CONDITIONS, Condition, find_all
 from feeder.doctor.findings.facts import (
-    Accelerator,
     Allowed,
     Clock,
-    DatasetPlace,
-    Governor,
-    HugePages,
-    Libraries,
     Limits,
     Machine,
     Memory,
-    NetworkCard,
-    Node,
     Processor,
-    SwapDevice,
 )
 from feeder.doctor.findings.finding import Finding, Severity
-from tests.support.sources import REPOSITORY
-
-NODES = tuple(
-    Node(id=n, cpus=frozenset({2 * n, 2 * n + 1}), memory_bytes=1 << 30, memory_node=n)
-    for n in range(2)
+from tests.doctor.findings.machines import (
+    ALL,
+    CARD,
+    GPU,
+    NODES,
+    SWAP,
+    ZRAM,
+    dataset,
+    governed,
+    pool,
+    with_libraries,
 )
-ALL = Allowed(cpus=frozenset(range(4)), memory_nodes=frozenset({0, 1}), count=4)
-SWAP = (SwapDevice(name="/dev/sda2", size_bytes=1 << 30, used_bytes=0),)
-ZRAM = (SwapDevice(name="/dev/zram0", size_bytes=1 << 30, used_bytes=0),)
-GPU = Accelerator(address="0000:01:00.0", name="NVIDIA 0x20b0", node=1)
-CARD = NetworkCard(name="eth0", is_up=True, speed_mbit=100_000, node=0)
-
-
-def governed(name: str, driver: str, least: int | None = 800_000) -> Machine:
-    governor = Governor(name=name, driver=driver, cpus=4, least_khz=least, most_khz=3_200_000)
-    return Machine(governors=(governor,))
-
-
-def with_libraries(vectors: str = "AVX2", **fields: object) -> Machine:
-    return Machine(
-        processor=Processor(vectors=vectors),
-        libraries=Libraries(**fields),  # type: ignore[arg-type]
-    )
-
-
-def pool(free: int) -> Machine:
-    pages = HugePages(size_bytes=1 << 30, total=free + 1, free=free)
-    return Machine(memory=Memory(total_bytes=20 << 30, reserved=(pages,)))
-
-
-def dataset(kind: str, path: str = "/d/in") -> Machine:
-    return Machine(datasets=(DatasetPlace(path=path, mount="/d", kind=kind, source="s:/x"),))
-
+from tests.support.sources import REPOSITORY
 
 PLAIN = "plain Pillow 13.0.0 is installed in place of Pillow-SIMD: slower; run `make setup`"
 WITHOUT = "this Pillow was built without libwebp: packing quarantines WebP images; install it"
 CASES: list[tuple[Condition, str, Machine, str]] = [
-    (cpus.find_governor, "fixed", governed("powersave", "acpi-cpufreq"), r"800 .* 4\.0 times"),
-    (cpus.find_governor, "no-range", governed("powersave", "acpi-cpufreq", None), "at its lowest"),
-    (cpus.find_governor, "own", governed("powersave", "intel_pstate"), "rises only after"),
-    (cpus.find_governor, "load", governed("schedutil", ""), "schedutil on 4 of 4 usable CPUs;"),
+    (governors.find_governor, "fixed", governed("powersave", "acpi-cpufreq"), r"800 .* 4\.0 times"),
+    (
+        governors.find_governor,
+        "no-range",
+        governed("powersave", "acpi-cpufreq", None),
+        "at its lowest",
+    ),
+    (
+        governors.find_governor,
+        "own",
+        governed("powersave", "intel_pstate", preference="balance_performance"),
+        r"sets the clock by the load.* not measured\.$",
+    ),
+    (
+        governors.find_governor,
+        "own-and-saving",
+        governed("powersave", "amd-pstate-epp", preference="balance_power"),
+        r"sets the clock by the load.*energy preference is balance_power",
+    ),
+    (
+        governors.find_governor,
+        "load",
+        governed("schedutil", ""),
+        "schedutil on 4 of 4 usable CPUs;",
+    ),
     (
         cpus.find_narrow_mask,
         "mask",
@@ -242,7 +235,7 @@ CASES: list[tuple[Condition, str, Machine, str]] = [
     (libraries.find_weak_crypto, "weak", with_libraries(crypto="tweetnacl"), "tweetnacl.*pyzmq"),
 ]
 SOUND: list[tuple[Condition, str, Machine]] = [
-    (cpus.find_governor, "performance", governed("performance", "acpi-cpufreq")),
+    (governors.find_governor, "performance", governed("performance", "acpi-cpufreq")),
     (cpus.find_narrow_mask, "equal", Machine(allowed=replace(ALL, quota=4.0))),
     (
         cpus.find_narrow_mask,
@@ -333,24 +326,6 @@ def test_a_sound_machine_has_no_finding(condition: Condition, machine: Machine) 
 
 def test_every_condition_is_tested() -> None:
     assert {condition for condition, *_ in CASES} == {*CONDITIONS}
-
-
-def test_paths_are_quoted_for_the_shell() -> None:
-    (finding,) = datasets.find_remote_datasets(dataset("cifs", "/d/it's $HOME"))
-    assert finding.mend[0].startswith("cp -r '/d/it'\\''s $HOME' /LOCAL/DISK/")
-
-
-def test_swap_on_no_disk_is_a_note() -> None:
-    for swapped in (0, 1 << 30):
-        (finding,) = memory.find_swap(
-            Machine(memory=Memory(feeder_swapped_bytes=swapped, swap=ZRAM))
-        )
-        assert (finding.severity, finding.mend) == (Severity.NOTE, ())
-
-
-def test_systemd_cannot_forbid_swap_under_version_1() -> None:
-    (finding,) = memory.find_swap(Machine(memory=Memory(swap=SWAP, cgroup_version=1)))
-    assert not [line for line in finding.mend if "MemorySwapMax" in line]
 
 
 def test_what_is_not_known_is_not_wrong() -> None:
