@@ -122,7 +122,7 @@ class LogCounters:
     log_lines_dropped: int = 0
     """Log lines of the node process that were dropped because stderr was not read."""
     log_lines_limited: int = 0
-    """Log lines of the node process that were counted instead, because they repeated."""
+    """Log lines of the node process that were suppressed because they repeated."""
 
 
 CounterGroup = LogCounters | SessionCounters | SocketCounters | ClaimCounters | WorkerCounters

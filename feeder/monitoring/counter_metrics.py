@@ -105,7 +105,7 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
         "log_lines_dropped", "Log lines that were dropped because nothing read them."
     ),
     "log_lines_limited": CounterMetric(
-        "log_lines_limited", "Log lines that were counted instead, because they repeated."
+        "log_lines_limited", "Log lines that were suppressed because they repeated."
     ),
     "datasets_stalled": CounterMetric(
         "datasets_stalled", "Datasets whose storage does not answer.", is_gauge=True

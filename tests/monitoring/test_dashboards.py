@@ -6,7 +6,7 @@
 import json
 import re
 
-from feeder.monitoring.exposition import describe_report
+from feeder.monitoring.report_metrics import describe_report
 from feeder.monitoring.worker_places import WorkerPlaces
 from tests.monitoring.reports import busy_report
 from tests.support.sources import REPOSITORY

@@ -16,8 +16,9 @@ from feeder.metrics import counters
 from feeder.metrics.report import HostReport, NodeReport
 from feeder.metrics.snapshot import CLIENTS_MAX as SNAPSHOT_CLIENTS_MAX
 from feeder.metrics.snapshot import OTHERS
+from feeder.monitoring.client_metrics import CLIENTS_MAX, OTHER, name_client
 from feeder.monitoring.counter_metrics import COUNTERS, LEFT_OUT
-from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_client
+from feeder.monitoring.exposition import Exposition
 from feeder.session.failures import FailureReason
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 
