@@ -1,7 +1,7 @@
 """The copy bandwidth of a node process's CPUs, measured once at its start.
 
-Threads copy arrays with numpy, which releases the GIL, for some tens of milliseconds. What else runs
-on these CPUs at that time lowers the figure. A thread's arrays exceed a core's part of the
+Threads copy arrays with numpy, which releases the GIL, for some tens of milliseconds. What else
+runs on these CPUs then lowers the figure. A thread's arrays exceed a core's part of the
 last-level cache on most machines; on CPUs with more (64 MB and more for some cores) it is too high.
 """
 
