@@ -33,6 +33,9 @@ CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
 ACCEPTS_A_S: Final = 200.0
 ACCEPTS_BURST: Final = 256.0
+ACCEPTS_A_TURN: Final = 16
+"""Of the event loop, which reads from a connection three turns after it was accepted. So a request
+that has arrived is read before CONNECTIONS_MAX later connections can close its own."""
 
 _PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
@@ -108,12 +111,14 @@ class MetricsServer:
         self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        """Accept what waits, as far as the rate allows; then pause."""
+        """Accept some of those that wait; pause once the rate allows no more."""
         now_s = self._loop.time()
         earned = (now_s - self._accepts_s) * ACCEPTS_A_S
         self._accepts = min(ACCEPTS_BURST, self._accepts + earned)
         self._accepts_s = now_s
-        while self._accepts >= 1:
+        for _ in range(ACCEPTS_A_TURN):
+            if self._accepts < 1:
+                break
             try:
                 client, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -127,6 +132,8 @@ class MetricsServer:
             task = self._loop.create_task(self._open(client))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+        else:
+            return  # and go on in the next turn
         self._loop.remove_reader(self._socket)
         self._loop.call_later(_PAUSE_S, self._listen)
 

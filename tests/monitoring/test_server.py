@@ -181,6 +181,21 @@ def test_idle_clients_keep_no_scraper_out(start: Start) -> None:
         assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("ahead", [0, 20, 70])
+def test_a_request_that_has_arrived_is_answered_among_a_burst_of_idle_clients(ahead: int) -> None:
+    server = MetricsServer(Address("127.0.0.1", 0), lambda: health_of(busy_report()))
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.close)
+        for _ in range(ahead):
+            stack.enter_context(dial(server))
+        scraper = stack.enter_context(dial(server))
+        scraper.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for _ in range(CONNECTIONS_MAX + 6 - ahead // 2):
+            stack.enter_context(dial(server))
+        server.start()  # all of them wait in the backlog
+        assert scraper.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
 def test_pages_of_health_say_why(start: Start) -> None:
     server = start(host_report(node_in("hung"), at_s=time.monotonic()))
     assert ask(server, "/healthz")[:2] == (200, "ok\n"), "others may serve"
