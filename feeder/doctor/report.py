@@ -3,12 +3,11 @@
 import dataclasses
 import json
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from feeder.doctor.findings.datasets import describe_detour
-from feeder.doctor.findings.facts import UNLIMITED, Machine, NetworkCard, Node
+from feeder.doctor.fact_rows import list_facts
+from feeder.doctor.findings.facts import Machine
 from feeder.doctor.findings.finding import Finding, Severity
 from feeder.host.topology import format_cpulist
 from feeder.process.path_text import printable
@@ -25,7 +24,7 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     wrapped = max(40, min(width - 1, _WIDTH_MAX))
     process = "" if machine.process == "self" else f", for process {machine.process}"
     lines = [f"The machine as Feeder sees it{process}", ""]
-    for label, text in _rows(machine):
+    for label, text in list_facts(machine):
         lines += _wrap_row(label, text, wrapped)
     problems = [finding for finding in findings if finding.severity > Severity.NOTE]
     notes = [finding for finding in findings if finding.severity == Severity.NOTE]
@@ -33,7 +32,7 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     for number, finding in enumerate(problems, 1):
         lines += ["", *_paragraph(f"{number}. ", finding, wrapped)]
     if notes:
-        lines += ["", "To know"]
+        lines += ["", "Notes"]
         for finding in notes:
             lines += ["", *_paragraph("-  ", finding, wrapped)]
     return "\n".join(printable(line.rstrip()) for line in lines)  # names come from anywhere
@@ -96,161 +95,3 @@ def _wrap_row(label: str, text: str, width: int) -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def _rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each row; what is not known has none."""
-    if machine.kernel:
-        yield "kernel", machine.kernel
-    yield from _cpu_rows(machine)
-    yield from _device_rows(machine)
-    yield from _memory_rows(machine)
-    limits = machine.limits
-    if limits.files_hard is not None:
-        soft = "?" if limits.files_soft is None else _limit(limits.files_soft)
-        yield "open files", f"{soft} soft, {_limit(limits.files_hard)} hard (the daemon takes it)"
-    if limits.locked_bytes is not None:
-        locked = limits.locked_bytes
-        yield "locked memory", "unlimited" if locked == UNLIMITED else _size(locked)
-    if machine.clock.current:
-        others = [name for name in machine.clock.available if name != machine.clock.current]
-        yield "clock", machine.clock.current + (f" (also: {', '.join(others)})" if others else "")
-    for place in machine.datasets:
-        detour = describe_detour(place.kind, place.source)
-        text = f"{place.path}: {place.kind} at {place.mount}"
-        yield "dataset", f"{text}, {detour}" if detour else text
-    yield from _library_rows(machine)
-    if machine.daemons:
-        numbers = ", ".join(str(number) for number in machine.daemons)
-        yield "daemon", f"process {numbers}; --pid shows its limits, cgroup and CPUs"
-
-
-def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    processor, allowed = machine.processor, machine.allowed
-    if processor.model or processor.vectors:
-        facts = [processor.model or "CPU", processor.vectors]
-        facts.append("virtual machine" if processor.is_virtual else "")
-        yield "CPU", ", ".join(filter(None, facts))
-    if processor.online:
-        text = f"{processor.online} CPUs"
-        if processor.cores is not None and processor.threads is not None:
-            threads = processor.threads
-            text += f", {processor.cores} cores of {threads} thread{'s' * (threads > 1)}"
-            text += " (SMT)" if threads > 1 else ""
-        yield "CPUs", text
-    if allowed.cpus:
-        cpuset = f"; cpuset {allowed.cpuset}" if allowed.cpuset else ""
-        reason = allowed.reason or allowed.count
-        yield "usable CPUs", f"{reason}: {format_cpulist(allowed.cpus)}{cpuset}"
-    else:
-        yield "usable CPUs", "not known"
-    if machine.governors:
-        texts = []
-        for governor in machine.governors:
-            facts = [governor.driver or "driver not known", governor.preference]
-            if governor.least_khz and governor.most_khz:
-                low, high = governor.least_khz // 1000, governor.most_khz // 1000
-                facts.append(f"{low:,} to {high:,} MHz")
-            texts.append(f"{governor.name} ({', '.join(filter(None, facts))})")
-        yield "governor", "; ".join(texts)
-    else:
-        yield "governor", "none (no cpufreq)"
-    for node in machine.nodes:
-        yield f"node {node.id}", _describe_node(machine, node)
-
-
-def _describe_node(machine: Machine, node: Node) -> str:
-    cpus = f"CPUs {format_cpulist(node.cpus)}" if node.cpus else "no CPUs"
-    is_known = any(each.memory_bytes for each in machine.nodes)
-    none = "no memory" if is_known else "memory not known"
-    parts = [cpus, _size(node.memory_bytes) if node.memory_bytes else none]
-    if node.memory_node not in (None, node.id):
-        parts[-1] += f" (uses that of node {node.memory_node})"
-    cards = [card.name for card in machine.cards if card.node == node.id and card.is_up]
-    devices = Counter(each.name for each in machine.accelerators if each.node == node.id)
-    return ", ".join([*parts, *cards, *_counted(devices)])
-
-
-def _counted(devices: Counter[str]) -> Iterable[str]:
-    return (name if count == 1 else f"{count} × {name}" for name, count in devices.items())
-
-
-def _device_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    for card in machine.cards:
-        yield "network card", _describe_card(card)
-    shown = {node.id for node in machine.nodes}
-    elsewhere = Counter(each.name for each in machine.accelerators if each.node not in shown)
-    for text in _counted(elsewhere):
-        yield "accelerator", f"{text}, node not known"
-
-
-def _describe_card(card: NetworkCard) -> str:
-    if not card.is_up:
-        return f"{card.name}, down, {_node(card.node)}"
-    speed = "speed not known"
-    if card.speed_mbit is not None:
-        big = card.speed_mbit >= 1000
-        speed = f"{card.speed_mbit / 1000:g} Gb/s" if big else f"{card.speed_mbit} Mb/s"
-    return f"{card.name}, {speed}, {_node(card.node)}"
-
-
-def _node(node: int | None) -> str:
-    return "node not known" if node is None else f"node {node}"
-
-
-def _memory_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    memory = machine.memory
-    if memory.total_bytes is not None:
-        text = _size(memory.total_bytes)
-        if memory.available_bytes is not None:
-            text += f", {_size(memory.available_bytes)} available"
-        if memory.limit_bytes is not None:
-            text += f"; the cgroup allows {_size(memory.limit_bytes)}"
-        yield "memory", text
-    pages = [f"transparent: {memory.transparent}"] if memory.transparent else []
-    for pool in memory.reserved:
-        size = _size(pool.size_bytes)
-        pages.append(f"{pool.total:,} of {size} reserved, {pool.free:,} free")
-    if pages:
-        yield "huge pages", "; ".join(pages)
-    if memory.swap:
-        devices = ", ".join(
-            f"{device.name} ({_size(device.size_bytes)}, {_size(device.used_bytes)} in use)"
-            for device in memory.swap
-        )
-        limit = memory.swap_limit_bytes
-        allowed = "" if limit is None else f"; the cgroup allows {_size(limit)}"
-        yield "swap", devices + allowed
-    else:
-        yield "swap", "none"
-
-
-def _library_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    libraries = machine.libraries
-    for name in ("pillow", "libjpeg-turbo", "libzmq"):
-        if name in libraries.versions:
-            text = libraries.versions[name]
-            if name == "libzmq" and libraries.crypto:
-                text += f", encrypting with {libraries.crypto}"
-            yield name, text
-    others = [
-        f"{name} {version}"
-        for name, version in libraries.versions.items()
-        if name not in ("pillow", "libjpeg-turbo", "libzmq")
-    ]
-    if others:
-        yield "others", ", ".join(others)
-    if libraries.decoder:
-        result = "failed" if libraries.self_test_problem else "passed"
-        yield "decoder", f"{libraries.decoder}, self-test {result}"
-
-
-def _limit(number: int) -> str:
-    return "unlimited" if number == UNLIMITED else f"{number:,}"
-
-
-def _size(size_bytes: int) -> str:
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if size_bytes >= 1 << power:
-            return f"{size_bytes / (1 << power):.4g} {unit}"
-    return f"{size_bytes / 1024:.4g} KiB" if size_bytes else "0"

@@ -16,13 +16,13 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     """Return up to WARNINGS_MAX lines about the machine below ``root``, the worst first.
 
     Each states what is wrong and, where one line mends it, that line. Takes some milliseconds and
-    never raises: no fault in looking at the machine may keep the daemon from serving.
+    never raises: no fault in inspecting the machine may keep the daemon from serving.
     """
     try:
         found = find_all(read_for_serving(root, datasets))
     except Exception as error:  # noqa: BLE001 -- see above
         reason = ": ".join(filter(None, [type(error).__name__, str(error)]))
-        return [printable(f"the machine could not be looked at ({reason}); see `feeder doctor`")]
+        return [printable(f"the machine could not be inspected ({reason}); see `feeder doctor`")]
     warnings = [finding for finding in found if finding.severity >= Severity.WARNING]
     lines = [_describe(finding) for finding in warnings[:WARNINGS_MAX]]
     if len(warnings) > WARNINGS_MAX:

@@ -1,4 +1,4 @@
-"""Where a dataset lies, found without touching network file systems."""
+"""Where a dataset is stored, found without touching network file systems."""
 
 import os
 import subprocess

@@ -35,6 +35,12 @@ def test_the_limit_of_locked_memory_is_a_fact(trees: dict[str, Path]) -> None:
         assert f"  locked memory {limit}\n" in format_report(read_machine(trees[name]), (), 80)
 
 
+def test_the_soft_limit_of_files_is_the_daemon_s_to_raise(trees: dict[str, Path]) -> None:
+    report = format_report(read_machine(trees["desktop"]), (), 100)
+    raised = "1,024 soft, 1,048,576 hard (the daemon raises its soft limit to this)"
+    assert f"  open files    {raised}\n" in report
+
+
 def test_labels_are_aligned(trees: dict[str, Path]) -> None:
     machine = read_machine(trees["xeon-snc"])
     facts = format_report(machine, (), 80).split("\n\n")[1]
@@ -49,7 +55,7 @@ def test_problems_are_numbered_and_notes_come_last(trees: dict[str, Path]) -> No
     machine = read_machine(trees["epyc-nps4"])
     report = format_report(machine, find_all(machine), 80)
     assert "\n1 problem\n" in report
-    assert report.index("\n1. warning: ") < report.index("\nTo know\n") < report.index("\n-  Acc")
+    assert report.index("\n1. warning: ") < report.index("\nNotes\n") < report.index("\n-  Acc")
 
 
 def test_libraries_are_shown_with_their_builds() -> None:

@@ -47,7 +47,7 @@ def test_it_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(worst, "read_for_serving", fail)
     assert worst.find_worst(Path("/"), []) == [
-        "the machine could not be looked at (MemoryError); see `feeder doctor`"
+        "the machine could not be inspected (MemoryError); see `feeder doctor`"
     ]
 
 

@@ -134,7 +134,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPlace:
-    """Where a dataset lies: the mount that shows it, and that mount's file system."""
+    """Where a dataset is stored: the mount that shows it, and that mount's file system."""
 
     path: str
     mount: str
