@@ -17,7 +17,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         description="Show the machine as Feeder sees it: NUMA nodes, CPUs, devices, memory, limits "
         "and libraries. Then list what is wrong, the worst first, with the lines that mend it. The "
         "exit status is 0 if nothing is wrong (notes do not count), 1 if something is, and 2 for a "
-        "wrong argument. Nothing is changed, and no daemon needed.",
+        "wrong argument. It changes nothing and needs no daemon.",
     )
     parser.add_argument(
         "--data",

@@ -17,11 +17,7 @@ def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield from _memory_rows(machine)
     limits = machine.limits
     if limits.files_hard is not None:
-        soft = "?" if limits.files_soft is None else _limit(limits.files_soft)
-        yield (
-            "open files",
-            f"{soft} soft, {_limit(limits.files_hard)} hard (the daemon raises its soft limit to this)",
-        )
+        yield "open files", _describe_files(limits.files_soft, limits.files_hard)
     if limits.locked_bytes is not None:
         locked = limits.locked_bytes
         yield "locked memory", "unlimited" if locked == UNLIMITED else _size(locked)
@@ -34,8 +30,16 @@ def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "dataset", f"{text}, {detour}" if detour else text
     yield from _library_rows(machine)
     if machine.daemons:
-        numbers = ", ".join(str(number) for number in machine.daemons)
-        yield "daemon", f"process {numbers}; --pid shows its limits, cgroup and CPUs"
+        numbers = [str(number) for number in machine.daemons]
+        hint = "" if machine.process in numbers else "; --pid shows its limits, cgroup and CPUs"
+        yield "daemon", f"process {', '.join(numbers)}{hint}"
+
+
+def _describe_files(soft: int | None, hard: int) -> str:
+    if soft == hard:
+        return _limit(hard)
+    raised = f"{_limit(hard)} hard (the daemon raises its soft limit to this)"
+    return raised if soft is None else f"{_limit(soft)} soft, {raised}"
 
 
 def _cpu_rows(machine: Machine) -> Iterator[tuple[str, str]]:

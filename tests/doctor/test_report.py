@@ -36,9 +36,18 @@ def test_the_limit_of_locked_memory_is_a_fact(trees: dict[str, Path]) -> None:
 
 
 def test_the_soft_limit_of_files_is_the_daemon_s_to_raise(trees: dict[str, Path]) -> None:
-    report = format_report(read_machine(trees["desktop"]), (), 100)
     raised = "1,024 soft, 1,048,576 hard (the daemon raises its soft limit to this)"
-    assert f"  open files    {raised}\n" in report
+    for name, text in (("desktop", raised), ("epyc-nps4", "65,536")):
+        assert f"  open files    {text}\n" in format_report(read_machine(trees[name]), (), 100)
+
+
+def test_the_daemon_that_is_shown_needs_no_option_to_show_it(trees: dict[str, Path]) -> None:
+    root = trees["docker-host"]
+    text = "  daemon        process 4711"
+    assert f"{text}; --pid shows its limits, cgroup and CPUs\n" in (
+        format_report(read_machine(root), (), 100)
+    )
+    assert f"{text}\n" in format_report(read_machine(root, process="4711"), (), 100)
 
 
 def test_labels_are_aligned(trees: dict[str, Path]) -> None:
