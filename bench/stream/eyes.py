@@ -4,7 +4,7 @@ A daemon without metrics and one with them take turns with the same batches, in 
 turns of a *watched* daemon, processes on the client's core watch it; between them they are stopped.
 
     eyes/watched            a scrape and ``feeder status --watch`` every second, against unwatched
-    eyes/idle-connections   IDLE connections to the port and a scraper that never reads
+    eyes/idle-connections   IDLE connections to the port, and a scrape a second that is never read
     eyes/scrape-p50, -p99   SCRAPES scrapes while a client takes batches
     eyes/idle-cpu           CPU time of all processes of the watched daemon without clients
 """
@@ -103,14 +103,15 @@ def measure_eyes(path: Path, options: EyesOptions) -> Report:
         scraping = stack.enter_context(_watcher("scrape", address, "1", "0"))
         status = stack.enter_context(_status_watcher(watched))
         holding = stack.enter_context(_watcher("idle", address, str(IDLE)))
+        hanging = stack.enter_context(_watcher("hang", address))
         turns = {
             "alone": _Turns(plain),
             "watched": _Turns(watched, [scraping, status]),
-            "idle-connections": _Turns(watched, [holding]),
+            "idle-connections": _Turns(watched, [holding, hanging]),
         }
         for each in turns.values():
             stack.callback(each.fetcher.close)
-        for watcher in (scraping, status, holding):
+        for watcher in (scraping, status, holding, hanging):
             watcher.next_line(_TIMEOUT_S)
             os.kill(watcher.pid, signal.SIGSTOP)
             stack.callback(os.kill, watcher.pid, signal.SIGCONT)  # so that it can end

@@ -1,10 +1,11 @@
-"""Clients of a daemon's metrics: one that scrapes, and a thousand that only hold connections.
+"""Clients of a daemon's metrics: a scraper, one that hangs, and a thousand idle connections.
 
 A process of its own, as of ``bench.stream.eyes``:
 
     scrape ADDRESS SECONDS COUNT    prints the seconds that each scrape took; COUNT 0 is without end
-    idle ADDRESS CONNECTIONS        keeps connections open that send nothing, and one whose scrape's
-                                    reply is never read; what the daemon closes is opened again
+    idle ADDRESS CONNECTIONS        keeps connections open that send nothing; what the daemon closes
+                                    is opened again
+    hang ADDRESS                    each second requests the metrics and does not read the reply
 """
 
 import contextlib
@@ -13,12 +14,15 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from feeder.process.parent_death import die_with_parent
 
 _TIMEOUT_S: Final = 30.0
-_REOPEN_S: Final = 1.0
+_STEP_S: Final = 1.0
+_UNREAD_BYTES: Final = 4096
+"""Less than a reply, so that the rest of it stays in the daemon's kernel."""
 _REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: feeder\r\n\r\n"
 
 
@@ -40,38 +44,85 @@ def scrape(address: tuple[str, int], every_s: float, count: int) -> None:
         time.sleep(max(0.0, every_s - taken_s))
 
 
-def hold_connections(address: tuple[str, int], connections: int) -> NoReturn:
-    """Keep connections open. The first one has sent a request and does not read the reply."""
-    clients: dict[int, socket.socket | None] = dict.fromkeys(range(connections))
-    is_begun = False
-    while True:
+class IdleConnections:
+    """Connections that send nothing; none before ``reopen``."""
+
+    def __init__(self, address: tuple[str, int], count: int) -> None:
+        """``count`` is the number of connections."""
+        self._address = address
+        self._clients: list[socket.socket | None] = [None] * count
+
+    def reopen(self) -> None:
+        """Open those that the server has closed or refused."""
         poll = select.poll()
-        for number, client in clients.items():
-            if client is None:
-                with contextlib.suppress(OSError):
-                    client = clients[number] = socket.create_connection(address, _TIMEOUT_S)
-                    if number == 0:
-                        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                        client.sendall(_REQUEST)
-            if client is not None and number:
+        for client in self._clients:
+            if client is not None:
                 poll.register(client, select.POLLIN)
-        if not is_begun:
-            is_begun = True
-            print("begun", flush=True)
-        time.sleep(_REOPEN_S)
         closed = {fd for fd, _ in poll.poll(0)}
-        for number, client in clients.items():
-            if client is not None and client.fileno() in closed:
+        for place, client in enumerate(self._clients):
+            if client is not None and client.fileno() not in closed:
+                continue
+            if client is not None:
                 client.close()
-                clients[number] = None
+            self._clients[place] = None
+            with contextlib.suppress(OSError):
+                self._clients[place] = socket.create_connection(self._address, _TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close all."""
+        for client in self._clients:
+            if client is not None:
+                client.close()
+
+
+class HungScraper:
+    """A scraper that does not read the reply; none before ``renew``.
+
+    The daemon has done with it as soon as the kernel has the reply, which keeps what the scraper
+    has no room for. So that there is always one, another has to come.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        """``address`` is the server's."""
+        self._address = address
+        self._client: socket.socket | None = None
+
+    def renew(self) -> None:
+        """Connect, send a request, and close the connection before this one."""
+        self.close()
+        self._client = socket.socket()
+        with contextlib.suppress(OSError):
+            self._client.settimeout(_TIMEOUT_S)
+            # Before connecting, when the room is agreed upon.
+            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
+            self._client.connect(self._address)
+            self._client.sendall(_REQUEST)
+
+    def close(self) -> None:
+        """Close it."""
+        if self._client is not None:
+            self._client.close()
+
+
+def repeat(step: Callable[[], None]) -> NoReturn:
+    """Do a step every second for ever, and print "begun" after the first one."""
+    step()
+    print("begun", flush=True)
+    while True:
+        time.sleep(_STEP_S)
+        step()
 
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     host, _, port = sys.argv[3].rpartition(":")
+    target = host, int(port)
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        if sys.argv[2] == "scrape":
-            scrape((host, int(port)), float(sys.argv[4]), int(sys.argv[5]))
-        else:
-            hold_connections((host, int(port)), int(sys.argv[4]))
+        match sys.argv[2]:
+            case "scrape":
+                scrape(target, float(sys.argv[4]), int(sys.argv[5]))
+            case "idle":
+                repeat(IdleConnections(target, int(sys.argv[4])).reopen)
+            case "hang":
+                repeat(HungScraper(target).renew)
     os._exit(0)
