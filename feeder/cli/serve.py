@@ -1,6 +1,7 @@
 """``feeder serve``: runs the daemon until SIGTERM."""
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -113,22 +114,27 @@ def run(arguments: argparse.Namespace) -> int:
     relay.unmarked = Unmarked(config.log_format)
     from feeder.cli.packed_sources import replace_sources
     from feeder.daemon.notify import Notifier
+    from feeder.daemon.served import open_metrics
     from feeder.daemon.supervisor import Supervisor
     from feeder.process.log_lines import start_logging
 
     notifier = Notifier.from_environment(os.environ)
-    packed = replace_sources(
-        config, os.environ, notifier, repack=arguments.repack, is_terminal=is_terminal
-    )
-    if isinstance(packed, int):
-        return packed
-    # From now on only what is wrong is written past logging, by C libraries and in crashes.
-    relay.unmarked = Unmarked(config.log_format, WARNING)
-    log = start_logging(config.log_level, LineForm(format=config.log_format))
-    try:
-        Supervisor(packed, notifier, log).run()
-    finally:
-        logging.shutdown()  # the numbers of lines that were limited
+    with contextlib.ExitStack() as stack:
+        # Before packing, which may take hours: a port in use is found now, and probes are answered.
+        metrics = open_metrics(config)
+        if metrics is not None:
+            stack.callback(metrics.close)
+            metrics.start()
+        packed = replace_sources(
+            config, os.environ, notifier, repack=arguments.repack, is_terminal=is_terminal
+        )
+        if isinstance(packed, int):
+            return packed
+        # From now on only what is wrong is written past logging, by C libraries and in crashes.
+        relay.unmarked = Unmarked(config.log_format, WARNING)
+        log = start_logging(config.log_level, LineForm(format=config.log_format))
+        stack.callback(logging.shutdown)  # the numbers of lines that were limited
+        Supervisor(packed, notifier, log, metrics).run()
     return 0
 
 

@@ -1,7 +1,7 @@
 """What the daemon shows of itself: its datasets, the host's report in parts, and its metrics."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +11,6 @@ from feeder.daemon.config import Config
 from feeder.dataset.opened import Dataset
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.monitoring.address import parse_address
-from feeder.monitoring.health import HealthState
 from feeder.node.messages import ReportPart
 from feeder.process.path_text import printable
 
@@ -57,8 +56,10 @@ def split_report(report: HostReport) -> list[ReportPart]:
     ]
 
 
-def open_metrics(config: Config, health: Callable[[], HealthState]) -> "MetricsServer | None":
+def open_metrics(config: Config) -> "MetricsServer | None":
     """Return the metrics' server, bound and not started; None where none is configured.
+
+    It answers that the daemon packs until it has the health of a supervisor.
 
     Raises ConfigError for a token that cannot be used, ResourceError for a port in use.
     """
@@ -70,4 +71,4 @@ def open_metrics(config: Config, health: Callable[[], HealthState]) -> "MetricsS
     from feeder.monitoring.token import TokenFile
 
     token = TokenFile(Path(serve.metrics_token)) if serve.metrics_token else None
-    return MetricsServer(parse_address(serve.metrics), health, token)
+    return MetricsServer(parse_address(serve.metrics), token=token)

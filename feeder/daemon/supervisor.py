@@ -18,7 +18,7 @@ import select
 import signal
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from feeder.daemon.announcements import Announcer
 from feeder.daemon.backoff import CRASHES_MAX, WINDOW_S
@@ -28,7 +28,7 @@ from feeder.daemon.heartbeats import HeartbeatWatch
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
-from feeder.daemon.served import describe_served, host_name, open_metrics, split_report
+from feeder.daemon.served import describe_served, host_name, split_report
 from feeder.daemon.start_report import compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
@@ -58,6 +58,9 @@ from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
 from feeder.worker.messages import CannotStart
 
+if TYPE_CHECKING:
+    from feeder.monitoring.server import MetricsServer
+
 HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
 
@@ -69,11 +72,18 @@ _log = logging.getLogger(__name__)
 class Supervisor:
     """One daemon. ``run`` returns when it has ended."""
 
-    def __init__(self, config: Config, notifier: Notifier, log: LineStream) -> None:
+    def __init__(
+        self,
+        config: Config,
+        notifier: Notifier,
+        log: LineStream,
+        metrics: "MetricsServer | None" = None,
+    ) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
         Everything in ``config.data`` is a dataset's folder by now: sources have been packed.
-        ``log`` takes the lines of the report. Raises FeederError if the daemon cannot work.
+        ``log`` takes the lines of the report; ``metrics`` gets the host's report from now on.
+        Raises FeederError if the daemon cannot work.
         """
         serve = config.serve
         files_max = raise_file_limit()
@@ -116,7 +126,9 @@ class Supervisor:
         self._watch.warn(self._warnings)
         self._heartbeats = HeartbeatWatch(look_at)
         self._announcer = Announcer()
-        self._metrics = open_metrics(config, lambda: self._watch.health)
+        self._metrics = metrics
+        if metrics is not None:
+            metrics.health = lambda: self._watch.health
         self._polls = select.poll()
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
@@ -130,8 +142,6 @@ class Supervisor:
         starting.
         """
         try:
-            if self._metrics is not None:
-                self._metrics.start()
             for node in self._nodes:
                 self._start(node)
             while self._end_by_s is None or any(node.is_running for node in self._nodes):
@@ -157,8 +167,6 @@ class Supervisor:
                 self._await_room()
         finally:
             self._end_all()
-            if self._metrics is not None:
-                self._metrics.close()
 
     def _next_deadline_s(self) -> float:
         sleep_s = min(_SLEEP_MAX_S, self._notifier.watchdog_interval_s or _SLEEP_MAX_S)
@@ -191,7 +199,7 @@ class Supervisor:
         for hang in self._heartbeats.check(now_s):
             node = self._nodes[hang.number]
             self._watch.count_hang(hang.number)
-            text = "%s (pid %d) has sent no heartbeat for %.1f s: the kernel says that it %s: ended"
+            text = "%s (pid %d) has sent no heartbeat for %.1f s (kernel state: %s): ended"
             _log.warning(text, node.name, node.pid or 0, hang.silent_s, hang.kernel_state)
             node.kill()
             self._reap(node)

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as encode_o
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from feeder.metrics.report import HostReport
-from feeder.monitoring.report_metrics import describe_report
+from feeder.monitoring.report_metrics import describe_packing, describe_report
 from feeder.monitoring.worker_places import WorkerPlaces
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,10 +27,13 @@ class Exposition:
         self._collector = _ReportCollector()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._collector)
-        self._kept: dict[str, tuple[HostReport, bytes]] = {}  # by content type
+        self._kept: dict[str, tuple[HostReport | None, bytes]] = {}  # by content type
 
-    def render(self, report: HostReport, accept: str = "") -> tuple[bytes, str]:
-        """Return the text and its content type, in the format that an Accept header asks for."""
+    def render(self, report: HostReport | None, accept: str = "") -> tuple[bytes, str]:
+        """Return the text and its content type, in the format that an Accept header asks for.
+
+        There is no report while the daemon packs.
+        """
         content_type = choose_format(accept)
         kept = self._kept.get(content_type)
         if kept is not None and kept[0] is report:
@@ -72,5 +75,6 @@ class _ReportCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        yield describe_packing(is_packing=self.report is None)
         if self.report is not None:
             yield from describe_report(self.report, self._places)

@@ -39,8 +39,13 @@ class HealthState:
     """On the machine's monotonic clock, by number."""
 
 
-def unhealthy_reason(health: HealthState, now_s: float) -> str:
-    """Return in a line why the daemon is not healthy, "" if it is."""
+def unhealthy_reason(health: HealthState | None, now_s: float) -> str:
+    """Return in a line why the daemon is not healthy, "" if it is.
+
+    None stands for a daemon that has no node processes yet, because it packs what it will serve.
+    """
+    if health is None:
+        return ""
     late_s = now_s - health.report.clock_s
     if late_s > REPORT_MAX_S:
         return f"the supervisor has made no report for {late_s:.0f} s"
@@ -50,8 +55,10 @@ def unhealthy_reason(health: HealthState, now_s: float) -> str:
     return ""
 
 
-def not_ready_reason(health: HealthState, now_s: float) -> str:
-    """Return in a line why the daemon is not ready, "" if it is."""
+def not_ready_reason(health: HealthState | None, now_s: float) -> str:
+    """Return in a line why the daemon is not ready, "" if it is; None is as above."""
+    if health is None:
+        return "packing: there is nothing to serve yet"
     for node in health.report.nodes:
         if node.state == "draining":
             return "draining"

@@ -34,6 +34,12 @@ _HOST_GAUGES: Final[tuple[tuple[str, str, Callable[[HostLoad], float]], ...]] = 
 )
 
 
+def describe_packing(*, is_packing: bool) -> Metric:
+    """Return the metric that is there before there is a report, and stays."""
+    text = "1 while the daemon packs what it will serve, before it has other metrics."
+    return gauge("packing", text, [], [([], float(is_packing))])
+
+
 def describe_report(report: HostReport, places: WorkerPlaces) -> Iterator[Metric]:
     """Yield all metrics of a report; ``places`` are those of earlier ones."""
     yield from _daemon(report)

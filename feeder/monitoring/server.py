@@ -28,6 +28,7 @@ from feeder.monitoring.exposition import Exposition
 from feeder.monitoring.health import HealthState, not_ready_reason, unhealthy_reason
 from feeder.monitoring.request import END, HEAD_BYTES_MAX, Request, parse_head
 from feeder.monitoring.token import TokenFile
+from feeder.process.stop_signals import stop_signals_blocked
 
 CONNECTIONS_MAX: Final = 64
 DEADLINE_S: Final = 5.0
@@ -56,17 +57,18 @@ class MetricsServer:
     def __init__(
         self,
         address: Address,
-        health: Callable[[], HealthState],
+        health: Callable[[], HealthState | None] = lambda: None,
         token: TokenFile | None = None,
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Bind the address; ResourceError if that is impossible.
 
-        ``health`` is called for each reply, from another thread.
+        ``health`` is called for each reply, from another thread; it may be set later. It returns
+        None while the daemon packs what it will serve.
         """
         self.deadline_s = deadline_s
-        self._health = health
+        self.health = health
         self._token = token
         self._exposition = Exposition()
         self._waiting: dict[_Connection, None] = {}  # oldest first
@@ -83,7 +85,8 @@ class MetricsServer:
 
     def start(self) -> None:
         """Start the thread; until then clients wait in the backlog."""
-        self._thread.start()
+        with stop_signals_blocked():  # the thread inherits the mask: signals are the main thread's
+            self._thread.start()
 
     def close(self) -> None:
         """Close all connections and end the thread. Idempotent."""
@@ -186,14 +189,16 @@ class MetricsServer:
             case "/":
                 return 200, _INDEX, "text/html; charset=utf-8", ""
             case "/healthz":
-                return _state("ok", unhealthy_reason(self._health(), time.monotonic()))
+                return _state("ok", unhealthy_reason(self.health(), time.monotonic()))
             case "/readyz":
-                return _state("ready", not_ready_reason(self._health(), time.monotonic()))
+                return _state("ready", not_ready_reason(self.health(), time.monotonic()))
             case "/metrics":
                 if self._token is not None and not self._token.accepts(request.authorization):
                     extra = 'WWW-Authenticate: Bearer realm="feeder metrics"\r\n'
                     return 401, b"send the token: Authorization: Bearer ...\n", _TEXT, extra
-                return 200, *self._exposition.render(self._health().report, request.accept), ""
+                health = self.health()
+                report = None if health is None else health.report
+                return 200, *self._exposition.render(report, request.accept), ""
         return 404, b"not found; try /metrics, /healthz or /readyz\n", _TEXT, ""
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError, ResourceError
 from feeder.pack_cache.entry import CacheEntry
+from tests.daemon.test_metrics_daemon import get
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
@@ -237,3 +239,49 @@ def test_show_packs_nothing(source: Path, tmp_path: Path) -> None:
     assert f'd = "{source}"' in done.stdout
     assert f'dir = "{tmp_path}/cache"' in done.stdout
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_port_in_use_is_found_before_anything_is_packed(source: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = run_feeder("serve", *options(source, tmp_path), "--metrics", address)
+    assert done.returncode == ResourceError.exit_status
+    assert f"the metrics cannot listen on {address}: Address already in use" in error_line(done)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_token_that_cannot_be_used_is_found_before_anything_is_packed(
+    source: Path, tmp_path: Path
+) -> None:
+    done = run_feeder(
+        *("serve", *options(source, tmp_path)),
+        *("--metrics", "127.0.0.1:0", "--metrics-token", tmp_path / "none"),
+    )
+    assert done.returncode == ConfigError.exit_status
+    assert f"the metrics token {tmp_path}/none cannot be read" in error_line(done)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_probes_and_scrapes_are_answered_while_a_source_is_packed(
+    source: Path, tmp_path: Path, held: Mapping[str, str], port: int
+) -> None:
+    address = f"127.0.0.1:{port}"
+    with Daemon(
+        *(*options(source, tmp_path), "--metrics", address), environ=held, is_ready=False
+    ) as daemon:
+        wait_for_parts(source, tmp_path)
+        assert get(address, "/healthz") == (200, "ok\n")
+        assert get(address, "/readyz") == (503, "packing: there is nothing to serve yet\n")
+        status, text = get(address, "/metrics")
+        assert (status, text.splitlines()[2:]) == (200, ["feeder_packing 1.0"])
+        Path(held["HOLD"]).unlink()
+        daemon.wait_line("^feeder: ready, ")
+        wait_until(lambda: get(address, "/readyz") == (200, "ready\n"), "it serves")
+        assert "\nfeeder_packing 0.0\n" in get(address, "/metrics")[1]
