@@ -1,4 +1,4 @@
-"""Notices node processes that hang: they send no heartbeat, and the kernel shows why.
+"""Notices node processes that hang: no heartbeat comes, and their kernel state shows why.
 
     FIRST_LOOK_S without a heartbeat   look at the process, again and again
     HUNG_S                             hung if it was stopped, asleep or looping all the time
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.metrics.process_looks import ProcessLook, ProcessLooks
+from feeder.metrics.process_looks import ProcessLook, ProcessLooks, describe_looks
 
 FIRST_LOOK_S: Final = 2.0
 """Heartbeats come every second."""
@@ -44,7 +44,7 @@ class Hang:
     number: int
     silent_s: float
     kernel_state: str
-    """What the kernel shows of it."""
+    """In words, such as "stopped by a signal"."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +104,7 @@ class HeartbeatWatch:
             elif look is not None and watched.looks is not None:
                 watched.looks.add(look, now_s)
             if silent_s >= HUNG_MAX_S or (silent_s >= HUNG_S and _is_dead(watched.looks)):
-                shown = "shows nothing" if watched.looks is None else watched.looks.describe()
-                hangs.append(Hang(number, silent_s, shown))
+                hangs.append(Hang(number, silent_s, describe_looks(watched.looks)))
                 del self._watched[number]
         self.due_s = min((_due_s(each, now_s) for each in self._watched.values()), default=_NEVER)
         return hangs

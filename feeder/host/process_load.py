@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.host.process_stat import parse_stat
-from feeder.metrics.process_looks import KernelState
-
-_STATES: Final[dict[KernelState, str]] = {
-    "runs": "running or waiting for a CPU",
-    "sleeps": "sleeping",
-    "storage": "blocked in the kernel, as by a disk or network file system",
-    "stopped": "stopped by a signal",
-    "traced": "stopped by a debugger",
-    "ended": "ended, not yet reaped",
-}
+from feeder.metrics.process_looks import STATE_WORDS
 
 _BYTES_MAX: Final = 4096
 
@@ -48,7 +39,7 @@ def read_process_load(pid: int, root: Path = Path("/proc")) -> ProcessLoad:
     delay_ns = _read(f"{folder}/schedstat").split()
     io = _parse_io(_read(f"{folder}/io"))
     return ProcessLoad(
-        state=_STATES[stat.state] if stat else "",
+        state=STATE_WORDS[stat.state] if stat else "",
         cpu=stat.last_cpu if stat else -1,
         run_delay_s=int(delay_ns[1]) / 1e9 if len(delay_ns) > 1 and delay_ns[1].isdigit() else 0.0,
         read_bytes=io.get(b"read_bytes", 0),

@@ -4,6 +4,7 @@ One look does not show enough: a process that is stopped now may have run until 
 condition counts only once it has lasted.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,12 +17,13 @@ Condition = Literal["stopped", "asleep", "looping", "storage", "starved", "uncle
 storage; starved: it could run, but the machine gives it little CPU time; none of these for long
 enough, or no look succeeded."""
 
-_SHOWN: Final[dict[KernelState, str]] = {
-    "sleeps": "sleeps",
-    "storage": "waits for storage",
-    "stopped": "is stopped by a signal",
-    "traced": "is stopped by a debugger",
-    "ended": "has ended",
+STATE_WORDS: Final[Mapping[KernelState, str]] = {
+    "runs": "running or waiting for a CPU",
+    "sleeps": "sleeping",
+    "storage": "blocked in the kernel, as by a disk or network file system",
+    "stopped": "stopped by a signal",
+    "traced": "stopped by a debugger",
+    "ended": "ended, not yet reaped",
 }
 
 _STARVED_SHARE: Final = 0.5
@@ -87,14 +89,17 @@ class ProcessLooks:
         return "unclear"
 
     def describe(self) -> str:
-        """Return what the kernel shows now, such as "is stopped by a signal"."""
-        if self._last.state != "runs":
-            return _SHOWN[self._last.state]
-        watched_s = self._last_s - self._first_s
-        if watched_s <= 0:
-            return "runs"
-        used_s = self._last.cpu_s - self._first.cpu_s
-        return f"runs, with {max(0.0, used_s):.1f} s of CPU time in {watched_s:.1f} s"
+        """Return its state now, such as "stopped by a signal"."""
+        words, watched_s = STATE_WORDS[self._last.state], self._last_s - self._first_s
+        if self._last.state != "runs" or watched_s <= 0:
+            return words
+        used_s = max(0.0, self._last.cpu_s - self._first.cpu_s)
+        return f"{words}, {used_s:.1f} s of CPU time in {watched_s:.1f} s"
+
+
+def describe_looks(looks: ProcessLooks | None) -> str:
+    """Return the state that the last look showed, "unknown" if none has succeeded."""
+    return "unknown" if looks is None else looks.describe()
 
 
 def _kind(state: KernelState) -> KernelState:

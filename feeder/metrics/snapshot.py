@@ -40,7 +40,7 @@ class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     silent_s: Seconds = 0.0
     """Now: since its last progress, while it is silent."""
     kernel_state: Label = ""
-    """Now, while it is silent: what the kernel says, such as "stopped by a signal"."""
+    """Now, while it is silent: its kernel state in words, such as "stopped by a signal"."""
     cpu: int = -1
     """Now: the CPU that it last ran on; -1 if unknown."""
     chunks: Total = 0

@@ -12,7 +12,7 @@ def log_silence(silence: LogSilence, pid: int) -> None:
     """Log that a worker has made no progress for a while, with what is known of it."""
     shown = session_id(silence.session)
     _log.warning(
-        "worker %d (pid %d) has made no progress for %.1f s: the kernel says that it %s; it fills "
+        "worker %d (pid %d) has made no progress for %.1f s (kernel state: %s); it fills "
         "rows %d .. %d of dataset %s for session %s",
         *(silence.worker, pid, silence.silent_s, silence.kernel_state),
         *(silence.first, silence.first + silence.count - 1, silence.dataset, shown),

@@ -295,7 +295,7 @@ class LogSilence:
     worker: int
     silent_s: float
     kernel_state: str
-    """What the kernel shows of its process, such as "stopped by a signal"."""
+    """Of its process, in words, such as "stopped by a signal"."""
     session: int
     dataset: str
     first: int

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from feeder.metrics.process_looks import Condition, ProcessLook, ProcessLooks
+from feeder.metrics.process_looks import Condition, ProcessLook, ProcessLooks, describe_looks
 from feeder.session.chunk_state import PendingChunk, WorkInFlight
 from feeder.session.usual_times import UsualTimes
 
@@ -60,7 +60,7 @@ class Silence:
     chunk: PendingChunk
     silent_s: float
     kernel_state: str
-    """What the kernel shows of its process."""
+    """Of its process, in words, such as "stopped by a signal"."""
 
 
 class Silences:
@@ -127,7 +127,7 @@ class Silences:
                 if now_s < held.progress_s + self.silent_after_s(held):
                     continue
                 held.is_silent = True
-                shown = "shows nothing" if held.looks is None else held.looks.describe()
+                shown = describe_looks(held.looks)
                 yield Silence(worker, held.oldest, now_s - held.progress_s, shown)
 
     def condition(self, work: WorkInFlight, now_s: float) -> tuple[Condition, bool]:

@@ -61,10 +61,10 @@ def test_processes_that_send_heartbeats_are_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("state", "share", "words"),
     [
-        ("stopped", 0.0, "is stopped by a signal"),
-        ("traced", 0.0, "is stopped by a debugger"),
-        ("sleeps", 0.0, "sleeps"),
-        ("runs", 1.0, "runs, with 2.0 s of CPU time in 2.0 s"),
+        ("stopped", 0.0, "stopped by a signal"),
+        ("traced", 0.0, "stopped by a debugger"),
+        ("sleeps", 0.0, "sleeping"),
+        ("runs", 1.0, "running or waiting for a CPU, 2.0 s of CPU time in 2.0 s"),
     ],
 )
 def test_a_process_that_hangs_is_found_within_5_s(

@@ -22,7 +22,7 @@ from tests.support.daemon import (
 
 OPTIONS = ("--workers", "2", "--chunk-images", "2", "--decoded-bytes", "0", "--lease-s", "600")
 BATCHES = 40
-STOPPED = "the kernel says that it is stopped by a (signal|debugger)"
+STOPPED = r"\(kernel state: stopped by a (signal|debugger)\)"
 """tests.support.starve stops as debuggers do."""
 
 EARLY = 12

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.metrics.process_looks import Condition, KernelState, ProcessLook, ProcessLooks
+from feeder.metrics.process_looks import (
+    Condition,
+    KernelState,
+    ProcessLook,
+    ProcessLooks,
+    describe_looks,
+)
 
 STEP_S = 0.5
 Look = tuple[KernelState, float]
@@ -47,16 +53,21 @@ def test_condition(seen: list[Look], condition: Condition) -> None:
 @pytest.mark.parametrize(
     ("seen", "text"),
     [
-        ([("stopped", 0.0)], "is stopped by a signal"),
-        ([("traced", 0.0)], "is stopped by a debugger"),
-        ([("storage", 0.0)], "waits for storage"),
-        ([("sleeps", 0.0)], "sleeps"),
-        ([("runs", 0.0)], "runs"),
-        ([("runs", 0.0)] * 4 + [("runs", 1.5)], "runs, with 1.5 s of CPU time in 2.0 s"),
+        ([("stopped", 0.0)], "stopped by a signal"),
+        ([("traced", 0.0)], "stopped by a debugger"),
+        ([("storage", 0.0)], "blocked in the kernel, as by a disk or network file system"),
+        ([("sleeps", 0.0)], "sleeping"),
+        ([("ended", 0.0)], "ended, not yet reaped"),
+        ([("runs", 0.0)], "running or waiting for a CPU"),
+        (
+            [("runs", 0.0)] * 4 + [("runs", 1.5)],
+            "running or waiting for a CPU, 1.5 s of CPU time in 2.0 s",
+        ),
+        ([], "unknown"),
     ],
 )
 def test_description(seen: list[Look], text: str) -> None:
-    assert looks(*seen).describe() == text
+    assert describe_looks(looks(*seen) if seen else None) == text
 
 
 @pytest.mark.parametrize(

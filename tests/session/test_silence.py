@@ -25,7 +25,7 @@ def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
     shell.wait(DEADLINE_MIN_S - 0.1)
     (silence,) = shell.silences
     assert (silence.worker, silence.dataset, silence.first, silence.count) == (1, "d", 0, 3)
-    assert silence.kernel_state == "is stopped by a signal"
+    assert silence.kernel_state == "stopped by a signal"
     assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
     assert silence.session in shell.open
     assert shell.counters.worker_silences == 1
