@@ -10,38 +10,17 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 from bench.micro.classes import format_classes, is_of_class
+from bench.micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
 from bench.report import FEWEST_ROUNDS, Report, Result, align, format_number
 
 COLUMNS: Final = 79
 
-_OURS: Final = {"decode": "decode/tiled", "sample": "sample/whole"}
 _HEADINGS: Final = {
     "decode": "decoding alone, images/s",
     "sample": "samples, file to int8 batch, images/s",
 }
-_NAMES: Final = {
-    "decode/tiled": "Feeder, the crop's tiles",
-    "decode/tiled-turbojpeg": "TurboJPEG, the same tiles",
-    "decode/full": "TurboJPEG, whole image",
-    "decode/full-libraries": "PyTurboJPEG, whole image",
-    "decode/pillow": "{pillow}, whole image",
-    "sample/whole": "Feeder",
-    "sample/whole-turbojpeg": "Feeder with TurboJPEG's decoder",
-    "sample/full": "TurboJPEG, Feeder's resize",
-    "sample/full-libraries": "PyTurboJPEG, {pillow}'s resize",
-    "sample/pillow": "{pillow} alone",
-}
 _SMALL_GAIN: Final = 1.5
 """Classes of images that gain less than this against TurboJPEG are named."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A way to the same pixels, in words, with its row."""
-
-    name: str
-    row: Result
-    is_ours: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,33 +60,32 @@ class AllRowsReport(DecodeReport):
         return "\n".join([*head, text, *format_classes(self.results)]) + "\n"
 
 
-def ways_of(report: Report, kind: str) -> list[Way]:
-    """Return the ways of ``kind``, "decode" or "sample", the fastest first."""
-    rows = {row.name: row for row in report.results}
-    pillow = pillow_name(report)
-    ways = [
-        Way(name=name.format(pillow=pillow), row=rows[key], is_ours=key == _OURS[kind])
-        for key, name in _NAMES.items()
-        if key.startswith(f"{kind}/") and key in rows
-    ]
-    return sorted(ways, key=lambda way: -way.row.value)
-
-
 def conclude(report: Report) -> str:
     """Return which way makes samples fastest and by how much, then the same of decoding alone."""
     rows = {row.name: row for row in report.results}
-    ours, fastest = rows["sample/whole"], ways_of(report, "sample")[0]
-    rate = f"{format_number(ours.value)} training samples/s on one core"
-    if fastest.is_ours:
-        rate = f"Feeder is the fastest: {rate},"
-    else:
-        of_fastest = ours.value / fastest.row.value
-        rate = f"{fastest.name} is the fastest; Feeder, {of_fastest:.2f} of it, makes {rate},"
+    standing = find_standing(report)
+    ours, rival, against = standing.ours, standing.rival, standing.against
+    rate = f"{format_number(ours.row.value)} training samples/s on one core"
+    match standing.place:
+        case "ahead":
+            head = f"{ours.name} is the fastest: {rate}"
+        case "behind":
+            head = (
+                f"{rival.name} is the fastest; {ours.name}, {_times(against)} of it, makes {rate}"
+            )
+        case "level":
+            noise = f"within the noise, {_times(against)} of it"
+            head = f"{ours.name} is as fast as {rival.name} {noise}: {rate}"
+        case "unknown":
+            head = f"{ours.name} makes {rate}"
     pillow = pillow_name(report)
+    decoding = "Decoding a crop's tiles"
+    if not has_own_decoder(report):
+        decoding += " with Feeder's own decoder, which these samples do not use,"
     return (
-        f"{rate} {_times(ours)} times as many as with TurboJPEG's full decode, and "
+        f"{head}, {_times(ours.row)} times as many as with TurboJPEG's full decode, and "
         f"{_times(rows['sample/whole-against-pillow'])} times as many as {pillow} alone. "
-        f"Decoding a crop's tiles is {_times(rows['decode/tiled'])} times as fast as TurboJPEG "
+        f"{decoding} is {_times(rows['decode/tiled'])} times as fast as TurboJPEG "
         f"decodes the whole image, {_times(rows['decode/tiled-against-pillow'])} times {pillow}, "
         f"and {_times(rows['decode/tiled-against-turbojpeg'])} times TurboJPEG on the same tiles."
     )
@@ -125,7 +103,8 @@ def find_losses(report: Report) -> list[str]:
     least = [
         (row.ratio, row.name.rpartition("/")[2])
         for row in report.results
-        if row.name.startswith("sample/whole-against-turbojpeg/")
+        if has_own_decoder(report)
+        and row.name.startswith("sample/whole-against-turbojpeg/")
         and row.ratio is not None
         and row.ratio < _SMALL_GAIN
     ]
@@ -144,9 +123,14 @@ def find_losses(report: Report) -> list[str]:
         losses.append(
             f"from a full decoded cache, {_times(cached)} of the rate without DCT scaling"
         )
-    fill = rows["decoded-cache/fill"]
-    if fill.value > 0:
-        losses.append(f"filling an empty decoded cache takes {fill.value:.0f} % more time")
+    filling = rows["sample/filling-cache"]
+    if not filling.is_within_noise and filling.ratio is not None and _more_time(filling.ratio) >= 1:
+        assert filling.ratio_low is not None
+        assert filling.ratio_high is not None
+        losses.append(
+            f"filling an empty decoded cache takes {_more_time(filling.ratio)} % "
+            f"({_more_time(filling.ratio_high)}–{_more_time(filling.ratio_low)} %) more time"
+        )
     return [f"Where it loses or gains little: {'; '.join(losses)}."] if losses else []
 
 
@@ -197,8 +181,6 @@ def _times(row: Result) -> str:
     return f"{row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
 
 
-def pillow_name(report: Report) -> str:
-    """Return which Pillow the contender is."""
-    libraries = report.machine.get("libraries")
-    version = str(libraries.get("pillow", "")) if isinstance(libraries, Mapping) else ""
-    return "Pillow-SIMD" if "simd" in version else "Pillow"
+def _more_time(ratio: float) -> int:
+    """Return how much more time work at this ratio of the rate takes, in whole per cent."""
+    return round(100 * (1 / ratio - 1))

@@ -2,7 +2,8 @@
 
 import altair as alt
 
-from bench.micro.decode_report import conclude, describe_measured, find_losses, pillow_name, ways_of
+from bench.micro.decode_report import conclude, describe_measured, find_losses
+from bench.micro.ways import find_standing, pillow_name, ways_of
 from bench.plots.style import BLUE, INK, LIGHT_GREY, Chart, wrap
 from bench.report import Report, format_number
 
@@ -24,15 +25,16 @@ def draw_decode(report: Report) -> Chart:
 def conclude_decode(report: Report) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the subtitle."""
     rows = {row.name: row for row in report.results}
-    first = ways_of(report, "sample")[0]
-    ours, pillow = rows["sample/whole"], rows["sample/whole-against-pillow"]
-    of_full, of_pillow = f"{ours.ratio or 0:.1f}", f"{pillow.ratio or 0:.1f}"
+    standing = find_standing(report)
+    ours, pillow = standing.ours, rows["sample/whole-against-pillow"]
+    of_full, of_pillow = f"{ours.row.ratio or 0:.1f}", f"{pillow.ratio or 0:.1f}"
     title = [
-        f"One core makes {format_number(ours.value)} training samples/s with Feeder,",
+        f"One core makes {format_number(ours.row.value)} training samples/s with {ours.name},",
         f"{of_full} times TurboJPEG's full decode, {of_pillow} times {pillow_name(report)}",
     ]
-    if not first.is_ours:
-        title.append(f"but {first.name} makes {format_number(first.row.value)}")
+    if standing.place == "behind":
+        rival = standing.rival
+        title.append(f"but {rival.name} makes {format_number(rival.row.value)}")
     sentences = [conclude(report).partition(". ")[2], *find_losses(report)]
     sentences.append(describe_measured(report))
     return title, [line for each in sentences for line in wrap(each)]

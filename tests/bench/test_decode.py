@@ -74,6 +74,7 @@ def test_names_and_baselines_of_rows(
         ("sample/centre", "sample/centre-turbojpeg"),
         ("sample/decoded-cache", "sample/whole"),
         ("sample/decoded-cache-unscaled", "sample/whole-unscaled"),
+        ("sample/filling-cache", "sample/whole"),
         ("sample/decoded-cache-against-unscaled", "sample/decoded-cache-unscaled"),
         ("stage/read", "limit/read"),
         ("stage/decode", "limit/decode"),
