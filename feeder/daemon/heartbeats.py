@@ -1,7 +1,8 @@
 """Notices node processes that hang: no heartbeat comes, and their kernel state shows why.
 
     FIRST_LOOK_S without a heartbeat   look at the process, again and again
-    HUNG_S                             hung if it was stopped, asleep or looping all the time
+    HUNG_S                             *silent*; *hung* if it was stopped, asleep or looping all
+                                       the time, and then to be ended
     HUNG_MAX_S                         hung in any case: until then it may wait for storage, or for
                                        the CPU of a busy machine, where a successor would be no
                                        better
@@ -13,7 +14,7 @@ their silences begin anew. Pure: the caller passes the time, and a function that
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from feeder.metrics.process_looks import ProcessLook, ProcessLooks, describe_looks
 
@@ -61,6 +62,7 @@ class HeartbeatWatch:
         """``look`` returns what the process with this id does, None if that is unknown."""
         self._look = look
         self._watched: dict[int, _Watched] = {}
+        self._hung: set[int] = set()  # until they have ended
         self.due_s = float("inf")
         """When to call ``check``."""
 
@@ -78,14 +80,17 @@ class HeartbeatWatch:
     def end(self, number: int) -> None:
         """Expect none any more: the process drains or has ended."""
         self._watched.pop(number, None)
+        self._hung.discard(number)
 
-    def is_silent(self, number: int, now_s: float) -> bool:
-        """Whether a node process has missed its heartbeats for HUNG_S."""
+    def silence_of(self, number: int, now_s: float) -> Literal["silent", "hung"] | None:
+        """Return whether a node process is silent, or hung and about to end; None for neither."""
+        if number in self._hung:
+            return "hung"
         watched = self._watched.get(number)
-        return watched is not None and now_s - watched.beat_s >= HUNG_S
+        return "silent" if watched is not None and now_s - watched.beat_s >= HUNG_S else None
 
     def check(self, now_s: float) -> list[Hang]:
-        """Return the node processes to replace; they are no longer watched."""
+        """Return the node processes to replace: they are hung, and no longer watched."""
         if now_s < self.due_s:
             return []
         if now_s - self.due_s > LATE_S:
@@ -106,6 +111,7 @@ class HeartbeatWatch:
             if silent_s >= HUNG_MAX_S or (silent_s >= HUNG_S and _is_dead(watched.looks)):
                 hangs.append(Hang(number, silent_s, describe_looks(watched.looks)))
                 del self._watched[number]
+                self._hung.add(number)
         self.due_s = min((_due_s(each, now_s) for each in self._watched.values()), default=_NEVER)
         return hangs
 

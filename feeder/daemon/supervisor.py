@@ -202,6 +202,7 @@ class Supervisor:
             text = "%s (pid %d) has sent no heartbeat for %.1f s (kernel state: %s): ended"
             _log.warning(text, node.name, node.pid or 0, hang.silent_s, hang.kernel_state)
             node.kill()
+            self._turn(now_s)  # reports show it as hung while it ends, which may take seconds
             self._reap(node)
 
     def _on_signals(self) -> None:
@@ -266,8 +267,9 @@ class Supervisor:
             _log.log(level, "%s", news.verdict.text)
 
     def _state(self, node: NodeProcess, now_s: float) -> NodeState:
-        if self._heartbeats.is_silent(node.config.number, now_s):
-            return "hung"
+        silence = self._heartbeats.silence_of(node.config.number, now_s)
+        if silence is not None:
+            return silence
         if node.ready is not None:
             return "ready" if self._end_by_s is None else "draining"
         return "restarting" if node.config.is_successor else "starting"

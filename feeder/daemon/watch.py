@@ -25,7 +25,7 @@ from feeder.metrics.report import (
 from feeder.metrics.snapshot import NodeSnapshot
 from feeder.monitoring.health import HealthState
 
-NodeState: TypeAlias = Literal["starting", "ready", "draining", "hung", "restarting"]
+NodeState: TypeAlias = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
 
 INTERVAL_S: Final = 10.0
 """Of rates: long enough for several batches, short enough to see what happens now."""

@@ -11,8 +11,8 @@ LONG_SILENCE_S: Final = 5.0
 
 
 def node_down(facts: Facts) -> Verdict | None:
-    """A node process hangs or is being restarted."""
-    down = [node for node in facts.report.nodes if node.state in ("hung", "restarting")]
+    """A node process sends no heartbeats, or is being ended or restarted."""
+    down = [n for n in facts.report.nodes if n.state in ("silent", "hung", "restarting")]
     if not down:
         return None
     node, others = down[0], len(facts.report.nodes) - len(down)

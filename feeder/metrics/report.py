@@ -100,7 +100,9 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     """A node process."""
 
     number: Total
-    state: Literal["starting", "ready", "draining", "hung", "restarting"]
+    state: Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
+    """Silent: no heartbeat for 4 s, not judged yet or spared, as it waits for storage or a CPU.
+    Hung: it was judged, and is being ended."""
     restarts: Total = 0
     hangs: Total = 0
     """Of the restarts, those of a process that sent no heartbeats."""

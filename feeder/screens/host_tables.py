@@ -15,7 +15,12 @@ _BAR_CELLS: Final = 12
 _WAITS: Final = 0.05
 """A client that waits for a larger share of its time is marked: as in feeder.diagnosis.facts."""
 
-_STATE_STYLES: Final = {"hung": "bold red", "restarting": "bold red", "starting": "yellow"}
+_STATE_STYLES: Final = {
+    "silent": "bold red",
+    "hung": "bold red",
+    "restarting": "bold red",
+    "starting": "yellow",
+}
 
 
 def draw_nodes(view: HostView, sheet: Sheet) -> list[Text]:

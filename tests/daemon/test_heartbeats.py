@@ -95,10 +95,29 @@ def test_a_process_that_waits_for_disk_or_cpu_gets_longer(state: KernelState, sh
         host.hang(1, state, share)
     host.run(HUNG_MAX_S - 1.0)
     assert not host.hangs
-    assert host.watch.is_silent(1, host.now_s)
-    assert not host.watch.is_silent(0, host.now_s)
+    assert host.watch.silence_of(1, host.now_s) == "silent"
+    assert host.watch.silence_of(0, host.now_s) is None
     host.run(2.0)
     assert [hang.number for hang in host.hangs] == [1]
+
+
+def test_a_process_is_silent_until_it_is_judged_and_hung_until_it_has_ended() -> None:
+    host = Host()
+    assert host.watch.silence_of(0, host.now_s) is None
+    host.hang(0, "storage")
+    host.run(HUNG_S + 1.0)
+    assert host.watch.silence_of(0, host.now_s) == "silent", "it is spared"
+    host.states[1000] = "stopped", 0.0
+    host.run(HUNG_S)
+    assert host.hangs
+    assert host.watch.silence_of(0, host.now_s) == "hung"
+    host.run(5.0)
+    assert host.watch.silence_of(0, host.now_s) == "hung", "the kernel may take its time"
+    host.watch.end(0)
+    assert host.watch.silence_of(0, host.now_s) is None
+    host.watch.begin(0, 2000, host.now_s)
+    assert host.watch.silence_of(0, host.now_s) is None
+    assert host.watch.silence_of(1, host.now_s) is None
 
 
 def test_a_process_that_goes_on_is_forgiven() -> None:
@@ -139,9 +158,9 @@ def test_processes_that_were_suspended_with_it_get_their_time(
         host.hang(number, state)
     host.now_s += frozen_s
     host.hangs += host.watch.check(host.now_s)
-    assert not any(host.watch.is_silent(number, host.now_s) for number in (0, 1))
+    assert not any(host.watch.silence_of(number, host.now_s) for number in (0, 1))
     host.run(CATCH_UP_S + 1.5)
-    assert not any(host.watch.is_silent(number, host.now_s) for number in (0, 1))
+    assert not any(host.watch.silence_of(number, host.now_s) for number in (0, 1))
     for number in (0, 1):
         host.watch.beat(number, host.now_s)
         host.beating.add(number)

@@ -80,6 +80,8 @@ def test_more_workers_are_worth_no_more_than_the_cpus_that_are_idle() -> None:
         ("window-bound", {"busy": 0.4}),
         ("stalled-storage", {"stalled_datasets": ("train",)}),
         ("silent-worker", {"silences": 1, "workers_killed": 1}),
+        ("node-down", {"state": "silent"}),
+        ("node-down", {"state": "hung"}),
         ("node-down", {"state": "restarting"}),
         ("draining", {"state": "draining"}),
         ("starting", {"seconds": 0.5}),

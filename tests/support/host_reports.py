@@ -28,7 +28,7 @@ from feeder.metrics.snapshot import (
     WorkerSnapshot,
 )
 
-NodeState = Literal["starting", "ready", "draining", "hung", "restarting"]
+NodeState = Literal["starting", "ready", "draining", "silent", "hung", "restarting"]
 
 CLOCK_S: Final = 50_000.0
 IMAGE_BYTES: Final = 224 * 224 * 3
