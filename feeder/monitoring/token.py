@@ -1,4 +1,4 @@
-"""The token that a scraper must send, from a file that only the daemon's user can read.
+"""The token that a scraper must send, from a file that others cannot read (``private_file``).
 
 The file's first line is the token. The file is read again when it has changed; while it cannot be
 read or is open to others, every request is refused.

@@ -1,4 +1,8 @@
-"""Reads files with secrets, which only this process's user and root may have access to."""
+"""Reads files with secrets, which only this process's user and root may have access to.
+
+Root may also give a secret to a group of this process: its file has the mode 0440 then, as
+Kubernetes mounts secrets for containers with fsGroup. No umask makes that mode by accident.
+"""
 
 import contextlib
 import os
@@ -11,6 +15,7 @@ from feeder.errors import ConfigError
 from feeder.process.regular_file import open_regular_file
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_FOR_GROUP: Final = 0o440
 
 # linux/posix_acl_xattr.h: a header, then (tag, permissions, user or group) for each entry.
 _ACL_HEADER_BYTES: Final = 4
@@ -21,10 +26,11 @@ _ACL_MASK: Final = 0x10
 
 
 def read_private(path: Path, bytes_max: int, what: str) -> bytes:
-    """Return the first ``bytes_max`` bytes of a file that only its owner can read.
+    """Return the first ``bytes_max`` bytes of a file that only this process's user can read, and
+    root, or only root and a group of this process.
 
-    The owner is this process's user or root. Raises OSError where it cannot be read, ConfigError
-    that names ``what`` it is and what to do where others may have access.
+    Raises OSError where it cannot be read, ConfigError that names ``what`` it is and what to do
+    where others may have access.
     """
     with open_regular_file(path) as file:
         status = os.fstat(file.fileno())
@@ -36,12 +42,21 @@ def read_private(path: Path, bytes_max: int, what: str) -> bytes:
         raise ConfigError(
             f"{what} {path} belongs to another user ({status.st_uid}): chown {os.geteuid()} {path}"
         )
-    if _is_open_to_others(status.st_mode, acl):
+    if _is_open_to_others(status.st_mode, acl) and (acl or not _is_for_own_group(status)):
+        remedy = f"chmod 600 {path}"
+        if status.st_uid != os.geteuid():  # root's: with 0600 it could not be read here
+            remedy = f"chmod 440 {path} and chgrp {os.getegid()} {path}"
         raise ConfigError(
             f"{what} {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): "
-            f"chmod 600 {path}, and make a new one if others may have read it"
+            f"{remedy}, and make a new one if others may have read it"
         )
     return data
+
+
+def _is_for_own_group(status: os.stat_result) -> bool:
+    """Return whether root has given a file to one of this process's groups, to read only."""
+    is_given = status.st_uid == 0 and stat.S_IMODE(status.st_mode) == _FOR_GROUP
+    return is_given and status.st_gid in (os.getegid(), *os.getgroups())
 
 
 def _is_open_to_others(mode: int, acl: bytes) -> bool:
