@@ -2,13 +2,17 @@
 
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from feeder.daemon.config import Config
+from feeder.daemon.start_report import FINGERPRINT_CHARS
+from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
+from feeder.errors import ConfigError
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.monitoring.address import parse_address
 from feeder.node.messages import ReportPart
@@ -24,21 +28,41 @@ _NAME_CHARS_MAX: Final = 256
 _PATH_CHARS_MAX: Final = 512
 
 
-def describe_served(folders: Mapping[str, Path]) -> tuple[ServedDatasetReport, ...]:
-    """Return what a report has about each dataset, by name; FeederError if one is damaged."""
-    served: list[ServedDatasetReport] = []
-    for name, folder in sorted(folders.items()):
-        with Dataset.open(folder) as dataset:
-            served.append(
-                ServedDatasetReport(
-                    name=name,
-                    samples=dataset.layout.samples,
-                    classes=len(dataset.classes),
-                    fingerprint=dataset.fingerprint,
-                    folder=printable(str(folder))[-_PATH_CHARS_MAX:],
-                )
-            )
-    return tuple(served)
+@dataclass(frozen=True, slots=True)
+class ServedDataset:
+    """A dataset, as reports of the host have it and as a line of the report of the start."""
+
+    report: ServedDatasetReport
+    line: str
+
+
+def describe_datasets(folders: Mapping[str, Path]) -> tuple[ServedDataset, ...]:
+    """Open each dataset and describe it, in the order of their names.
+
+    FeederError if there is none, or one is damaged or does not answer.
+    """
+    if not folders:
+        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
+    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
+    return tuple(_describe(name, folder) for name, folder in sorted(folders.items()))
+
+
+def _describe(name: str, folder: Path) -> ServedDataset:
+    with Dataset.open(folder) as dataset:
+        layout, fingerprint = dataset.layout, dataset.fingerprint
+        labels = dataset.labels.describe(len(dataset.classes))
+        report = ServedDatasetReport(
+            name=name,
+            samples=layout.samples,
+            classes=len(dataset.classes),
+            fingerprint=fingerprint,
+            folder=printable(str(folder))[-_PATH_CHARS_MAX:],
+        )
+    line = (
+        f"data {name}: {layout.samples:,} samples, {layout.shards:,} shards, {labels}, "
+        f"{fingerprint[:FINGERPRINT_CHARS]}"
+    )
+    return ServedDataset(report, line)
 
 
 def host_name() -> str:

@@ -16,15 +16,11 @@ Lines are of at most WIDTH columns where their facts are short enough. Programs 
 read the lines that begin with ENDPOINTS and with READY.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from feeder.daemon.config import Config
-from feeder.dataset.first_read import check_readable
-from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
 from feeder.process.log_form import INFO, WARNING
@@ -35,7 +31,8 @@ WIDTH: Final = 80
 """With the prefix, "feeder: "."""
 
 _PREFIX: Final = len("feeder: ")
-_FINGERPRINT: Final = 12  # characters shown
+FINGERPRINT_CHARS: Final = 12
+"""Of fingerprints and self-tests: enough to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def compose_report(
     yield ReportLine(f"decoder: {ready[0].decoder}")
     libraries = [f"{name} {text}" for name, text in ready[0].libraries.items()]
     yield from map(ReportLine, wrap_list("libraries: ", libraries))
-    yield ReportLine(f"self-test: {ready[0].self_test[:_FINGERPRINT]}")
+    yield ReportLine(f"self-test: {ready[0].self_test[:FINGERPRINT_CHARS]}")
     yield ReportLine(describe_cache(config, decoded_bytes))
     yield describe_security(config)
 
@@ -79,25 +76,6 @@ def wrap_list(head: str, items: Sequence[str]) -> Iterator[str]:
         line = f"{line}, {item}" if line else f"{head}{item}"
     if line:
         yield line
-
-
-def describe_datasets(folders: Mapping[str, Path]) -> tuple[str, ...]:
-    """Open each dataset and return a line for each.
-
-    FeederError if there is none or one is damaged.
-    """
-    if not folders:
-        raise ConfigError("there is nothing to serve: give --data NAME=FOLDER, or [data] in a file")
-    check_readable({f"dataset {name} at {path}": path for name, path in folders.items()})
-    lines: list[str] = []
-    for name, folder in sorted(folders.items()):
-        with Dataset.open(folder) as dataset:
-            layout, labels = dataset.layout, dataset.labels.describe(len(dataset.classes))
-            lines.append(
-                f"data {name}: {layout.samples:,} samples, {layout.shards:,} shards, "
-                f"{labels}, {dataset.fingerprint[:_FINGERPRINT]}"
-            )
-    return tuple(lines)
 
 
 def describe_cache(config: Config, decoded_bytes: int) -> str:

@@ -28,8 +28,8 @@ from feeder.daemon.heartbeats import HeartbeatWatch
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
-from feeder.daemon.served import describe_served, host_name, split_report
-from feeder.daemon.start_report import compose_report, describe_datasets, describe_ready
+from feeder.daemon.served import describe_datasets, host_name, split_report
+from feeder.daemon.start_report import compose_report, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
@@ -90,7 +90,9 @@ class Supervisor:
         self._notifier = notifier
         self._log = log
         self._config = config
-        self._data = describe_datasets({name: Path(text) for name, text in config.data.items()})
+        folders = {name: Path(text) for name, text in config.data.items()}
+        served = describe_datasets(folders)
+        self._data_lines = [each.line for each in served]
         root = Path(serve.topology_root)
         self._usable = usable_cpus(root)
         placements = plan_placement(
@@ -107,19 +109,18 @@ class Supervisor:
         self._warnings = [shortage] if shortage else []
         if shortage:
             _log.warning("%s", shortage)
-        for line in find_worst(root, [Path(text) for text in config.data.values()]):
+        for line in find_worst(root, list(folders.values())):
             _log.warning("%s", line, extra=KEPT)
             self._warnings.append(line)
         # A closed terminal ends the daemon, unless nohup made it ignore SIGHUP.
         is_under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         hangup = () if is_under_nohup else (signal.SIGHUP,)
         self._wakeup = SignalWakeup((signal.SIGTERM, signal.SIGINT, *hangup))
-        folders = {name: Path(text) for name, text in config.data.items()}
         self._watch = HostWatch(
             len(self._nodes),
             host=host_name(),
             pid=os.getpid(),
-            datasets=describe_served(folders),
+            datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,
         )
@@ -349,7 +350,7 @@ class Supervisor:
             self._log.report(line)
         all_ready = [report for _, report in reports]
         decoded_bytes = self._nodes[0].config.decoded_bytes
-        for each in compose_report(self._config, all_ready, self._data, decoded_bytes):
+        for each in compose_report(self._config, all_ready, self._data_lines, decoded_bytes):
             self._log.report(each.text, each.priority)
         if self._metrics is not None:
             self._log.report(f"metrics: http://{self._metrics.address}/metrics")

@@ -1,7 +1,5 @@
 """The report of the start: one fact a line, narrow, warnings marked, "ready" last."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,15 +9,12 @@ from feeder.daemon.start_report import (
     WIDTH,
     compose_report,
     describe_cache,
-    describe_datasets,
     describe_ready,
     describe_security,
     wrap_list,
 )
-from feeder.errors import ConfigError, DatasetError
 from feeder.node.messages import NodeReady
 from feeder.process.log_form import INFO, WARNING
-from tests.support.daemon import pack_small
 
 
 def config(**overrides: object) -> Config:
@@ -116,17 +111,6 @@ def test_the_cache_is_shown_with_the_origin_of_its_size(
     shown = describe_cache(config(**{"cache.decoded_bytes": setting}), size_bytes)
     assert shown == f"decoded cache: {text}"
     assert len(f"feeder: {shown}") <= WIDTH
-
-
-def test_datasets_are_described_or_refused(tmp_path: Path) -> None:
-    packed = pack_small(tmp_path)
-    again, small = describe_datasets({"small": packed, "again": packed})
-    assert again.startswith("data again: 53 samples, 5 shards, 3 classes, ")
-    assert small.startswith("data small: ")
-    with pytest.raises(ConfigError, match="nothing to serve"):
-        describe_datasets({})
-    with pytest.raises(DatasetError):
-        describe_datasets({"d": tmp_path / "missing"})
 
 
 def test_the_last_line_is_short() -> None:
