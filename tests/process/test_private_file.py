@@ -39,7 +39,7 @@ def test_root_s_file_for_a_group_of_this_process_is_read(secret: Path) -> None:
 @only_root
 def test_root_s_file_for_another_group_is_refused(secret: Path) -> None:
     os.chown(secret, 0, GROUP + 100)
-    with pytest.raises(ConfigError, match="open to others .mode 0440."):
+    with pytest.raises(ConfigError, match=r"open to others .mode 0440."):
         read_private(secret, 100, "the token")
 
 
