@@ -29,7 +29,7 @@ from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.served import describe_datasets, host_name, split_report
-from feeder.daemon.start_report import compose_report, describe_ready
+from feeder.daemon.start_report import READY, compose_report, describe_ready
 from feeder.daemon.watch import HostWatch, NodeState
 from feeder.diagnosis.verdict import diagnose
 from feeder.doctor.worst import find_worst
@@ -134,6 +134,7 @@ class Supervisor:
         self._polls.register(self._wakeup.fileno(), select.POLLIN)
         self._agreement = Agreement()
         self._was_ready = False
+        self._serves = ""  # which datasets, and where: once ready
         self._end_by_s: float | None = None
 
     def run(self) -> None:
@@ -262,7 +263,7 @@ class Supervisor:
         for node in self._nodes:
             node.send_verdict(Diagnosed(text=news.verdict.text))
         if news.is_new and self._end_by_s is None and self._was_ready:
-            self._notifier.status(news.verdict.text)
+            self._notifier.status(f"{self._serves}; {news.verdict.text}")
         if news.is_logged:
             level = logging.WARNING if news.verdict.is_problem else logging.INFO
             _log.log(level, "%s", news.verdict.text)
@@ -357,5 +358,6 @@ class Supervisor:
         theirs = (each for ready in all_ready for each in ready.warnings + ready.library_warnings)
         self._watch.warn([*self._warnings, *dict.fromkeys(theirs)])
         text = describe_ready(all_ready, sorted(self._config.data))
+        self._serves = text.removeprefix(READY)
         self._log.report(text)
         self._notifier.ready(text)

@@ -70,6 +70,9 @@ def test_a_ready_daemon_serves_and_sigterm_reports_stopping(
                 batch = client.fetch(0, 0)
                 assert sorted(batch.sample_ids) == list(range(IMAGES))
                 assert batch.pixels.any()
+            serves = f"1 worker serves set at ipc://{tmp_path}/socket"
+            assert ready.decode() == f"READY=1\nSTATUS=ready, {serves}"
+            assert systemd.recv(4096).decode().startswith(f"STATUS={serves}; ")
             daemon.send_signal(signal.SIGTERM)
             assert systemd.recv(4096).startswith(b"STOPPING=1")
             _, messages = daemon.communicate(timeout=DEADLINE_S)
