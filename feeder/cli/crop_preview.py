@@ -80,6 +80,14 @@ def note_crops(
     )
 
 
+def note_boxes(
+    dataset: Dataset, recipe: Recipe, sample_ids: NDArray[np.int64], *, seed: int, epoch: int
+) -> list[Note]:
+    """Return the same without the operations, which are not done to outlined images."""
+    notes = note_crops(dataset, recipe, sample_ids, seed=seed, epoch=epoch)
+    return [Note(facts=note.facts) for note in notes]
+
+
 def _label_rows(dataset: Dataset, count: int) -> LabelRows:
     return np.empty((count, *dataset.labels.row_shape), dataset.labels.dtype)
 

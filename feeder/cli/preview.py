@@ -132,8 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
     """Return the sheet of a batch of a packed dataset."""
-    from feeder.cli.crop_preview import draw_boxes, draw_crops, note_crops
-    from feeder.cli.sample_notes import LEGEND, describe_recipe
+    from feeder.cli.crop_preview import draw_boxes, draw_crops, note_boxes, note_crops
+    from feeder.cli.sample_notes import LEGEND, LEGEND_BOXES, describe_recipe
     from feeder.dataset.opened import Dataset
 
     with Dataset.open(arguments.dataset_path) as dataset:
@@ -143,13 +143,15 @@ def _preview_dataset(arguments: argparse.Namespace) -> _Preview:
         count = min(arguments.images, plan.valid(arguments.index))
         sample_ids = plan.samples(arguments.index, 0, count)
         key = {"seed": arguments.seed, "epoch": arguments.epoch}
-        draw = draw_boxes if arguments.boxes else draw_crops
+        draw, note, legend = draw_crops, note_crops, LEGEND
+        if arguments.boxes:
+            draw, note, legend = draw_boxes, note_boxes, LEGEND_BOXES
         pictures, labels = draw(dataset, recipe, sample_ids, **key)
         return _Preview(
             pictures=pictures,
             labels=labels,
-            notes=note_crops(dataset, recipe, sample_ids, **key),
-            subtitles=(describe_recipe(recipe), LEGEND),
+            notes=note(dataset, recipe, sample_ids, **key),
+            subtitles=(describe_recipe(recipe), legend),
         )
 
 

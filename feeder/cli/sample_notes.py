@@ -20,6 +20,10 @@ LEGEND: Final = (
     "under each image: label; sample id and size of its crop in the original; "
     "what was done to the crop, in this order"
 )
+LEGEND_BOXES: Final = (
+    "bright: the crop; under each image: label; sample id and size of its crop in the original "
+    "(mirroring and augmentation are not shown)"
+)
 LEGEND_SERVED: Final = (
     "under each image: label; sample id; what was done to the crop, in this order "
     "(a feeder sends no sizes of originals, so those of the crops are missing)"

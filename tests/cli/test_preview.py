@@ -129,6 +129,25 @@ def test_defaults_take_one_batch_of_a_small_dataset(dataset: Path, tmp_path: Pat
         assert abs(_read(out).shape[1] - (columns * 232 + 8)) <= 232, "captions make it higher"
 
 
+def test_notes_of_boxes_are_about_the_crop_alone(
+    dataset: Path, tmp_path: Path, drawn: list[Drawn]
+) -> None:
+    """The pictures are whole images, to which nothing of the recipe was done."""
+    options = ["--recipe=flip_probability=1", "--recipe=auto_augment=rand-augment", "--images=6"]
+    for more in ([], ["--boxes"]):
+        out = ["--out", str(tmp_path / "sheet.png")]
+        assert main(["preview", str(dataset), *options, *more, *out]) == 0
+    crops, boxes = drawn
+    assert all(note.is_mirrored and note.operations for note in crops.notes)
+    assert boxes.notes == [Note(facts=note.facts) for note in crops.notes]
+    assert "what was done to the crop" in crops.subtitles[1]
+    assert boxes.subtitles == (
+        crops.subtitles[0],
+        "bright: the crop; under each image: label; sample id and size of its crop in the original "
+        "(mirroring and augmentation are not shown)",
+    )
+
+
 def test_boxes_show_whole_images_with_the_crop_bright(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "boxes.png"
     assert main(["preview", str(dataset), "--out", str(out), "--images", "4", "--boxes"]) == 0
