@@ -2,7 +2,8 @@
 machine's load, curves of the last minutes, and from these the host's report.
 
 Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
-that has ended are dropped. Reports are immutable, so other threads may read the latest one.
+that has ended are dropped. So are those from before a suspension of the daemon: a rate over that
+time would mean nothing. Reports are immutable, so other threads may read the latest one.
 """
 
 import time
@@ -32,6 +33,9 @@ INTERVAL_S: Final = 10.0
 
 TURN_S: Final = 1.0
 """Between two reports, as between two heartbeats."""
+
+SUSPENDED_S: Final = 4.0
+"""Without a report: longer than it takes to end a node process that the kernel holds."""
 
 POINT_S: Final = 5.0
 HISTORY_S: Final = 900.0
@@ -66,6 +70,7 @@ class HostWatch:
         self._loads: deque[HostLoad] = deque([read_load()])
         self._history: deque[HistoryPoint] = deque(maxlen=round(HISTORY_S / POINT_S))
         self._point_before: HostReport | None = None
+        self._resumed_s = 0.0  # after the last suspension
         self.due_s = self._began_s
         """When to call ``turn``."""
         self.report = HostReport(
@@ -95,7 +100,7 @@ class HostWatch:
     def take(self, snapshot: NodeSnapshot) -> None:
         """Keep a node process's snapshot; ones of its predecessor are dropped."""
         recent = self._recent[snapshot.number]
-        if recent and recent[-1].pid != snapshot.pid:
+        if recent and (recent[-1].pid != snapshot.pid or recent[-1].clock_s < self._resumed_s):
             recent.clear()
         recent.append(snapshot)
         while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
@@ -114,6 +119,8 @@ class HostWatch:
         now_s = self._clock()
         self.due_s = now_s + TURN_S
         load = self._read_load()
+        if now_s - self.report.clock_s > SUSPENDED_S:
+            self._begin_anew(now_s)
         self._loads.append(load)
         while len(self._loads) > 2 and self._loads[1].clock_s <= load.clock_s - INTERVAL_S:
             self._loads.popleft()
@@ -140,6 +147,14 @@ class HostWatch:
         )
         self.health = HealthState(self.report, tuple(since_s for since_s, _ in self._states))
         return self.report
+
+    def _begin_anew(self, now_s: float) -> None:
+        """Drop what was seen before a suspension, but for the last snapshots until others come."""
+        self._resumed_s = now_s - TURN_S
+        self._loads.clear()
+        for recent in self._recent:
+            while len(recent) > 1:
+                recent.popleft()
 
     def _add_point(self, report: HostReport) -> None:
         """Add a point to the curves, of what happened since the last one."""

@@ -80,6 +80,29 @@ def test_before_is_the_first_snapshot_until_ten_seconds_have_passed(machine: Mac
     assert before.clock_s == 1000.0
 
 
+@pytest.mark.parametrize("is_early", [False, True])
+def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -> None:
+    """``is_early``: the first snapshot after it arrives before the first report."""
+    watch = watch_of(machine)
+    for second in range(20):
+        machine.now_s = 1000.0 + second
+        watch.take(snapshot(machine.now_s, images=100 * second))
+        watch.turn([("ready", 0)])
+    machine.now_s += 30.0
+    if is_early:
+        watch.take(snapshot(machine.now_s, images=2000))
+    report = watch.turn([("ready", 0)])
+    assert report.nodes[0].now is not None
+    assert report.nodes[0].before is None
+    assert report.load_before == report.load
+    for second in range(3):
+        machine.now_s += 1.0
+        watch.take(snapshot(machine.now_s, images=2100 + 100 * second))
+        report = watch.turn([("ready", 0)])
+    assert HostInterval.of(report).images_a_s == 100.0
+    assert HostInterval.of(report).seconds <= 3.0
+
+
 def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor(
     machine: Machine,
 ) -> None:
