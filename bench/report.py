@@ -32,6 +32,9 @@ RATE: Final = "images/s"
 FEWEST_ROUNDS: Final = 5
 """With fewer, even the least and the most of the rounds are not 90 % certain to hold the median."""
 
+BRACKETS: Final = "In brackets: the 90 % interval of the true median."
+"""What ``format_ratio`` adds, in words."""
+
 _CONFIDENCE: Final = 0.9
 
 _BYTES_MAX: Final = 64 << 20  # of a report; a larger file is something else
@@ -53,11 +56,19 @@ class Result:
     ratio_high: float | None = None
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the ratio's noise; None where it is not known."""
+        if self.ratio_low is None or self.ratio_high is None:
+            return None
+        return self.ratio_low, self.ratio_high
+
+    @property
     def is_within_noise(self) -> bool:
         """Whether a difference from the baseline is not distinguishable from noise."""
-        if self.ratio_low is None or self.ratio_high is None:
+        if self.interval is None:
             return self.ratio is not None
-        return self.ratio_low <= 1 <= self.ratio_high
+        low, high = self.interval
+        return low <= 1 <= high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +188,15 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def format_ratio(row: Result) -> str:
+    """Return the ratio and, in brackets, the interval of its noise where that is known."""
+    assert row.ratio is not None
+    if row.interval is None:
+        return f"{row.ratio:.2f}"
+    low, high = row.interval
+    return f"{row.ratio:.2f} ({low:.2f}–{high:.2f})"
 
 
 def header_lines(machine: Mapping[str, object]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from bench.micro.classes import format_classes, is_of_class
 from bench.micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
-from bench.report import FEWEST_ROUNDS, Report, Result, align, format_number
+from bench.report import BRACKETS, FEWEST_ROUNDS, Report, align, format_number, format_ratio
 
 COLUMNS: Final = 79
 
@@ -70,24 +70,24 @@ def conclude(report: Report) -> str:
         case "ahead":
             head = f"{ours.name} is the fastest: {rate}"
         case "behind":
-            head = (
-                f"{rival.name} is the fastest; {ours.name}, {_times(against)} of it, makes {rate}"
-            )
+            share = f"{format_ratio(against)} of it"
+            head = f"{rival.name} is the fastest; {ours.name}, {share}, makes {rate}"
         case "level":
-            noise = f"within the noise, {_times(against)} of it"
+            noise = f"within the noise, {format_ratio(against)} of it"
             head = f"{ours.name} is as fast as {rival.name} {noise}: {rate}"
         case "unknown":
             head = f"{ours.name} makes {rate}"
+    times = {name: format_ratio(row) for name, row in rows.items() if row.ratio is not None}
     pillow = pillow_name(report)
     decoding = "Decoding a crop's tiles"
     if not has_own_decoder(report):
         decoding += " with Feeder's own decoder, which these samples do not use,"
     return (
-        f"{head}, {_times(ours.row)} times as many as with TurboJPEG's full decode, and "
-        f"{_times(rows['sample/whole-against-pillow'])} times as many as {pillow} alone. "
-        f"{decoding} is {_times(rows['decode/tiled'])} times as fast as TurboJPEG "
-        f"decodes the whole image, {_times(rows['decode/tiled-against-pillow'])} times {pillow}, "
-        f"and {_times(rows['decode/tiled-against-turbojpeg'])} times TurboJPEG on the same tiles."
+        f"{head}, {format_ratio(ours.row)} times as many as with TurboJPEG's full decode, and "
+        f"{times['sample/whole-against-pillow']} times as many as {pillow} alone. "
+        f"{decoding} is {times['decode/tiled']} times as fast as TurboJPEG decodes the whole "
+        f"image, {times['decode/tiled-against-pillow']} times {pillow}, and "
+        f"{times['decode/tiled-against-turbojpeg']} times TurboJPEG on the same tiles."
     )
 
 
@@ -114,14 +114,14 @@ def find_losses(report: Report) -> list[str]:
     unscaled = rows["sample/whole-against-unscaled"]
     if unscaled.is_within_noise:
         losses.append(
-            f"DCT scaling gains nothing measurable: {_times(unscaled)} of the rate without it"
+            f"DCT scaling gains nothing measurable: {format_ratio(unscaled)} of the rate without it"
         )
     elif unscaled.ratio is not None and unscaled.ratio < 1:
-        losses.append(f"DCT scaling costs time: {_times(unscaled)} of the rate without it")
+        losses.append(f"DCT scaling costs time: {format_ratio(unscaled)} of the rate without it")
     cached = rows["sample/decoded-cache-against-unscaled"]
     if cached.ratio is not None and cached.ratio < 1 and not cached.is_within_noise:
         losses.append(
-            f"from a full decoded cache, {_times(cached)} of the rate without DCT scaling"
+            f"from a full decoded cache, {format_ratio(cached)} of the rate without DCT scaling"
         )
     filling = rows["sample/filling-cache"]
     if not filling.is_within_noise and filling.ratio is not None and _more_time(filling.ratio) >= 1:
@@ -147,7 +147,7 @@ def describe_measured(report: Report) -> str:
         f"{report.measured.get('rounds')} rounds, on core {core} of {report.machine.get('cpu')}, "
         f"decoder {report.machine.get('decoder')}; {versions}. "
     ) + (
-        "In brackets: where the true median is, with 90 % confidence."
+        BRACKETS
         if _has_intervals(report)
         else f"Noise and losses are shown from {FEWEST_ROUNDS} rounds on."
     )
@@ -168,17 +168,9 @@ def format_ways(report: Report) -> list[str]:
         for way in ways_of(report, kind):
             row = way.row
             spread = f"{format_number(row.min)}–{format_number(row.max)}"
-            ratio = "1" if row.ratio is None else _times(row)
+            ratio = "1" if row.ratio is None else format_ratio(row)
             table.append((f"  {way.name}", format_number(row.value), spread, ratio))
     return align(table, left={0, 3})
-
-
-def _times(row: Result) -> str:
-    """Return the ratio and, in brackets, the interval of its noise."""
-    assert row.ratio is not None
-    if row.ratio_low is None:
-        return f"{row.ratio:.2f}"
-    return f"{row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
 
 
 def _more_time(ratio: float) -> int:

@@ -54,7 +54,7 @@ class Standing:
     @property
     def place(self) -> Literal["ahead", "level", "behind", "unknown"]:
         """Whether Feeder is faster; "level" within the noise, "unknown" with too few rounds."""
-        if self.against.ratio is None or self.against.ratio_low is None:
+        if self.against.ratio is None or self.against.interval is None:
             return "unknown"
         if self.against.is_within_noise:
             return "level"

@@ -3,7 +3,7 @@
 import altair as alt
 
 from bench.micro.decode_report import conclude, describe_measured, find_losses
-from bench.micro.ways import find_standing, pillow_name, ways_of
+from bench.micro.ways import find_standing, has_own_decoder, pillow_name, ways_of
 from bench.plots.style import BLUE, INK, LIGHT_GREY, Chart, wrap
 from bench.report import Report, format_number
 
@@ -28,8 +28,9 @@ def conclude_decode(report: Report) -> tuple[list[str], list[str]]:
     standing = find_standing(report)
     ours, pillow = standing.ours, rows["sample/whole-against-pillow"]
     of_full, of_pillow = f"{ours.row.ratio or 0:.1f}", f"{pillow.ratio or 0:.1f}"
+    way = "Feeder" if has_own_decoder(report) else "Feeder and TurboJPEG's decoder"
     title = [
-        f"One core makes {format_number(ours.row.value)} training samples/s with {ours.name},",
+        f"One core makes {format_number(ours.row.value)} training samples/s with {way},",
         f"{of_full} times TurboJPEG's full decode, {of_pillow} times {pillow_name(report)}",
     ]
     if standing.place == "behind":

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from bench.report import FEWEST_ROUNDS, Report, Result, align, format_number, header_lines
+from bench.report import (
+    FEWEST_ROUNDS,
+    Report,
+    Result,
+    align,
+    format_number,
+    format_ratio,
+    header_lines,
+)
 
 WORDS: Final = MappingProxyType(
     {
@@ -55,7 +63,7 @@ def conclude(report: Report) -> str:
     """Return what all of them gain together, and which ones matter when removed alone."""
     rows = {row.name: row for row in report.results}
     every = rows[EVERYTHING]
-    sentences = [f"All optimisations together: {format_times(every)} times as fast as with none"]
+    sentences = [f"All optimisations together: {format_ratio(every)} times as fast as with none"]
     groups: dict[str, list[tuple[float, str]]] = {"slower": [], "faster": [], "noise": []}
     for name, words in WORDS.items():
         row = rows[f"removed/{name}"]
@@ -98,13 +106,6 @@ def describe_measured(report: Report) -> str:
 def is_same(row: Result) -> bool:
     """Return whether the row's setup is its baseline's, such as one worker on one core."""
     return row.ratio == row.ratio_low == row.ratio_high == 1
-
-
-def format_times(row: Result) -> str:
-    """Return the ratio and, in brackets, the interval of its noise."""
-    if row.ratio_low is None:
-        return f"{row.ratio:.2f}"
-    return f"{row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
 
 
 def _table_row(row: Result) -> Sequence[str]:

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.report import RATE, Report, Result, align, format_number
+from bench.report import (
+    BRACKETS,
+    FEWEST_ROUNDS,
+    RATE,
+    Report,
+    Result,
+    align,
+    format_number,
+    format_ratio,
+)
 
 WITHOUT_DAEMON: Final = "one process, without a daemon"
 
@@ -114,8 +123,8 @@ def conclude(report: Report) -> list[str]:
     ipc, tcp = single["ipc"], single["tcp"]
     sentences = [
         f"One worker delivers {_rate(ipc.rate)} images/s to a client on its host (ipc, read in "
-        f"place), {_ratio(ipc.rate)} of what its core makes without a daemon, and "
-        f"{_rate(tcp.rate)} over tcp, {_ratio(tcp.rate)} of it."
+        f"place), {format_ratio(ipc.rate)} of what its core makes without a daemon, and "
+        f"{_rate(tcp.rate)} over tcp, {format_ratio(tcp.rate)} of it."
     ]
     most_workers = max(way.workers for way in ways)
     if most_workers > 1:
@@ -123,16 +132,16 @@ def conclude(report: Report) -> list[str]:
         way = next(way for way in ways if (way.transport, way.clients, way.workers) == key)
         sentences.append(
             f"{most_workers} workers, which share their cores with the client, deliver "
-            f"{_rate(way.rate)}, {_ratio(way.rate)} times what one core makes without a daemon."
+            f"{_rate(way.rate)}, {format_ratio(way.rate)} times what one core makes without a "
+            "daemon."
         )
     most_clients = max(way.clients for way in ways)
     if most_clients > 1:
-        shares = {
-            way.transport: way.rate.value / single[way.transport].rate.value
+        shown = " and ".join(
+            _compare_clients(way.transport, way.rate, single[way.transport].rate)
             for way in ways
             if (way.clients, way.workers) == (most_clients, 1)
-        }
-        shown = " and ".join(f"{share:.2f} times ({name})" for name, share in shares.items())
+        )
         sentences.append(
             f"{most_clients} clients together get {shown} what one client gets from one worker."
         )
@@ -156,12 +165,26 @@ def describe_measured(report: Report) -> str:
     what = f"{count(batches, 'batch', 'batches')} of {report.measured.get('batch size')} images"
     if rounds == 1:
         return f"Measured once, with {what}: no spread is known, so use more --rounds to compare."
-    return f"Values are medians of {rounds} rounds with {what}; ratios are of the same rounds."
+    noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
+    if rounds >= FEWEST_ROUNDS:
+        noise = BRACKETS
+    return (
+        f"Values are medians of {rounds} rounds with {what}; ratios are of the same rounds. {noise}"
+    )
 
 
 def count(number: int, one: str, several: str = "") -> str:
     """Return "1 client", "2 clients"."""
     return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def _compare_clients(transport: str, many: Result, one: Result) -> str:
+    """Return what many clients get of one's; both have the rate without a daemon as baseline."""
+    noise = ""
+    if many.interval is not None and one.interval is not None:
+        low, high = max(many.interval[0], one.interval[0]), min(many.interval[1], one.interval[1])
+        noise = ", within the noise" if low <= high else ""
+    return f"{many.value / one.value:.2f} times ({transport}{noise})"
 
 
 def _rate(row: Result) -> str:

@@ -146,7 +146,7 @@ def test_a_client_that_dies_ends_the_wait() -> None:
 
 def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
     """A report with the rates 900 of 1,000 over ipc, 800 over tcp, in each round 10 % apart."""
-    noise = [1.0, 1.1, 0.9][:rounds]
+    noise = [1.0, 1.1, 0.9, 1.05, 0.95][:rounds]
     rows: list[Result] = []
     for count in range(1, workers + 1):
         suffix = "" if count == 1 else f"-{count}-workers"
@@ -201,10 +201,30 @@ def test_one_client_from_one_worker_has_one_sentence_and_transport() -> None:
     assert len(conclude(_report(3, clients=1, workers=1))) == 2
 
 
+def test_from_five_rounds_on_the_noise_is_said() -> None:
+    report = _report(5)
+    first, workers, clients, _ = conclude(report)
+    assert "place), 0.90 (0.90–0.90) of what its core makes without a daemon, and 800" in first
+    assert "deliver 1,800, 1.80 (1.80–1.80) times" in workers
+    assert (
+        "get 1.00 times (ipc, within the noise) and 1.00 times (tcp, within the noise)" in clients
+    )
+    slow = {
+        row.name: row
+        if row.name != "stream/tcp-2-clients"
+        else replace(row, value=400.0, ratio=0.4, ratio_low=0.38, ratio_high=0.42)
+        for row in report.results
+    }
+    clients = conclude(replace(report, results=[*slow.values()]))[2]
+    assert "1.00 times (ipc, within the noise) and 0.50 times (tcp) what one client" in clients
+    assert describe_measured(report).endswith("In brackets: the 90 % interval of the true median.")
+
+
 def test_a_single_round_is_said_to_have_no_spread() -> None:
     assert "no spread is known" in describe_measured(_report(1))
     assert describe_measured(_report(3)) == (
-        "Values are medians of 3 rounds with 5 batches of 64 images; ratios are of the same rounds."
+        "Values are medians of 3 rounds with 5 batches of 64 images; ratios are of the same "
+        "rounds. Noise is shown from 5 rounds on."
     )
 
 
