@@ -33,6 +33,10 @@ class SessionCounters:
     chunks: int = 0
     images: int = 0
     """Real samples sent, without padding."""
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    """Batches copied to clients of this machine, which could read them in place, by reason:
+    copied-tcp (they connect over tcp), copied-unclaimed (over ipc, without claiming the slots),
+    copied-refused (the claim could not be granted). WorkerCounters has the others."""
     batches_released: int = 0
     batches_failed: dict[str, int] = field(default_factory=dict)
     """Batches that could not be made, by reason: bad-sample, unreadable (a shard or a manifest),
@@ -111,6 +115,8 @@ class WorkerCounters:
     """Gauge: exponential backoff before the last dead worker is replaced."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds of all workers in each stage of the sample path."""
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
     cache: dict[str, int] = field(default_factory=dict)
     """Hits and misses of the decoded cache, and entries that were filled."""
 

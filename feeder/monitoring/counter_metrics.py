@@ -39,6 +39,12 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
         "sessions_lent", "Sessions whose client maps the slots; the others get copies."
     ),
     "batches_lent": CounterMetric("batches_lent", "Batches that clients read in place."),
+    "fallbacks": CounterMetric(
+        "fallbacks",
+        "Images decoded and batches sent in the slower way, by reason.",
+        "reason",
+        known=("copied-refused", "copied-tcp", "copied-unclaimed", "turbojpeg"),
+    ),
     "chunks": CounterMetric("chunks", "Chunks delivered."),
     "batches_released": CounterMetric("batches_released", "Batches that clients gave back."),
     "batches_failed": CounterMetric(
@@ -110,6 +116,15 @@ COUNTERS: Final[Mapping[str, CounterMetric]] = {
     "datasets_stalled": CounterMetric(
         "datasets_stalled", "Datasets whose storage does not answer.", is_gauge=True
     ),
+    "library_warnings": CounterMetric(
+        "library_warnings", "Warnings of the start about libraries.", is_gauge=True
+    ),
+    "placement_warnings": CounterMetric(
+        "placement_warnings", "Warnings of the start about CPUs and memory.", is_gauge=True
+    ),
+    "cache_entries": CounterMetric(
+        "cache_entries", "Images and rows in the decoded cache.", is_gauge=True
+    ),
     "sessions": CounterMetric("sessions", "Open sessions.", is_gauge=True),
     "slots_committed_bytes": CounterMetric(
         "slots_committed_bytes", "Memory of the slots of open sessions.", is_gauge=True
@@ -132,5 +147,16 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "worker_restarts": "feeder_worker_restarts_total, from the snapshot",
     "worker_silences": "feeder_worker_silences_total, from the snapshot",
     "workers_killed": "feeder_workers_killed_total, from the snapshot",
+    "cache_used_bytes": "feeder_cache_used_bytes, from the snapshot",
+    "cache_budget_bytes": "feeder_cache_budget_bytes, from the snapshot",
+    "uptime_s": "feeder_node_uptime_seconds, from the snapshot",
+    "workers": "feeder_workers, from the snapshot",
+    "node_restarts": "feeder_node_restarts_total, from the report",
+    "feeder_version": "feeder_build_info, from the report",
+    "node": "a text",
+    "self_test": "a text",
+    "decoder": "a text",
+    "library": "a text",
+    "dataset": "a text",
 }
-"""Counters without a metric of their own here, and why."""
+"""What a node process counts without a metric of its own here, and why."""

@@ -202,15 +202,20 @@ class Router:
         name = "" if self._keys is None else _metadata(self._body, "User-Id")
         return name or f"address {address}"
 
+    def is_ipc(self) -> bool:
+        """Whether the last message came over ipc."""
+        assert self._body is not None, "a message was received"
+        return _LOCAL_PEER.fullmatch(_metadata(self._body, "Peer-Address")) is not None
+
     def is_local(self) -> bool:
         """Whether the last message's sender runs on this machine: ipc, or an address of its own.
 
         Addresses that it has got since this router was created are not known.
         """
         assert self._body is not None, "a message was received"
-        address = _metadata(self._body, "Peer-Address")
-        if _LOCAL_PEER.fullmatch(address):
+        if self.is_ipc():
             return True
+        address = _metadata(self._body, "Peer-Address")
         with contextlib.suppress(ValueError):  # not an address
             found = ipaddress.ip_address(address)
             found = getattr(found, "ipv4_mapped", None) or found

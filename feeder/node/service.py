@@ -208,10 +208,16 @@ class NodeService:
             return
         self._fair_share.charge(peer, cost_of(message))
         if isinstance(message, Hello):
-            fresh, router = secrets.randbits(_SESSION_BITS), self._router
+            router = self._router
             self.apply(
                 events.MessageReceived(
-                    peer, message, fresh, available_bytes(), router.account(), router.is_local()
+                    peer,
+                    message,
+                    secrets.randbits(_SESSION_BITS),
+                    available_bytes(),
+                    router.account(),
+                    router.is_local(),
+                    router.is_ipc(),
                 )
             )
         elif isinstance(message, StatsRequest):

@@ -296,6 +296,9 @@ class WorkerPool:
                 counts = self.counters.cache
                 for name, count in zip(self._cache_counts, message.cache_counts, strict=True):
                     counts[name] = counts.get(name, 0) + count
+                if message.fallbacks:
+                    found = self.counters.fallbacks
+                    found["turbojpeg"] = found.get("turbojpeg", 0) + message.fallbacks
                 self._report(message)
             case FillFailed():
                 self._report(message)

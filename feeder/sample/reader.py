@@ -122,7 +122,8 @@ class SampleReader:
 
     One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
     ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` that of decoding whole
-    images for the cache and writing them there, ``decoded_bytes`` the pixels that were decoded.
+    images for the cache and writing them there, ``decoded_bytes`` the pixels that were decoded,
+    ``fallbacks`` the images that Feeder's own decoder left to TurboJPEG.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class SampleReader:
         self.fill_seconds = 0.0
         self.images = 0
         self.decoded_bytes = 0
+        self.fallbacks = 0
 
     @property
     def cache_counts(self) -> tuple[int, ...]:
@@ -347,6 +349,7 @@ class SampleReader:
                 stride_bytes,
                 picture,
             )
+            self.fallbacks += self._decoder == "own"
         self.seconds["decode"] += perf_counter() - started
         self.decoded_bytes += height * stride_bytes
         return picture, stride_bytes

@@ -137,6 +137,17 @@ class HostView:
         )
 
     @cached_property
+    def fallbacks(self) -> dict[str, int]:
+        """Images and batches that took the slower way since the start, by reason, without zeros."""
+        totals: Counter[str] = Counter()
+        for node in self.report.nodes:
+            for name, value in {} if node.now is None else node.now.counters.items():
+                group, _, reason = name.partition(".")
+                if group == "fallbacks" and isinstance(value, int):
+                    totals[reason] += value
+        return {reason: total for reason, total in totals.items() if total}
+
+    @cached_property
     def troubles(self) -> dict[str, int]:
         """Counters since the node processes started that are zero while all is well."""
         totals: Counter[str] = Counter()

@@ -4,7 +4,7 @@ The order is that of a search for a cause: what holds the host back, which side 
 workers' time goes, the caches and the machine under them; then each node process and client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rich.text import Text
@@ -23,6 +23,14 @@ _BAR_CELLS_MAX: Final = 40
 _SHOWN_SHARE: Final = 0.0005
 """Smaller shares of stages and times are nothing."""
 
+_FALLBACKS: Final[Mapping[str, str]] = {
+    "turbojpeg": "images decoded by TurboJPEG",
+    "copied-tcp": "batches copied over tcp: ipc reads in place",
+    "copied-unclaimed": "batches copied over ipc: their client did not map the slots",
+    "copied-refused": "batches copied over ipc: the slots could not be shared",
+}
+"""By reason, after their number."""
+
 
 def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     """Return the lines, none wider than the sheet."""
@@ -31,7 +39,7 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     lines += sheet.flows("Serves", map(_dataset, report.datasets))
     lines += [*_rates(view, sheet), *_waits(view, sheet), *_stages(view, sheet)]
     lines += [*_workers(view, sheet), *_caches(view, sheet), *_slots(view, sheet)]
-    lines += [*draw_machine(view, sheet), *_troubles(view, sheet)]
+    lines += [*draw_machine(view, sheet), *_fallbacks(view, sheet), *_troubles(view, sheet)]
     if view.has_node_list:
         lines += [Text(), *draw_nodes(view, sheet)]
     if view.clients:
@@ -235,6 +243,14 @@ def draw_machine(view: HostView, sheet: Sheet, label: str = "Machine") -> list[T
         if share >= 0.005
     ]
     return sheet.flow(label, pieces)
+
+
+def _fallbacks(view: HostView, sheet: Sheet) -> list[Text]:
+    rows = [
+        [f"{figures.count(total)} {_FALLBACKS.get(reason, figures.printable(reason))}"]
+        for reason, total in view.fallbacks.items()
+    ]
+    return sheet.flows("Fallbacks", rows)
 
 
 def _troubles(view: HostView, sheet: Sheet) -> list[Text]:

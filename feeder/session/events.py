@@ -30,6 +30,8 @@ class MessageReceived:
     address; set for a Hello."""
     is_local: bool = False
     """Whether the peer runs on this machine; set for a Hello."""
+    is_ipc: bool = False
+    """Whether it is connected over ipc; set for a Hello."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Whether batches are lent in place or sent as chunks is settled before the first 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
@@ -14,6 +15,8 @@ from feeder.session.chunk_state import PendingBatch
 from feeder.session.tally import SessionTally, SlotTimes
 from feeder.wire.messages import BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
+
+CopyReason = Literal["copied-tcp", "copied-unclaimed", "copied-refused"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -34,6 +37,10 @@ class Session:
     """When the client last sent something."""
     is_local: bool = False
     """Whether the client runs on this machine."""
+    is_ipc: bool = False
+    """Whether it is connected over ipc, so that it could map the slots."""
+    has_claimed: bool = False
+    """The client has claimed the slots, with success or without."""
     tally: SessionTally = field(init=False)
     recipe_id: str = field(init=False)
     """The recipe's fingerprint."""
@@ -82,6 +89,15 @@ class Session:
         if self.has_requested:
             return "this session gets its batches over the socket: claim slots before a request"
         return None
+
+    @property
+    def copied_because(self) -> CopyReason | None:
+        """Why batches are copied to a client that could read them in place, if it is one."""
+        if self.is_held or not self.is_local:
+            return None
+        if not self.is_ipc:
+            return "copied-tcp"
+        return "copied-refused" if self.has_claimed else "copied-unclaimed"
 
     def want(self, key: BatchKey, request: int, now_s: float) -> None:
         """Add a batch that the client wants."""

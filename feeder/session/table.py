@@ -212,6 +212,7 @@ class SessionTable:
             account=event.account,
             last_message_s=self._now_s,
             is_local=event.is_local,
+            is_ipc=event.is_ipc,
         )
         self.sessions.add(session)
         self._check_by(self._now_s + self._limits.lease_s)
@@ -289,6 +290,8 @@ class SessionTable:
         _, slot, _, _ = batch.location
         self._counters.batches += 1
         session.tally.batches += 1
+        if (reason := session.copied_because) is not None:
+            self._counters.fallbacks[reason] = self._counters.fallbacks.get(reason, 0) + 1
         session.tally.slots.move(slot, "client" if session.is_held else "sending", self._now_s)
         self.tally.batch_s.add(self._now_s - batch.wanted_s)
 
@@ -394,6 +397,8 @@ class SessionTable:
     def _on_slots_claimed(self, event: events.SlotsClaimed) -> None:
         session = self.sessions.open.get(event.session)
         refusal = _UNKNOWN_SESSION.message if session is None else session.refusal_for_claim()
+        if session is not None:
+            session.has_claimed = True
         if session is None or refusal is not None:
             self._out.append(events.RefuseClaim(event.connection, refusal or ""))
             return

@@ -132,7 +132,8 @@ class ChunkFiller:
         session.memory.map_pages(arrays)
         plan = session.plan(dataset.layout, chunk.epoch)
         ids = plan.samples(chunk.index, chunk.first, chunk.count)
-        seconds, counts, decoded = _spent(reader), reader.cache_counts, reader.decoded_bytes
+        seconds, counts = _spent(reader), reader.cache_counts
+        decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
         if real:
             reader.fill(
@@ -157,6 +158,7 @@ class ChunkFiller:
             reader.decoded_bytes - decoded,
             perf_counter() - started_s,
             thread_time() - cpu_before_s,
+            reader.fallbacks - fallbacks,
         )
 
     def shard_path(self, session: int, sample_id: int) -> str:

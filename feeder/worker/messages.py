@@ -130,6 +130,8 @@ class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
     busy_s: float = 0.0
     """Wall-clock time."""
     cpu_s: float = 0.0
+    fallbacks: int = 0
+    """Images that Feeder's own decoder left to TurboJPEG."""
 
 
 class FillFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

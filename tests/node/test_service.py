@@ -46,6 +46,7 @@ class Host:
         lease_s: float = LEASE_S,
         dataset: str = "d",
         loss: str = "",
+        libraries: dict[str, str] | None = None,
     ) -> None:
         self.now_s = 1000.0
         self.sent: list[NodeMessage] = []
@@ -56,6 +57,7 @@ class Host:
             has_unread=False,
             account=lambda: "",
             is_local=lambda: True,
+            is_ipc=lambda: True,
             send=lambda peer, message: self.sent.append(message),
             send_encoded=lambda peer, frame: self.sent.append(decode_from_node(frame)),
         )
@@ -75,7 +77,7 @@ class Host:
                 siblings=(("ipc:///n",),),
                 feeder_version="0",
                 self_test="5" * 32,
-                libraries={},
+                libraries=libraries or {},
             ),
             self.router,
             claim_listener=SimpleNamespace(counters=ClaimCounters()),  # type: ignore[arg-type]

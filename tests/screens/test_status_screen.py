@@ -152,6 +152,19 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
     assert "bad samples" not in shown
 
 
+def test_fallbacks_are_shown_apart_from_incidents() -> None:
+    counters: dict[str, int | float | str] = {
+        "fallbacks.turbojpeg": 1312,
+        "fallbacks.copied-tcp": 7,
+        "fallbacks.copied-refused": 0,
+    }
+    shown = draw(host_report(HostShape(nodes=2, counters=counters)))
+    assert "Fallbacks  2,624 images decoded by TurboJPEG\n" in shown
+    assert "14 batches copied over tcp: ipc reads in place" in words(shown)
+    assert "Incidents" not in shown
+    assert "refused" not in shown
+
+
 def test_control_characters_of_names_reach_no_terminal() -> None:
     """The wire refuses most of them; a name can still reorder or hide a line."""
     evil = "a\u202eb\x1b[31mc\u2028d\u200f"

@@ -129,6 +129,7 @@ class Shell:
         )
         self.now_s = 0.0
         self.available_bytes = 1 << 40
+        self.is_local = self.is_ipc = False  # where clients connect from
         self.next_session = 1
         self.next_worker = 1
         self.workers: dict[int, list[int]] = {}  # tickets in flight, oldest first
@@ -172,7 +173,13 @@ class Shell:
         session, self.next_session = self.next_session, self.next_session + 1
         if isinstance(message, Hello):
             self.clients.pop(peer, None)
-        return self.apply(MessageReceived(peer, message, session, self.available_bytes))
+        return self.apply(
+            MessageReceived(
+                *(peer, message, session, self.available_bytes),
+                is_local=self.is_local,
+                is_ipc=self.is_ipc,
+            )
+        )
 
     def hello(self, peer: bytes, *, window: int = 3, dataset: str = "d", **fields: object) -> None:
         """A client sends a Hello."""
