@@ -1,4 +1,4 @@
-"""A live screen as a command: q and Ctrl-C end it with success, SIGTERM with its status."""
+"""A live screen as a command: q and Ctrl-C end it with success, other signals with their status."""
 
 import signal
 import time
@@ -18,17 +18,18 @@ def show_live(
 ) -> "HostReport":
     """Show a live screen until the user ends it; return the last report.
 
-    Raises SystemExit after SIGTERM. The terminal is as it was before in every case.
+    Raises SystemExit after SIGTERM, SIGHUP (a closed terminal) and SIGQUIT (Ctrl-\\). The terminal
+    is as it was before in every case.
     """
     from feeder.screens.live import run_live
     from feeder.screens.live_state import LiveState
 
     state = LiveState(first, source.endpoint, interval_s, time.monotonic())
-    stop = StopSignals()
+    stop = StopSignals(signal.SIGHUP, signal.SIGQUIT)
     try:
         with stop:
             run_live(source, state, draw, console)
     except KeyboardInterrupt:
-        if stop.received == signal.SIGTERM:
+        if stop.received != signal.SIGINT:
             raise SystemExit(stop.exit_status) from None
     return state.report

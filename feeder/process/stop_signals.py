@@ -1,4 +1,4 @@
-"""Makes SIGTERM end a command as Ctrl-C does: by a KeyboardInterrupt in the main thread."""
+"""Makes other signals end a command as Ctrl-C does: by a KeyboardInterrupt in the main thread."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -31,13 +31,16 @@ class StopSignals:
     So nothing interrupts the clean-up after the first one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *also: signal.Signals) -> None:
+        """``also`` are more signals that do so, unless they are ignored, as SIGHUP under nohup."""
+        self._signals = (*_SIGNALS, *also)
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> Self:
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._stop)
+        for number in self._signals:
+            if number in _SIGNALS or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._stop)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +48,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
+        for each in self._before:
             signal.signal(each, signal.SIG_IGN)
         self.received = signal.Signals(number)
         raise KeyboardInterrupt

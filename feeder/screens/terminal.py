@@ -1,8 +1,9 @@
 """A terminal that is taken over for a live screen and given back, however the program ends.
 
 While it is held, keys are readable one by one without an echo, and frames go to the alternate
-screen, so that what was on the terminal before comes back at the end. Ctrl-C and SIGTERM must raise
-an exception (``feeder.process.stop_signals``); Ctrl-Z gives the terminal back until ``fg``.
+screen, so that what was on the terminal before comes back at the end. Ctrl-C, Ctrl-\\, SIGTERM and
+SIGHUP must raise an exception (``feeder.process.stop_signals``); Ctrl-Z gives the terminal back until
+``fg``.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from typing import Final, Self
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+
+from feeder.errors import OutputError
 
 _READ_BYTES: Final = 1024
 _SIGNALS: Final = (signal.SIGWINCH, signal.SIGTSTP)
@@ -85,14 +88,16 @@ class Terminal:
         self._live.start()
 
     def _release(self) -> None:
+        live, self._live = self._live, None
         try:
-            if self._live is not None:
-                self._live.stop()
+            if live is not None:
+                with contextlib.suppress(OutputError):  # the terminal was closed
+                    live.stop()
         finally:
-            self._live = None
             if self._keys is not None:
-                # What was typed ahead stays for the shell.
-                termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
+                with contextlib.suppress(termios.error):  # as above
+                    # What was typed ahead stays for the shell.
+                    termios.tcsetattr(self._keys, termios.TCSANOW, self._saved)
 
     def _suspend(self) -> None:
         self._release()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,17 +106,29 @@ def test_status_of_a_real_daemon_is_coloured_on_a_terminal_only(packed: Path) ->
             assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", status.written)
 
 
+ENDS = {
+    "q": (b"q", 0),
+    "ctrl-c": (b"\x03", 0),
+    "ctrl-backslash": (b"\x1c", 131),
+    "sigterm": (signal.SIGTERM, 143),
+    "sighup": (signal.SIGHUP, 129),
+    "sigquit": (signal.SIGQUIT, 131),
+}
+"""What ends a live screen: keys or a signal, and its exit status then."""
+
+
 @LIVE
-@pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
+@pytest.mark.parametrize("end", ENDS)
 def test_the_terminal_is_restored(command: str, end: str) -> None:
+    cause, status = ENDS[end]
     with ReportNode(compute_bound()) as node, start(command, node.endpoint) as program:
         program.wait_text("compute-bound: decode takes 68 %", "q quit")
         assert program.is_live()
-        if end == "sigterm":
-            program.process.send_signal(signal.SIGTERM)
+        if isinstance(cause, bytes):
+            program.type(cause)
         else:
-            program.type(b"q" if end == "q" else b"\x03")
-        assert program.end() == (143 if end == "sigterm" else 0)
+            program.process.send_signal(cause)
+        assert program.end() == status
         program.check_restored()
         assert b"Traceback" not in program.written
 
@@ -206,11 +219,20 @@ def test_status_leaves_the_last_report_on_the_terminal() -> None:
         assert b"compute-bound: decode takes 68 %" in after
 
 
-def test_a_terminal_that_is_closed_ends_it() -> None:
-    with ReportNode(compute_bound()) as node, start("top", node.endpoint) as top:
-        top.wait_text("q quit")
-        top.process.send_signal(signal.SIGHUP)
-        top.process.wait(60)
+@LIVE
+def test_a_terminal_that_is_closed_ends_it(command: str, tmp_path: Path) -> None:
+    """The kernel sends SIGHUP, and nothing can be written any more."""
+    name, *rest = COMMANDS[command]
+    messages = tmp_path / "messages"
+    with ReportNode(compute_bound()) as node:
+        line = shlex.join(feeder_command(name, node.endpoint, *rest))
+        # Its own standard error, which outlives the terminal.
+        shell = ("bash", "-c", f"exec {line} 2> {messages}")
+        with ScreenProgram(shell) as program:
+            program.wait_text("q quit")
+            program.hang_up()
+            assert program.process.wait(60) in (0, 129)
+    assert messages.read_text() == ""
 
 
 def test_a_dumb_terminal_is_one_line() -> None:

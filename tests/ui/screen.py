@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -39,6 +40,8 @@ class ScreenProgram:
     ) -> None:
         """Start it."""
         self._ours, self._theirs = pty.openpty()
+        self._ended, self._stop_reading = os.pipe()
+        self._nowhere = os.open(os.devnull, os.O_RDWR)
         self.written = bytearray()
         """Everything that it has written."""
         self._screen: Any = pyte.Screen(columns, lines)
@@ -73,7 +76,8 @@ class ScreenProgram:
         self.process.wait()
         os.close(self._theirs)
         self._reader.join(60)
-        os.close(self._ours)
+        for descriptor in (self._ours, self._ended, self._stop_reading, self._nowhere):
+            os.close(descriptor)
 
     def text(self) -> str:
         """Return what the terminal shows."""
@@ -138,11 +142,18 @@ class ScreenProgram:
         """Continue a suspended program, as ``fg`` does."""
         self.process.send_signal(signal.SIGCONT)
 
+    def hang_up(self) -> None:
+        """Close the terminal, as a closed window or a lost connection does."""
+        os.write(self._stop_reading, b"x")  # a read that waits would keep it open
+        self._reader.join(60)
+        for end in (self._theirs, self._ours):
+            os.dup2(self._nowhere, end)
+
     def _set_size(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def _read(self) -> None:
-        while True:
+        while select.select([self._ours, self._ended], [], [])[0] != [self._ended]:
             try:
                 data = os.read(self._ours, 65_536)
             except OSError:  # the last descriptor of the other side was closed
