@@ -194,7 +194,7 @@ def _watcher(*arguments: str) -> LineProcess:
 
 @contextmanager
 def _status_watcher(daemon: Daemon) -> Iterator[LineProcess]:
-    command = feeder_command("status", daemon.ipc, "--watch", "1", "--json")
+    command = feeder_command("status", daemon.ipc, "--watch", "--interval", "1", "--json")
     with LineProcess(command, log=subprocess.DEVNULL) as process:
         yield process
 

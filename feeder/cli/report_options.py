@@ -37,9 +37,20 @@ def check_timeout(arguments: argparse.Namespace) -> float:
     return float(arguments.timeout)
 
 
-def check_interval(option: str, interval_s: float) -> float:
+def add_interval_option(parser: argparse.ArgumentParser, default_s: float) -> None:
+    """Add --interval; None where it is not given."""
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="S",
+        help=f"seconds between requests (default: {default_s:g})",
+    )
+
+
+def choose_interval(arguments: argparse.Namespace, default_s: float) -> float:
     """Return the seconds between requests; ConfigError if they are out of range."""
+    interval_s = default_s if arguments.interval is None else float(arguments.interval)
     least, most = _INTERVAL_RANGE_S
     if not least <= interval_s <= most:
-        raise ConfigError(f"{option} {interval_s:g}: it must be from {least:g} to {most:g} s")
+        raise ConfigError(f"--interval {interval_s:g}: it must be from {least:g} to {most:g} s")
     return interval_s

@@ -6,9 +6,14 @@ One report comes from any node process of the host. A terminal gets a summary; -
 import argparse
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.report_options import add_source_options, check_interval, check_timeout
+from feeder.cli.report_options import (
+    add_interval_option,
+    add_source_options,
+    check_timeout,
+    choose_interval,
+)
 from feeder.errors import ConfigError, FeederError
 
 if TYPE_CHECKING:
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from feeder.metrics.report import HostReport
     from feeder.screens.console import Console
 
-_WATCH_S = 2.0
+_INTERVAL_S: Final = 2.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -30,12 +35,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add_source_options(parser)
     parser.add_argument(
         "--watch",
-        type=float,
-        nargs="?",
-        const=_WATCH_S,
-        metavar="S",
-        help=f"show it again every S seconds (default: {_WATCH_S:g}) until q or Ctrl-C",
+        action="store_true",
+        help="show it again and again, until q or Ctrl-C",
     )
+    add_interval_option(parser, _INTERVAL_S)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -51,17 +54,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Request reports and show them; PeerError when the first does not come in time."""
+    if arguments.interval is not None and not arguments.watch:
+        raise ConfigError("--interval goes with --watch: add it, or leave --interval out")
     if arguments.counters:
         return _print_counters(arguments)
-    if arguments.watch is not None:
-        check_interval("--watch", arguments.watch)
+    interval_s = choose_interval(arguments, _INTERVAL_S)
     from feeder.cli.report_source import open_source
 
     with open_source(arguments) as source:
-        if arguments.watch is None:
-            _print_once(source.fetch(), is_json=arguments.json)
+        if arguments.watch:
+            _watch(source, interval_s, is_json=arguments.json)
         else:
-            _watch(source, arguments.watch, is_json=arguments.json)
+            _print_once(source.fetch(), is_json=arguments.json)
     return 0
 
 
@@ -70,7 +74,7 @@ def _print_counters(arguments: argparse.Namespace) -> int:
     from feeder.metrics.counters import format_counters
     from feeder.security.keys import read_client_keys
 
-    if arguments.watch is not None:
+    if arguments.watch:
         raise ConfigError("--watch shows reports: leave out --counters, or use `watch`")
     timeout_s = check_timeout(arguments)
     keys = read_client_keys(arguments.server_key, arguments.client_key)

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, Final
 
-from feeder.cli.report_options import add_source_options, check_interval
+from feeder.cli.report_options import add_interval_option, add_source_options, choose_interval
 
 _INTERVAL_S: Final = 1.0
 
@@ -17,13 +17,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "and PgUp/PgDn scroll lists that are too long, p pauses, q quits.",
     )
     add_source_options(parser)
-    parser.add_argument(
-        "--interval",
-        type=float,
-        default=_INTERVAL_S,
-        metavar="S",
-        help=f"seconds between requests (default: {_INTERVAL_S:g})",
-    )
+    add_interval_option(parser, _INTERVAL_S)
     parser.set_defaults(run=run)
 
 
@@ -32,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.cli.report_source import open_source
     from feeder.screens.console import check_live, open_console
 
-    check_interval("--interval", arguments.interval)
+    interval_s = choose_interval(arguments, _INTERVAL_S)
     with open_source(arguments) as source:
         console = open_console()
         check_live(console, "feeder top")
@@ -41,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         from feeder.cli.live_command import show_live
         from feeder.screens.top_screen import draw_top
 
-        show_live(source, first, draw_top, arguments.interval, console)
+        show_live(source, first, draw_top, interval_s, console)
     return 0

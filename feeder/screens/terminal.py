@@ -1,9 +1,9 @@
 """A terminal that is taken over for a live screen and given back, however the program ends.
 
 While it is held, keys are readable one by one without an echo, and frames go to the alternate
-screen, so that what was on the terminal before comes back at the end. Ctrl-C, Ctrl-\\, SIGTERM and
-SIGHUP must raise an exception (``feeder.process.stop_signals``); Ctrl-Z gives the terminal back until
-``fg``.
+screen, so that what was on the terminal before comes back at the end. SIGINT, SIGQUIT, SIGTERM and
+SIGHUP must raise an exception (``feeder.process.stop_signals``); Ctrl-Z gives the terminal back
+until ``fg``.
 """
 
 import contextlib

@@ -63,7 +63,7 @@ def test_watch_in_a_pipe_prints_one_report_after_another_over_one_connection(
         ReportNode(healthy(), compute_bound(), silent_worker()) as node,
         pytest.raises(StopWatchingError),
     ):
-        run("status", node.endpoint, "--watch", "3", *form)
+        run("status", "--interval", "3", "--watch", node.endpoint, *form)
     shown = capsys.readouterr().out
     assert waits == [3.0] * 3
     assert len(node.peers) == 1
@@ -119,8 +119,12 @@ def test_top_needs_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("status", "x", "--watch", "0"), "--watch 0: it must be from 0.1 to 3600 s"),
-        (("status", "x", "--watch", "nan"), "--watch nan: it must be"),
+        (
+            ("status", "--watch", "x", "--interval", "0"),
+            "--interval 0: it must be from 0.1 to 3600",
+        ),
+        (("status", "x", "--watch", "--interval", "nan"), "--interval nan: it must be"),
+        (("status", "x", "--interval", "1"), "--interval goes with --watch"),
         (("status", "x", "--counters", "--watch"), "leave out --counters"),
         (("status", "x", "--timeout", "0"), "--timeout 0: it must be above 0"),
         (("top", "x", "--interval", "1e9"), "--interval 1e"),

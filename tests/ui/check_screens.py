@@ -20,7 +20,10 @@ from tests.support.sources import feeder_command
 from tests.ui.screen import ScreenProgram
 
 UP, DOWN, PAGE_DOWN, END = b"\x1b[A", b"\x1b[B", b"\x1b[6~", b"\x1b[F"
-COMMANDS = {"top": ("top", "--interval", "0.2"), "watch": ("status", "--watch", "0.2")}
+COMMANDS = {
+    "top": ("top", "--interval", "0.2"),
+    "watch": ("status", "--watch", "--interval", "0.2"),
+}
 LIVE = pytest.mark.parametrize("command", COMMANDS)
 
 
