@@ -38,7 +38,7 @@ def write_plot(report: Report, path: Path) -> None:
 
     from bench.plots.ablate import conclude_ablation, draw_ablation
     from bench.plots.decode import conclude_decode, draw_decode
-    from bench.plots.rivals import draw_rivals
+    from bench.plots.rivals import conclude_rivals, draw_rivals
     from bench.plots.soak import conclude_soak, draw_soak
     from bench.plots.stream import conclude_stream, draw_stream
 
@@ -50,6 +50,8 @@ def write_plot(report: Report, path: Path) -> None:
         subtitle = conclusions + subtitle
     elif isinstance(report, RivalsReport):
         chart = draw_rivals(report)
+        title, conclusions = conclude_rivals(report)
+        subtitle = conclusions + subtitle
     elif report.bench == "ablate":
         chart = draw_ablation(report)
         title, subtitle = conclude_ablation(report)

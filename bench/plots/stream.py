@@ -5,8 +5,8 @@ from typing import Final
 
 import altair as alt
 
-from bench.plots.style import BLUE, FAINT_INK, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
-from bench.report import Report, Result, format_number
+from bench.plots.style import BLUE, FAINT_INK, GREEN, GREY, INK, LIGHT_GREY, ORANGE, Chart, wrap
+from bench.report import Report, Result, format_number, format_ratio
 from bench.stream.stream_report import (
     WITHOUT_DAEMON,
     Way,
@@ -34,8 +34,8 @@ def conclude_stream(report: Report) -> tuple[list[str], list[str]]:
     }
     title = [
         f"One worker delivers {format_number(round(ways['ipc'].value))} images/s end to end,",
-        f"{ways['ipc'].ratio or 0:.2f} of what its core makes without a daemon; "
-        f"over tcp {ways['tcp'].ratio or 0:.2f}",
+        f"{format_ratio(ways['ipc'])} of what its core makes without a daemon; "
+        f"over tcp {format_ratio(ways['tcp'])}",
     ]
     sentences = [*conclude(report)[1:], describe_measured(report)]
     return title, [line for each in sentences for line in wrap(each)]
@@ -122,7 +122,7 @@ def _draw_cost(ways: Sequence[Way]) -> Chart:
         for way in ordered
         for side, row in (("daemon", way.daemon_cpu), ("clients", way.client_cpu))
     ]
-    sides = alt.Scale(domain=["daemon", "clients"], range=[GREY, BLUE])
+    sides = alt.Scale(domain=["daemon", "clients"], range=[GREY, GREEN])
     return (
         alt.Chart(alt.Data(values=table))
         .mark_bar()

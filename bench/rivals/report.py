@@ -10,13 +10,17 @@ called ``cpu/…`` are the same turns per second of CPU time, which a busy machi
 rival's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from bench.report import RATE, Report, Result, header_lines, summarise
+from bench.rivals.conclusion import ALL_CORES, conclude, is_on, short_name
 
-ALL_CORES = "/all-cores"
 CPU_RATE = "images/s of CPU time"
+
+_COLUMNS: Final = 79
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +42,24 @@ class RivalsReport(Report):
     contenders: Sequence[ContenderNotes]
 
     def to_text(self) -> str:
-        """Return header, the rates on each set of cores, and the quality of the pixels."""
+        """Return the conclusion, header, rates on each set of cores, and quality of the pixels."""
         rates = {result.name: result for result in self.results}
-        lines = ["feeder-bench peers", *header_lines(self.machine)]
+        lines = [
+            line
+            for sentence in self.conclusion()
+            for line in textwrap.wrap(sentence, _COLUMNS, break_on_hyphens=False)
+        ]
+        lines += ["", "feeder-bench peers", *header_lines(self.machine)]
         for suffix, title in (("", "one core"), (ALL_CORES, "all cores")):
             notes = [each for each in self.contenders if is_on(each.name, suffix)]
             if notes:
                 lines += ["", title, *_table(_rate_rows(notes, rates)), *self._summary(suffix)]
         lines += ["", "what their pixels are made of", *_table(self._quality_rows())]
         return "\n".join(lines) + "\n"
+
+    def conclusion(self) -> list[str]:
+        """Return a sentence for each set of cores, and what was measured."""
+        return conclude(self, [each.name for each in self.contenders if each.missing is not None])
 
     def _summary(self, suffix: str) -> list[str]:
         """Return a line for each comparison with the fastest."""
@@ -64,13 +77,8 @@ class RivalsReport(Report):
         rows: list[tuple[str, ...]] = [("", "resizes", "decodes", "IDCT", "chroma", "source")]
         for each in self.contenders:
             if is_on(each.name, ""):
-                rows.append((_short(each.name), *each.quality.values()))
+                rows.append((short_name(each.name), *each.quality.values()))
         return rows
-
-
-def is_on(name: str, suffix: str) -> bool:
-    """Return whether row ``name`` is of the set of cores with ``suffix`` ("" or ALL_CORES)."""
-    return name.endswith(ALL_CORES) == bool(suffix)
 
 
 def build_results(
@@ -130,7 +138,7 @@ def _rate_rows(
 ) -> list[tuple[str, ...]]:
     """Return the cells of the rates, fastest first, then the contenders without a rate."""
     baseline = next(each.name for each in contenders if each.ours)
-    ahead = f"{_short(baseline)} is"
+    ahead = f"{short_name(baseline)} is"
     head = ("", RATE, "min", "max", ahead, "per CPU s", ahead, "versions")
     present = [each for each in contenders if each.missing is None]
     present.sort(key=lambda each: -rates[each.name].value)
@@ -141,9 +149,9 @@ def _rate_rows(
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
         numbers = (f"{value:,.0f}" for value in (row.value, row.min, row.max))
         cells = (*numbers, _times(row), f"{cpu.value:,.0f}", _times(cpu), versions)
-        rows.append((_short(each.name), *cells))
+        rows.append((short_name(each.name), *cells))
     rows += [
-        (_short(each.name), "—", "", "", "", "", "", each.missing)
+        (short_name(each.name), "—", "", "", "", "", "", each.missing)
         for each in contenders
         if each.missing is not None
     ]
@@ -172,7 +180,3 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _cpu_name(name: str) -> str:
     return name.replace("peers/", "cpu/", 1)
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("peers/").removesuffix(ALL_CORES)

@@ -19,9 +19,10 @@ from typing import Final
 from bench.machine import choose_core, describe_machine
 from bench.report import Result
 from bench.rivals.catalogue import CONTENDERS, Contender, default_folder, interpreter, variables
+from bench.rivals.conclusion import ALL_CORES
 from bench.rivals.material import RivalMaterial, prepare_material
 from bench.rivals.process import Introduction, RivalFailure, RivalProcess, Turn
-from bench.rivals.report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
+from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
 from bench.rivals.setup import why_missing
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
@@ -74,7 +75,14 @@ def measure_rivals(material: RivalMaterial, options: RivalsOptions) -> RivalsRep
         results += build_results(rates, race.notes())
         rates = {name: [turn.cpu_rate for turn in taken] for name, taken in turns.items()}
         results += build_results(rates, race.notes(), unit=CPU_RATE)
-    return RivalsReport(bench="peers", machine=machine, results=results, contenders=notes)
+    measured = {
+        "rounds": options.rounds,
+        "batches": options.batches,
+        "batch size": BATCH_SIZE,
+    }
+    return RivalsReport(
+        bench="peers", machine=machine, measured=measured, results=results, contenders=notes
+    )
 
 
 class _Race:

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,11 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 
 FAKE = Path(__file__).parent / "fake_rival.py"
+RATES = {
+    "peers/feeder": [1000.0, 1100.0, 900.0],
+    "peers/quick": [600.0, 500.0, 550.0],
+    "peers/good": [400.0, 450.0, 300.0],
+}
 QUALITY = Quality(resize="bilinear, antialiased", decodes="nothing")
 
 
@@ -308,12 +314,7 @@ def test_every_contender_has_a_script_and_an_environment() -> None:
         assert contender.environment is None or contender.environment in ENVIRONMENTS
 
 
-def _report() -> RivalsReport:
-    rates = {
-        "peers/feeder": [1000.0, 1100.0, 900.0],
-        "peers/quick": [600.0, 500.0, 550.0],
-        "peers/good": [400.0, 450.0, 300.0],
-    }
+def _report(rates: Mapping[str, Sequence[float]] = RATES) -> RivalsReport:
     notes = [
         ContenderNotes(
             name=name,
@@ -326,7 +327,47 @@ def _report() -> RivalsReport:
         for name in rates
     ]
     results = [*build_results(rates, notes), *build_results(rates, notes, unit=CPU_RATE)]
-    return RivalsReport(bench="peers", machine={"cpu": "x"}, results=results, contenders=notes)
+    notes.append(replace(notes[-1], name="peers/lame", missing="not installed"))
+    return RivalsReport(
+        bench="peers",
+        machine={"cpu": "x"},
+        measured={"rounds": len(rates["peers/feeder"]), "batches": 8, "batch size": 128},
+        results=results,
+        contenders=notes,
+    )
+
+
+def test_the_conclusion_names_the_fastest_others() -> None:
+    first, measured = _report().conclusion()
+    assert first == (
+        "On one core, Feeder is 1.67 times as fast as quick, the fastest other loader, and 2.50 "
+        "times as fast as good, the fastest with the same resizing."
+    )
+    assert measured == (
+        "Not measured, for the reasons in the table: lame. Values are medians of 3 rounds with 8 "
+        "batches of 128 images; ratios are of the same rounds. Noise is shown from 5 rounds on."
+    )
+    assert " ".join(_report().to_text().split()).startswith(first)
+
+
+def test_noise_is_in_the_conclusion() -> None:
+    noise = (1.0, 1.1, 0.9, 1.05, 0.95)
+    rates = {"peers/feeder": [1000 * each for each in noise]}
+    rates["peers/quick"] = [990 * each for each in noise[::-1]]
+    first, measured = _report(rates).conclusion()
+    assert first == (
+        "On one core, Feeder is as fast as quick, the fastest other loader, within the noise: "
+        "1.01 (0.96–1.06) times."
+    )
+    assert measured.endswith("In brackets: the 90 % interval of the true median.")
+    rates["peers/quick"] = [2000.0 * each for each in noise]
+    first, _ = _report(rates).conclusion()
+    assert first.startswith("On one core, Feeder is 0.50 (0.50–0.50) times as fast as quick, the")
+
+
+def test_without_others_there_is_nothing_to_conclude() -> None:
+    first, _ = _report({"peers/feeder": [1.0, 2.0, 3.0]}).conclusion()
+    assert first == "No other loader was measured."
 
 
 def test_ratios_are_medians_of_the_rounds() -> None:
@@ -343,10 +384,20 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     assert any(line[:6] == ["quick", "550", "500", "600", "1.67", "×"] for line in lines)
 
 
-def test_bars_are_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_bars_are_drawn(tmp_path: Path, rounds: int) -> None:
     pytest.importorskip("vl_convert", reason="the extra `plots` is not installed")
-    write_plot(_report(), tmp_path / "bars.png")
+    from bench.plots.rivals import conclude_rivals, draw_rivals
+
+    report = _report({name: values[:rounds] for name, values in RATES.items()})
+    write_plot(report, tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes()[:4] == b"\x89PNG"
+    drawn = json.dumps(draw_rivals(report).to_dict(), ensure_ascii=False)
+    assert ("least and most" in drawn) == ('"rule"' in drawn) == (rounds > 1)
+    assert "550  (Feeder × 1.67)" in drawn or rounds == 1
+    title, lines = conclude_rivals(report)
+    assert title[0].startswith("On one core, Feeder is 1.67 times as fast as quick")
+    assert "Not measured" in " ".join(lines)
 
 
 def test_last_lines_are_short_and_plain() -> None:

@@ -256,7 +256,11 @@ def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
     assert "without a daemon" in drawn
     assert "sample/whole" not in drawn
     headline, lines = conclude_stream(_report(rounds))
-    assert headline[0] == "One worker delivers 900 images/s end to end,"
+    assert headline == [
+        "One worker delivers 900 images/s end to end,",
+        "0.90 of what its core makes without a daemon; over tcp 0.80",
+    ]
+    assert "0.90 (0.90–0.90) of what" in conclude_stream(_report(5))[0][1]
     assert any("no spread" in line for line in lines) == (rounds == 1)
 
 
