@@ -27,7 +27,9 @@ def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
         if "other" in each.kind
     ]
     sentences = report.conclusion()
-    return title or sentences[:1], [line for each in sentences for line in wrap(each)]
+    if not title:
+        title, sentences = sentences[:1], sentences[1:]
+    return title, [line for each in sentences for line in wrap(each)]
 
 
 def draw_rivals(report: RivalsReport) -> Chart:
