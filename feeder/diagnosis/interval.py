@@ -39,8 +39,12 @@ class NodeInterval:
     storage_bytes_a_s: float
     requested_bytes_a_s: float
     memory_share: float
-    """Memory traffic of the sample path as a share of the probed bandwidth, estimated: each decoded
-    byte is written and read, each packed and each sent one is read and written."""
+    """Memory traffic of the sample path as a share of the probed bandwidth, estimated.
+
+    Blobs are read; so are pixels of the decoded cache. A batch is written, which reads its cache
+    lines first; then its client reads it in place, or the socket reads it and writes a copy.
+    Pixels between decoding and resizing stay in the core's own cache.
+    """
     clients: tuple[ClientInterval, ...]
     slots: SlotSeconds
     """Mean number of slots in each state."""
@@ -165,10 +169,10 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
     ]
     storage = sum(worker.storage_bytes_a_s for worker in workers)
     requested = sum(worker.requested_bytes_a_s for worker in workers)
-    decoded = rate(before.decoded_bytes, now.decoded_bytes)
     sent = rate(before.sent_bytes, now.sent_bytes)
     lent = rate(before.lent_bytes, now.lent_bytes)
-    traffic = 2 * (decoded + requested) + 2 * sent + lent
+    cached = rate(before.cache.moved_bytes, now.cache.moved_bytes)
+    traffic = requested + cached + 4 * sent + 3 * lent
     looked_up = growth(before.cache.hits, now.cache.hits) + growth(
         before.cache.misses, now.cache.misses
     )

@@ -118,7 +118,7 @@ class WorkerCounters:
     fallbacks: dict[str, int] = field(default_factory=dict)
     """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
     cache: dict[str, int] = field(default_factory=dict)
-    """Hits and misses of the decoded cache, and entries that were filled."""
+    """Of the decoded cache: hits, misses, entries that were filled, bytes read and written."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -116,6 +116,8 @@ class CacheSnapshot(Struct, frozen=True, kw_only=True):
     hits: Total = 0
     misses: Total = 0
     fills: Total = 0
+    moved_bytes: Total = 0
+    """Pixels that were read from it or written to it."""
 
 
 class NodeSnapshot(Struct, frozen=True, kw_only=True):

@@ -143,7 +143,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "images": "feeder_images_total, from the snapshot",
     "bytes_sent": "feeder_sent_bytes_total, from the snapshot",
     "stage_seconds": "feeder_stage_seconds_total, from the snapshot",
-    "cache": "feeder_cache_hits_total, _misses_total and _fills_total, from the snapshot",
+    "cache": "feeder_cache_hits_total, _misses_, _fills_ and _moved_bytes_total, from the snapshot",
     "worker_restarts": "feeder_worker_restarts_total, from the snapshot",
     "worker_silences": "feeder_worker_silences_total, from the snapshot",
     "workers_killed": "feeder_workers_killed_total, from the snapshot",

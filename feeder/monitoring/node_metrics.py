@@ -26,6 +26,11 @@ _NODE_COUNTERS: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ..
     ("cache_hits", "Images found in the decoded cache.", lambda node: node.cache.hits),
     ("cache_misses", "Images not found in the decoded cache.", lambda node: node.cache.misses),
     ("cache_fills", "Entries added to the decoded cache.", lambda node: node.cache.fills),
+    (
+        "cache_moved_bytes",
+        "Bytes of pixels read from the decoded cache or written to it.",
+        lambda node: node.cache.moved_bytes,
+    ),
     ("worker_silences", "Times that a worker became silent.", lambda node: node.silences),
     ("workers_killed", "Workers killed without progress.", lambda node: node.workers_killed),
     ("worker_restarts", "Workers that were replaced.", lambda node: node.worker_restarts),

@@ -183,6 +183,7 @@ class Snapshots:
             hits=counts.get("hits", 0),
             misses=counts.get("misses", 0),
             fills=counts.get("fills", 0),
+            moved_bytes=counts.get("moved_bytes", 0),
         )
 
 

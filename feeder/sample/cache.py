@@ -42,7 +42,8 @@ NON_RANDOM_FIELDS: Final = frozenset(
 )
 """Fields of a recipe without random effect if the crop is central and the flip certain."""
 
-COUNTS: Final = ("hits", "misses", "fills")
+COUNTS: Final = ("hits", "misses", "fills", "moved_bytes")
+"""The last is of the pixels that were read from the cache or written to it."""
 
 _SCALE_SHIFT: Final = 56  # of a picture's scale, 1 to 8, less 1; sample ids are far below
 
@@ -56,6 +57,7 @@ class _Part:
         self._source = int.from_bytes(digest, "little")
         self._last_hash = np.uint64(min(2**64 - 1, int(share * 2**64)))
         self.hits = self.misses = self.fills = 0
+        self.moved_bytes = 0
 
     def _find(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return offsets (n,), -1 where there is nothing, and which samples are admitted (n,)."""
@@ -71,6 +73,7 @@ class _Part:
         if self._cache.write(entry, content):
             self._cache.publish(entry)
             self.fills += 1
+            self.moved_bytes += content.nbytes
         else:
             self._cache.abandon(entry)
 
@@ -139,6 +142,7 @@ class DecodedPictures(_Part):
         hits, missing = np.flatnonzero(offsets >= 0), np.flatnonzero(offsets < 0)
         self.hits += len(hits)
         self.misses += len(missing)
+        self.moved_bytes += int((4 * rows * columns)[hits].sum())
         needed_px = windows.width * windows.height
         saved_px = float(needed_px[hits].sum())
         self._allowance.earn(float(needed_px.sum()) - saved_px, saved_px)
@@ -208,7 +212,9 @@ class PackedRows(_Part):
         offsets, _ = self._find(sample_ids)
         missing = np.flatnonzero(offsets < 0)
         row_bytes = pixels[0].nbytes
-        cached = self._cache.pixels((len(offsets) - len(missing)) * row_bytes)
+        found_bytes = (len(offsets) - len(missing)) * row_bytes
+        cached = self._cache.pixels(found_bytes)
+        self.moved_bytes += found_bytes
         for row, offset in zip(pixels, offsets.tolist(), strict=True):
             if offset >= 0:
                 row.reshape(-1).view(np.uint8)[:] = cached[offset : offset + row_bytes]

@@ -45,7 +45,7 @@ from feeder.plan.crop import plan_crops
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
-from feeder.sample.cache import DecodedPictures, PackedRows, WholeImage
+from feeder.sample.cache import COUNTS, DecodedPictures, PackedRows, WholeImage
 from feeder.sample.finish import Finisher
 
 STAGES = ("read", "join", "decode", "resize", "augment")
@@ -164,7 +164,9 @@ class SampleReader:
     def cache_counts(self) -> tuple[int, ...]:
         """Counts of the decoded cache's use: ``feeder.sample.cache.COUNTS``."""
         cached = self._pictures or self._rows
-        return (0, 0, 0) if cached is None else (cached.hits, cached.misses, cached.fills)
+        if cached is None:
+            return (0,) * len(COUNTS)
+        return cached.hits, cached.misses, cached.fills, cached.moved_bytes
 
     def fill(
         self,

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import diagnose
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, VerdictKind
 from feeder.metrics.snapshot import OTHERS, CacheSnapshot, NodeSnapshot, SlotSeconds
@@ -75,7 +76,7 @@ def test_more_workers_are_worth_no_more_than_the_cpus_that_are_idle() -> None:
         ("neighbour-bound", {"cpu": 0.5, "delay": 0.5, "machine": {"busy_cpus": 4.0}}),
         ("quota-bound", {"cpu": 0.5, "machine": {"throttled_s": 19.0}}),
         ("memory-short", {"cpu": 0.4, "machine": {"pressure_memory_s": 9.0}}),
-        ("memory-bound", {"memory_bytes_a_s": 1e9, "decoded_bytes": 4 * 10**9}),
+        ("memory-bound", {"memory_bytes_a_s": 1e9, "lent_bytes": 25 * 10**8}),
         ("dispatch-bound", {"busy": 0.5, "own_cpu_s": 9.9, "loop_cpu_s": 9.7}),
         ("window-bound", {"busy": 0.4}),
         ("stalled-storage", {"stalled_datasets": ("train",)}),
@@ -174,6 +175,16 @@ def test_neighbours_are_charged_no_more_than_what_they_use() -> None:
     verdict = diagnose(host(cpu=0.25, delay=0.75, machine={"cpus": 4, "busy_cpus": 1.9}))
     assert verdict.kind == "neighbour-bound"
     assert verdict.estimate_images_a_s == pytest.approx(2 * 3000)
+
+
+def test_all_that_a_batch_moves_counts_as_memory_traffic() -> None:
+    def share(**totals: Any) -> float:
+        return HostInterval.of(host(memory_bytes_a_s=1e9, **totals)).nodes[0].memory_share
+
+    assert share(lent_bytes=10**9) == pytest.approx(0.3)
+    assert share(sent_bytes=10**9) == pytest.approx(0.4)
+    assert share(cache=CacheSnapshot(moved_bytes=10**9)) == pytest.approx(0.1)
+    assert share(decoded_bytes=10**9) == 0, "scratch stays in the core's own cache"
 
 
 def test_a_quota_is_judged_by_the_cpu_time_that_it_withholds() -> None:

@@ -114,7 +114,7 @@ def test_every_kind_has_the_same_bytes_before_during_and_after_filling(
     cached = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
     for epoch in range(15):
         assert_equal(plain, cached, ids, image_size, seed=5, epoch=epoch)
-    hits, misses, fills = cached.cache_counts
+    hits, misses, fills, _ = cached.cache_counts
     assert hits + misses == 15 * len(ids)
     assert fills == cache.entries
     assert cached.fill_seconds > 0
@@ -136,13 +136,32 @@ def test_an_image_has_an_entry_for_each_scale_of_its_crops(dataset: Dataset) -> 
         pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
         cached = SampleReader(dataset, recipe, pictures)
         assert_equal(SampleReader(dataset, recipe), cached, ids, 32, epoch=epoch)
-    assert cached.cache_counts == (len(ids), 0, 0)
+    assert cached.cache_counts[:3] == (len(ids), 0, 0)
     assert cache.entries == len(expected)
     pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
     cached = SampleReader(dataset, unscaled, pictures)
     assert_equal(SampleReader(dataset, unscaled), cached, ids, 32)
     at_full_size = {at for at, scale in expected if scale == 1}
     assert cached.cache_counts[0] == len(at_full_size), "other scales' pixels are never used"
+    cache.close()
+
+
+def test_the_bytes_of_pixels_that_move_are_counted(dataset: Dataset) -> None:
+    """Whole pictures when they fill the cache, then windows of them."""
+    cache = create(dataset)
+    pictures = DecodedPictures(cache, dataset.fingerprint, 1.0, AtOnce(1.0))
+    recipe = Recipe.for_split(
+        "train", batch_size=8, image_size=16, scale=(1, 1), ratio=(1, 1), dct_scaling=False
+    )
+    ids = np.arange(dataset.layout.samples)
+    records, reader = dataset.read_records(ids), SampleReader(dataset, recipe, pictures)
+    assert_equal(SampleReader(dataset, recipe), reader, ids, 16)
+    filled = reader.cache_counts[-1]
+    assert filled >= 4 * int((records["width"].astype(int) * records["height"]).sum())
+    assert_equal(SampleReader(dataset, recipe), reader, ids, 16)
+    read = reader.cache_counts[-1] - filled
+    sides = np.minimum(records["width"], records["height"]).astype(int)
+    assert 4 * int((sides**2).sum()) <= read <= filled
     cache.close()
 
 
@@ -163,7 +182,7 @@ def test_large_images_have_room_for_an_entry_of_every_scale(tmp_path: Path) -> N
             assert set(_scales_of(large, recipe, ids, 0)) == {scale}
             cached = SampleReader(large, recipe, pictures)
             assert_equal(SampleReader(large, recipe), cached, ids, recipe.image_size)
-            assert cached.cache_counts == (0, len(ids), len(ids))
+            assert cached.cache_counts[:3] == (0, len(ids), len(ids))
         assert 2 * cache.entries <= cache.plan.entries, "searching takes few probes"
         cache.close()
 
@@ -188,7 +207,7 @@ def test_every_filter_has_the_same_bytes_from_the_cache(
     ids = np.arange(dataset.layout.samples)
     for epoch in range(4):
         assert_equal(plain, cached, ids, 16, epoch=epoch)
-    assert cached.cache_counts == (3 * len(ids), len(ids), len(ids))
+    assert cached.cache_counts[:3] == (3 * len(ids), len(ids), len(ids))
     cache.close()
 
 
@@ -241,7 +260,7 @@ def test_every_real_image_has_the_same_bytes_from_the_cache(
             cached = SampleReader(real, recipe, part)
             for epoch in range(epochs):
                 assert_equal(plain, cached, ids, 224, seed=1, epoch=epoch)
-            hits, misses, fills = cached.cache_counts
+            hits, misses, fills, _ = cached.cache_counts
             if split == "train":
                 scaled = fills
                 assert hits > 0.9 * epochs * len(ids)
@@ -427,6 +446,6 @@ def test_packed_rows_are_copied_and_not_decoded(dataset: Dataset) -> None:
     assert_equal(plain, reader, ids[::2].copy(), 16, epoch=1)
     assert reader.seconds == decoded
     assert_equal(plain, reader, ids, 16, epoch=2)  # every other one is cached
-    assert reader.cache_counts == (len(ids[::2]) + len(ids[::2]), len(ids), len(ids))
+    assert reader.cache_counts[:3] == (len(ids[::2]) + len(ids[::2]), len(ids), len(ids))
     assert reader.images == 2 * len(ids[::2]) + len(ids)
     cache.close()
