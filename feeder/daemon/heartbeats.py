@@ -25,9 +25,6 @@ LOOK_INTERVAL_S: Final = 0.5
 HUNG_S: Final = 4.0
 HUNG_MAX_S: Final = 30.0
 
-CHECK_INTERVAL_S: Final = 1.0
-"""At most, so that a suspension shows."""
-
 LATE_S: Final = 0.5
 """A check this late means that the supervisor was suspended or starved."""
 
@@ -52,6 +49,7 @@ class Hang:
 class _Watched:
     pid: int
     beat_s: float
+    due_s: float
     looks: ProcessLooks | None = None
 
 
@@ -63,19 +61,21 @@ class HeartbeatWatch:
         self._look = look
         self._watched: dict[int, _Watched] = {}
         self._hung: set[int] = set()  # until they have ended
-        self.due_s = float("inf")
-        """When to call ``check``."""
+
+    @property
+    def due_s(self) -> float:
+        """When to call ``check``; heartbeats postpone it, so that none costs a wake-up."""
+        return min((watched.due_s for watched in self._watched.values()), default=_NEVER)
 
     def begin(self, number: int, pid: int, now_s: float) -> None:
         """Expect heartbeats from a node process from now on."""
-        self._watched[number] = _Watched(pid, now_s)
-        self.due_s = min(self.due_s, now_s + CHECK_INTERVAL_S)
+        self._watched[number] = _Watched(pid, now_s, now_s + FIRST_LOOK_S)
 
     def beat(self, number: int, now_s: float) -> None:
         """Record a heartbeat."""
         watched = self._watched.get(number)
         if watched is not None:
-            watched.beat_s, watched.looks = now_s, None
+            watched.beat_s, watched.due_s, watched.looks = now_s, now_s + FIRST_LOOK_S, None
 
     def end(self, number: int) -> None:
         """Expect none any more: the process drains or has ended."""
@@ -91,16 +91,17 @@ class HeartbeatWatch:
 
     def check(self, now_s: float) -> list[Hang]:
         """Return the node processes to replace: they are hung, and no longer watched."""
-        if now_s < self.due_s:
+        due_s = self.due_s
+        if now_s < due_s:
             return []
-        if now_s - self.due_s > LATE_S:
+        if now_s - due_s > LATE_S:
             for watched in self._watched.values():
-                watched.beat_s, watched.looks = now_s, None
-            self.due_s = now_s + CATCH_UP_S
+                watched.beat_s, watched.due_s, watched.looks = now_s, now_s + CATCH_UP_S, None
             return []
         hangs: list[Hang] = []
         for number, watched in list(self._watched.items()):
             silent_s = now_s - watched.beat_s
+            watched.due_s = _due_s(watched, now_s)
             if silent_s < FIRST_LOOK_S:
                 continue
             look = self._look(watched.pid)
@@ -112,7 +113,6 @@ class HeartbeatWatch:
                 hangs.append(Hang(number, silent_s, describe_looks(watched.looks)))
                 del self._watched[number]
                 self._hung.add(number)
-        self.due_s = min((_due_s(each, now_s) for each in self._watched.values()), default=_NEVER)
         return hangs
 
 
@@ -125,6 +125,6 @@ def _is_dead(looks: ProcessLooks | None) -> bool:
 def _due_s(watched: _Watched, now_s: float) -> float:
     silent_s = now_s - watched.beat_s
     if silent_s < FIRST_LOOK_S:
-        return min(now_s + CHECK_INTERVAL_S, watched.beat_s + FIRST_LOOK_S)
+        return watched.beat_s + FIRST_LOOK_S
     next_s = (limit_s for limit_s in (HUNG_S, HUNG_MAX_S) if limit_s > silent_s)
     return min(now_s + LOOK_INTERVAL_S, watched.beat_s + min(next_s, default=_NEVER))

@@ -25,6 +25,7 @@ class Host:
         self.watch = HeartbeatWatch(self._look)
         self.beating = set(range(nodes))
         self.hangs: list[Hang] = []
+        self.wake_ups = 0
         for number in range(nodes):
             self.states[1000 + number] = "sleeps", 0.01
             self.watch.begin(number, 1000 + number, self.now_s)
@@ -48,14 +49,16 @@ class Host:
             if int(self.now_s) > int(before_s):
                 for number in self.beating:
                     self.watch.beat(number, self.now_s)
+            self.wake_ups += self.watch.due_s <= self.now_s
             self.hangs += self.watch.check(self.now_s)
 
 
-def test_processes_that_send_heartbeats_are_not_looked_at() -> None:
+def test_processes_that_send_heartbeats_are_not_looked_at_and_cost_no_wake_up() -> None:
     host = Host()
     host.run(60.0)
     assert not host.hangs
     assert not host.looked
+    assert host.wake_ups == 0
 
 
 @pytest.mark.parametrize(
