@@ -51,6 +51,7 @@ from feeder.node.messages import (
     NodeReady,
     ReportAsked,
 )
+from feeder.process import log_lines
 from feeder.process.channel import ChannelClosedError
 from feeder.process.log_lines import KEPT, REPORT_INTERVAL_S, LineStream
 from feeder.process.wakeup import SignalWakeup
@@ -123,6 +124,7 @@ class Supervisor:
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,
+            log=log_lines.counters,
         )
         self._watch.warn(self._warnings)
         self._heartbeats = HeartbeatWatch(look_at)

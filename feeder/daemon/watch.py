@@ -15,6 +15,7 @@ import msgspec
 
 from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -58,9 +59,14 @@ class HostWatch:
         datasets: Sequence[ServedDatasetReport],
         read_load: Callable[[], HostLoad],
         diagnose: Callable[[HostReport], Verdict],
+        log: LogCounters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch ``nodes`` node processes; the first report describes them as starting."""
+        """Watch ``nodes`` node processes; the first report describes them as starting.
+
+        ``log`` counts the lines of this process's own log.
+        """
+        self._log = log
         self._recent: list[deque[NodeSnapshot]] = [deque() for _ in range(nodes)]
         self._read_load = read_load
         self._diagnose = diagnose
@@ -137,6 +143,8 @@ class HostWatch:
             ),
             load=load,
             load_before=self._loads[0],
+            log_lines_dropped=self._log.log_lines_dropped,
+            log_lines_limited=self._log.log_lines_limited,
         )
         self._add_point(report)
         report = msgspec.structs.replace(report, history=tuple(self._history))

@@ -130,3 +130,7 @@ class HostReport(Struct, frozen=True, kw_only=True):
     """Oldest first."""
     warnings: Annotated[tuple[ShortText, ...], Meta(max_length=64)] = ()
     """Of the start: placement, libraries, machine."""
+    log_lines_dropped: Total = 0
+    """Lines of the supervisor's own log that were dropped because stderr was not read."""
+    log_lines_limited: Total = 0
+    """Lines of it that were suppressed because they repeated."""

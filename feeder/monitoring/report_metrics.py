@@ -57,6 +57,12 @@ def _daemon(report: HostReport) -> Iterator[Metric]:
         ["version", "host"],
         [([report.feeder_version, report.host], 1)],
     )
+    for name, text, lines in (
+        ("dropped", "dropped because nothing read them", report.log_lines_dropped),
+        ("limited", "suppressed because they repeated", report.log_lines_limited),
+    ):
+        text = f"Log lines of the supervisor that were {text}."
+        yield counter(f"supervisor_log_lines_{name}", text, [], [([], lines)])
     yield gauge("uptime_seconds", "Since the daemon started.", [], [([], report.uptime_s)])
     yield gauge(
         "verdict",

@@ -26,6 +26,7 @@ from feeder.node.slot_store import SlotStore
 from feeder.node.stall_watch import STALL_CHECK_S, StallWatch
 from feeder.node.worker_pool import Joined, Lost, PoolEvent, Released, WorkerPool
 from feeder.process import log_lines
+from feeder.process.log_lines import of_kind
 from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
 from feeder.sample.cache_file import DecodedCache
@@ -170,7 +171,8 @@ class NodeService:
             case Released():
                 self.apply(events.WorkerReleased(report.worker))
             case _:
-                _log.warning("a chunk cannot be filled: %s", report.message)
+                kind = of_kind(f"bad sample in {report.shard}" if report.shard else "chunk")
+                _log.warning("a chunk cannot be filled: %s", report.message, extra=kind)
                 self.apply(
                     events.ChunkFailed(report.ticket, report.code, report.message, report.sample)
                 )

@@ -22,6 +22,7 @@ from zmq.utils import z85
 
 from feeder.errors import ConfigError, ProtocolError
 from feeder.metrics.counters import SocketCounters
+from feeder.process.log_lines import KEPT
 from feeder.security.keys import find_public_key_files, read_public_keys
 from feeder.wire.zap import ACCEPTED, NO_LIST, UNKNOWN_KEY, Status, format_answer, parse_request
 
@@ -154,7 +155,7 @@ class ZapHandler:
             self._logged.popitem(last=False)
         self._logged[what] = now_s
         self._logged.move_to_end(what)
-        _log.warning("%s", line)
+        _log.warning("%s", line, extra=KEPT)
 
 
 def _read_names(path: Path) -> dict[bytes, str]:

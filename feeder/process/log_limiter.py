@@ -2,7 +2,7 @@
 
     0 s   a chunk cannot be filled: …                                   10 times
     …     counted, not logged
-    60 s  37 more like this in the last 60 s: a chunk cannot be filled: …
+    60 s  37 more like this within 60 s, the latest: a chunk cannot be filled: …
 
 Without a clock: the caller passes the time. At most KINDS_MAX kinds are told apart; others share
 one limit, so that memory is bounded.
@@ -28,12 +28,15 @@ class Suppressed(Generic[T]):
 
     count: int
     last: T
+    span_s: float = INTERVAL_S
+    """Since the kind's first message: shorter than the interval at the end of the process."""
 
 
 @dataclass(slots=True)
 class _Window(Generic[T]):
     """An interval that began with a kind's first message."""
 
+    start_s: float
     end_s: float
     admitted: int = 0
     suppressed: int = 0
@@ -79,10 +82,17 @@ class LogLimiter(Generic[T]):
         due, self._ended = self._ended, []
         return due
 
+    def take_all(self, now_s: float) -> list[Suppressed[T]]:
+        """Return all counts that were not returned yet, also of intervals that are not over."""
+        for kind in list(self._windows):
+            self._end(kind, now_s)
+        due, self._ended = self._ended, []
+        return due
+
     def _window(self, kind: Hashable, now_s: float) -> _Window[T]:
         window = self._windows.get(kind)
         if window is not None and now_s >= window.end_s:
-            self._end(kind)
+            self._end(kind, now_s)
             window = None
         if window is None and len(self._windows) >= self._kinds_max:
             self._end_windows(now_s)
@@ -90,15 +100,16 @@ class LogLimiter(Generic[T]):
                 kind = None
                 window = self._windows.get(kind)
         if window is None:
-            window = self._windows[kind] = _Window(now_s + self._interval_s)
+            window = self._windows[kind] = _Window(now_s, now_s + self._interval_s)
         return window
 
     def _end_windows(self, now_s: float) -> None:
         for kind in [kind for kind, window in self._windows.items() if now_s >= window.end_s]:
-            self._end(kind)
+            self._end(kind, now_s)
 
-    def _end(self, kind: Hashable) -> None:
+    def _end(self, kind: Hashable, now_s: float) -> None:
         window = self._windows.pop(kind)
         if window.suppressed and window.last is not None:
             self._suppressing -= 1
-            self._ended.append(Suppressed(window.suppressed, window.last))
+            span_s = min(now_s, window.end_s) - window.start_s
+            self._ended.append(Suppressed(window.suppressed, window.last, span_s))

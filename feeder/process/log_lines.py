@@ -3,8 +3,9 @@
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
 (``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
 there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
-not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), except for errors,
-those with KEPT, and those for debugging, where each one may matter.
+not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), by their text or as
+``of_kind`` says, except for errors, those with KEPT, and those for debugging, where each one may
+matter.
 """
 
 import io
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from feeder.metrics.counters import LogCounters
@@ -26,7 +27,7 @@ from feeder.process.log_form import (
     LineForm,
     priority_of,
 )
-from feeder.process.log_limiter import INTERVAL_S, LogLimiter, Suppressed
+from feeder.process.log_limiter import LogLimiter, Suppressed
 
 _STDERR: Final = 2
 _CUT: Final = " … (cut)\n".encode()
@@ -37,8 +38,18 @@ REPORT_INTERVAL_S: Final = 1.0
 KEPT: Final = {"is_kept": True}
 """As ``extra=`` of a log call: the line is not limited, however often it repeats."""
 
+_TEXT_ALONE: Final = "%s"
+
 counters: Final = LogCounters()
 """This process's."""
+
+
+def of_kind(kind: str) -> dict[str, str]:
+    """Return the ``extra=`` of a log call whose line is limited with others of this kind only.
+
+    Else the kind of a line is its text without its arguments.
+    """
+    return {"kind": kind}
 
 
 class LineStream(io.TextIOBase):
@@ -173,7 +184,7 @@ class _LineHandler(logging.Handler):
             self._report(now_s)
             message = record.getMessage()  # before it is limited: what is kept must not fail later
             if logging.DEBUG < record.levelno < logging.ERROR and not hasattr(record, "is_kept"):
-                kind = (record.name, record.levelno, str(record.msg))
+                kind = (record.name, record.levelno, _kind_of(record, message))
                 if not self._limiter.admit(kind, record, now_s):
                     counters.log_lines_limited += 1
                     return
@@ -184,22 +195,26 @@ class _LineHandler(logging.Handler):
     def report_limited(self) -> None:
         """Log how many lines were suppressed in intervals that are over."""
         if self._limiter.is_suppressing:
-            self._report_locked(time.monotonic())
+            self.acquire()
+            try:
+                self._report(time.monotonic())
+            finally:
+                self.release()
 
     def close(self) -> None:
         """Log how many lines were suppressed; called when the process ends."""
-        self._report_locked(float("inf"))
-        super().close()
-
-    def _report_locked(self, now_s: float) -> None:
         self.acquire()
         try:
-            self._report(now_s)
+            self._write_counts(self._limiter.take_all(time.monotonic()))
         finally:
             self.release()
+        super().close()
 
     def _report(self, now_s: float) -> None:
-        for suppressed in self._limiter.take_due(now_s):
+        self._write_counts(self._limiter.take_due(now_s))
+
+    def _write_counts(self, counts: Iterable[Suppressed[logging.LogRecord]]) -> None:
+        for suppressed in counts:
             self._write(suppressed.last, describe_suppressed(suppressed))
 
     def _write(self, record: logging.LogRecord, message: str) -> None:
@@ -217,10 +232,20 @@ class _LineHandler(logging.Handler):
         )
 
 
+def _kind_of(record: logging.LogRecord, message: str) -> str:
+    """Return what lines have in common that are limited together."""
+    given = vars(record).get("kind")
+    if given is not None:
+        return str(given)
+    text = str(record.msg)
+    return message if text == _TEXT_ALONE else text
+
+
 def describe_suppressed(suppressed: Suppressed[logging.LogRecord]) -> str:
     """Return the message that stands for those which were not logged."""
+    span_s = max(1.0, suppressed.span_s)
     last = suppressed.last.getMessage()
-    return f"{suppressed.count:,} more like this in the last {INTERVAL_S:.0f} s, the latest: {last}"
+    return f"{suppressed.count:,} more like this within {span_s:.0f} s, the latest: {last}"
 
 
 def start_logging(level: str, form: LineForm | None = None) -> LineStream:

@@ -150,8 +150,11 @@ class HostView:
     @cached_property
     def troubles(self) -> dict[str, int]:
         """Counters since the node processes started that are zero while all is well."""
-        totals: Counter[str] = Counter()
-        for node in self.report.nodes:
+        report = self.report
+        totals = Counter(
+            log_lines_dropped=report.log_lines_dropped, log_lines_limited=report.log_lines_limited
+        )
+        for node in report.nodes:
             totals["node_restarts"] += node.restarts
             if node.now is None:
                 continue

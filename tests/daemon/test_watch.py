@@ -10,6 +10,7 @@ from feeder.daemon.served import PART_BYTES, split_report
 from feeder.daemon.watch import HISTORY_S, INTERVAL_S, POINT_S, HostWatch
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import diagnose
+from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
 from feeder.metrics.snapshot import NodeSnapshot, WorkerSnapshot
 
@@ -29,7 +30,7 @@ def machine() -> Machine:
     return Machine()
 
 
-def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
+def watch_of(machine: Machine, nodes: int = 1, log: LogCounters | None = None) -> HostWatch:
     return HostWatch(
         nodes,
         host="h",
@@ -37,6 +38,7 @@ def watch_of(machine: Machine, nodes: int = 1) -> HostWatch:
         datasets=(),
         read_load=machine.read_load,
         diagnose=lambda report: Verdict(kind="idle", text="idle", is_problem=False),
+        log=log or LogCounters(),
         clock=lambda: machine.now_s,
     )
 
@@ -52,6 +54,14 @@ def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) ->
         images=images,
         workers=(WorkerSnapshot(number=0, pid=51, state="busy", busy_s=images / 200),),
     )
+
+
+def test_lines_of_the_supervisor_s_own_log_are_counted(machine: Machine) -> None:
+    log = LogCounters()
+    watch = watch_of(machine, log=log)
+    log.log_lines_dropped, log.log_lines_limited = 2, 7
+    report = watch.turn([("ready", 0)])
+    assert (report.log_lines_dropped, report.log_lines_limited) == (2, 7)
 
 
 def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
@@ -173,6 +183,7 @@ def test_any_snapshots_give_a_report_with_a_verdict(
         datasets=(),
         read_load=machine.read_load,
         diagnose=diagnose,
+        log=LogCounters(),
         clock=lambda: machine.now_s,
     )
     for passed_s, images, pid in steps:

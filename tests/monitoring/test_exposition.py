@@ -98,6 +98,13 @@ def test_counters_by_reason_are_there_from_the_start() -> None:
     assert value(found, "bad_samples_total", node="0") == 2
 
 
+def test_lines_of_the_supervisor_s_log_have_metrics_of_their_own() -> None:
+    report = msgspec.structs.replace(busy_report(), log_lines_dropped=2, log_lines_limited=7)
+    found = series(report)
+    assert value(found, "supervisor_log_lines_dropped_total") == 2
+    assert value(found, "supervisor_log_lines_limited_total") == 7
+
+
 def test_fallbacks_of_images_and_batches_are_one_metric() -> None:
     found = series(busy_report())
     fallbacks = {

@@ -23,7 +23,14 @@ from feeder.process.log_form import (
     format_time,
 )
 from feeder.process.log_limiter import ADMITTED_MAX
-from feeder.process.log_lines import KEPT, LineStream, _LineHandler, counters, cut_into_pieces
+from feeder.process.log_lines import (
+    KEPT,
+    LineStream,
+    _LineHandler,
+    counters,
+    cut_into_pieces,
+    of_kind,
+)
 from feeder.process.stderr_relay import StderrRelay
 from tests.support.daemon import DEADLINE_S
 
@@ -283,10 +290,21 @@ def test_repeated_warnings_are_limited_and_counted(log: Log) -> None:
     log.handler.close()
     last = ADMITTED_MAX + 6
     assert log.lines() == [
-        "<4>feeder: node 0: warning: 7 more like this in the last 60 s, the latest: "
+        "<4>feeder: node 0: warning: 7 more like this within 1 s, the latest: "
         f"chunk {last} cannot be filled"
     ]
     assert not log.stream.has_dropped
+
+
+def test_lines_of_different_kinds_have_limits_of_their_own(log: Log) -> None:
+    """A text that is only "%s" says nothing of its kind, so the message does, as for warnings of
+    Python; and who logs may name the kind."""
+    for number in range(2 * ADMITTED_MAX):
+        log.logger.warning("%s", f"library {number}")
+    assert len(log.lines()) == 2 * ADMITTED_MAX
+    for number in range(6 * ADMITTED_MAX):
+        log.logger.warning("bad: %d", number, extra=of_kind(f"shard {number % 3}"))
+    assert len(log.lines()) == 3 * ADMITTED_MAX
 
 
 def test_errors_kept_lines_and_those_for_debugging_are_never_limited(log: Log) -> None:

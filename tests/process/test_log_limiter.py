@@ -19,7 +19,7 @@ def test_some_are_logged_and_then_their_number_once() -> None:
     assert [limits.admit("a", f"m{i}", float(i)) for i in range(6)] == [True] * 3 + [False] * 3
     assert limits.is_suppressing
     assert limits.take_due(59.9) == []
-    assert limits.take_due(60.0) == [Suppressed(3, "m5")]
+    assert limits.take_due(75.0) == [Suppressed(3, "m5", 60.0)]
     assert not limits.is_suppressing
     assert limits.take_due(1000.0) == []
 
@@ -29,8 +29,16 @@ def test_the_next_interval_begins_with_the_next_message() -> None:
     for _ in range(4):
         limits.admit("a", "m", 0.0)
     assert limits.admit("a", "m", 100.0)
-    assert limits.take_due(100.0) == [Suppressed(1, "m")]
+    assert limits.take_due(100.0) == [Suppressed(1, "m", 60.0)]
     assert limits.admit("a", "m", 159.0)
+
+
+def test_at_the_end_the_interval_is_as_long_as_it_was() -> None:
+    limits = limiter()
+    for second in range(5):
+        limits.admit("a", f"m{second}", float(second))
+    assert limits.take_all(12.5) == [Suppressed(2, "m4", 12.5)]
+    assert limits.take_all(13.0) == []
 
 
 def test_kinds_have_their_own_limits_up_to_a_number_of_kinds() -> None:
@@ -49,7 +57,7 @@ def test_every_message_is_admitted_or_counted_once(steps: list[tuple[float, str,
         admitted += limits.admit(kind, kind, now_s)
         if takes:
             counted += limits.take_due(now_s)
-    counted += limits.take_due(float("inf"))
+    counted += limits.take_all(now_s)
     assert admitted + sum(each.count for each in counted) == len(steps)
     assert not limits.is_suppressing
 
