@@ -4,10 +4,14 @@ from typing import Final
 
 from feeder.diagnosis.facts import Facts, verdict
 from feeder.diagnosis.worker_interval import WorkerInterval
+from feeder.metrics.process_looks import STATE_WORDS
 from feeder.metrics.report import Verdict
 
 LONG_SILENCE_S: Final = 5.0
 """A busy hard disk takes less for a chunk."""
+
+LOOPING_SHARE: Final = 0.5
+"""A worker that could run and uses less of a CPU lacks CPU time: others use it, or a quota."""
 
 
 def node_down(facts: Facts) -> Verdict | None:
@@ -47,9 +51,13 @@ def stalled_storage(facts: Facts) -> Verdict | None:
 
 
 def _all_wait(facts: Facts) -> Verdict | None:
-    """Most workers wait for the same: nothing that they share but storage takes so long."""
+    """Most workers sleep for long: of all that they wait for, only storage takes so long."""
     workers = [worker for node in facts.interval.nodes for worker in node.workers]
-    waiting = [worker for worker in workers if _is_silent(worker) and not _is_stopped(worker)]
+    waiting = [
+        worker
+        for worker in workers
+        if _is_silent(worker) and worker.kernel_state in ("sleeps", "storage")
+    ]
     if len(waiting) < 2 or 2 * len(waiting) < len(workers):
         return None
     longest_s = max(worker.silent_s for worker in waiting)
@@ -69,7 +77,7 @@ def silent_worker(facts: Facts) -> Verdict | None:
     for node in facts.interval.nodes:
         for worker in node.workers:
             if _is_silent(worker):
-                state = f", {worker.kernel_state}" if worker.kernel_state else ""
+                state = f", {STATE_WORDS[worker.kernel_state]}" if worker.kernel_state else ""
                 return verdict(
                     "silent-worker",
                     f"worker {worker.number} (pid {worker.pid}{state}) of node process "
@@ -88,20 +96,23 @@ def silent_worker(facts: Facts) -> Verdict | None:
 
 
 def _is_silent(worker: WorkerInterval) -> bool:
-    return worker.state == "silent" and (_is_stopped(worker) or worker.silent_s >= LONG_SILENCE_S)
-
-
-def _is_stopped(worker: WorkerInterval) -> bool:
-    return worker.kernel_state.startswith("stopped")
+    """Whether it is silent for a reason of its own: not slow storage, not a lack of CPU time."""
+    if worker.state != "silent":
+        return False
+    if worker.kernel_state in ("stopped", "traced"):
+        return True
+    is_starved = worker.kernel_state == "runs" and worker.cpu_share < LOOPING_SHARE
+    return worker.silent_s >= LONG_SILENCE_S and not is_starved
 
 
 def starting(facts: Facts) -> Verdict | None:
     """There is nothing to judge yet."""
     waiting = [node for node in facts.report.nodes if node.state == "starting"]
     if waiting:
+        processes = "process is" if len(waiting) == 1 else "processes are"
         return verdict(
-            "starting", f"{len(waiting)} node processes are not ready yet", is_problem=False
+            "starting", f"{len(waiting)} node {processes} not ready yet", is_problem=False
         )
     if facts.interval.seconds < 1.0:
-        return verdict("starting", "rates are known in some seconds", is_problem=False)
+        return verdict("starting", "rates are known in a few seconds", is_problem=False)
     return None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from feeder.diagnosis.rates import rates
+from feeder.metrics.process_looks import KernelState
 from feeder.metrics.snapshot import WorkerSnapshot
 
 
@@ -14,7 +15,7 @@ class WorkerInterval:
     pid: int
     state: str
     silent_s: float
-    kernel_state: str
+    kernel_state: KernelState | None
     cpu: int
     images_a_s: float
     busy_share: float

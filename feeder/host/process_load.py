@@ -1,4 +1,4 @@
-"""What the kernel counts of one process: waits for a CPU, reads, where it ran last.
+"""What the kernel counts of one process: CPU time, waits for a CPU, reads, where it ran last.
 
 What is missing or may not be read counts as zero: kernels without CONFIG_SCHEDSTATS or
 CONFIG_TASK_IO_ACCOUNTING, and processes of another user.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from feeder.host.process_stat import parse_stat
-from feeder.metrics.process_looks import STATE_WORDS
+from feeder.metrics.process_looks import KernelState
 
 _BYTES_MAX: Final = 4096
 
@@ -20,10 +20,12 @@ _BYTES_MAX: Final = 4096
 class ProcessLoad:
     """A process's totals since its start, and its present state."""
 
-    state: str = ""
-    """In words; "" if unknown."""
+    state: KernelState | None = None
+    """None if unknown."""
     cpu: int = -1
     """The CPU that its main thread last ran on; -1 if unknown."""
+    cpu_s: float = 0.0
+    """CPU time of its main thread."""
     run_delay_s: float = 0.0
     """Time in which its main thread could run and waited for a CPU."""
     read_bytes: int = 0
@@ -36,15 +38,24 @@ def read_process_load(pid: int, root: Path = Path("/proc")) -> ProcessLoad:
     """Return what the kernel counts of a process; zeros where it has ended."""
     folder = f"{root}/{pid}"
     stat = parse_stat(_read(f"{folder}/stat"))
-    delay_ns = _read(f"{folder}/schedstat").split()
+    cpu_s, run_delay_s = _parse_schedstat(_read(f"{folder}/schedstat"))
     io = _parse_io(_read(f"{folder}/io"))
     return ProcessLoad(
-        state=STATE_WORDS[stat.state] if stat else "",
+        state=stat.state if stat else None,
         cpu=stat.last_cpu if stat else -1,
-        run_delay_s=int(delay_ns[1]) / 1e9 if len(delay_ns) > 1 and delay_ns[1].isdigit() else 0.0,
+        cpu_s=cpu_s,
+        run_delay_s=run_delay_s,
         read_bytes=io.get(b"read_bytes", 0),
         requested_bytes=io.get(b"rchar", 0),
     )
+
+
+def _parse_schedstat(data: bytes) -> tuple[float, float]:
+    """Return the seconds on a CPU, and those waiting for one."""
+    words = data.split()
+    if len(words) < 2 or not (words[0].isdigit() and words[1].isdigit()):
+        return 0.0, 0.0
+    return int(words[0]) / 1e9, int(words[1]) / 1e9
 
 
 def _parse_io(data: bytes) -> dict[bytes, int]:

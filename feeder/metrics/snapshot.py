@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from feeder.metrics.histogram import HistogramSnapshot
+from feeder.metrics.process_looks import KernelState
 
 CLIENTS_MAX: Final = 64
 """Clients of a snapshot, as a rule the fastest ones; the others are summed up as OTHERS."""
@@ -39,16 +40,16 @@ class WorkerSnapshot(Struct, frozen=True, kw_only=True):
     """Silent: it has a chunk and made no progress for SILENT_S (feeder.session.silence)."""
     silent_s: Seconds = 0.0
     """Now: since its last progress, while it is silent."""
-    kernel_state: Label = ""
-    """Now, while it is silent: its kernel state in words, such as "stopped by a signal"."""
+    kernel_state: KernelState | None = None
+    """Now, while it is silent; None if unknown."""
     cpu: int = -1
     """Now: the CPU that it last ran on; -1 if unknown."""
     chunks: Total = 0
     images: Total = 0
     busy_s: Seconds = 0.0
-    """Wall-clock time in chunks."""
+    """Wall-clock time in chunks, that of one in flight included."""
     cpu_s: Seconds = 0.0
-    """CPU time in chunks."""
+    """CPU time; in chunks, where the kernel counts none by thread (/proc/PID/schedstat)."""
     run_delay_s: Seconds = 0.0
     """Time in which it could run and waited for a CPU (/proc/PID/schedstat)."""
     read_bytes: Total = 0

@@ -34,6 +34,10 @@ SNAPSHOT_BYTES_MAX: Final = 100 * 1024
 _TEXT_CHARS: Final = 512
 _CPUS_CHARS: Final = 256
 
+_LONG_CHUNK_S: Final = 1.0
+"""A chunk in flight counts as busy time from then on, so that a worker with long ones is busy
+before it finishes them. Its own figure, which then replaces this one, is larger: no total falls."""
+
 _LOADS_A_SNAPSHOT: Final = 64
 """Workers whose files in /proc are read each time; with more of them, in turn."""
 
@@ -86,7 +90,7 @@ class Snapshots:
             worker_restarts=counters.worker_restarts,
             own_cpu_s=time.process_time(),
             loop_cpu_s=time.thread_time(),
-            workers=self._workers({}, {}) if service is None else (),
+            workers=self._workers({}, {}, frozenset()) if service is None else (),
         )
         return snapshot if service is None else fit_snapshot(self._serving(snapshot, service))
 
@@ -99,7 +103,7 @@ class Snapshots:
             slots = add_slot_seconds(slots, session.tally.slots.seconds(now_s))
         return msgspec.structs.replace(
             snapshot,
-            workers=self._workers(tally.workers, table.silent_workers(now_s)),
+            workers=self._workers(tally.workers, table.chunk_times(now_s), table.silent_workers),
             lost_worker_busy_s=tally.lost_worker_busy_s,
             clients=self._clients.update(sessions, now_s),
             images=table.counters.images,
@@ -118,14 +122,17 @@ class Snapshots:
         )
 
     def _workers(
-        self, tallies: Mapping[int, WorkerTally], silent: Mapping[int, float]
+        self,
+        tallies: Mapping[int, WorkerTally],
+        chunk_times: Mapping[int, float],
+        silent: frozenset[int],
     ) -> tuple[WorkerSnapshot, ...]:
         pids, up = self._pool.pids_by_number, frozenset(self._pool.numbers)
         self._read_loads(pids, tallies)
         workers = []
         for number, pid in list(pids.items())[:WORKERS_MAX]:
             tally = tallies.get(number) or WorkerTally()
-            load = self._loads.get(number) or ProcessLoad()
+            load, chunk_s = self._loads.get(number) or ProcessLoad(), chunk_times.get(number, 0.0)
             workers.append(
                 WorkerSnapshot(
                     number=number,
@@ -139,13 +146,13 @@ class Snapshots:
                         if tally.in_flight
                         else "idle"
                     ),
-                    silent_s=silent.get(number, 0.0),
-                    kernel_state=load.state if number in silent else "",
+                    silent_s=chunk_s if number in silent else 0.0,
+                    kernel_state=load.state if number in silent else None,
                     cpu=load.cpu,
                     chunks=tally.chunks,
                     images=tally.images,
-                    busy_s=tally.busy_s,
-                    cpu_s=max(0.0, tally.cpu_s),
+                    busy_s=tally.busy_s + max(0.0, chunk_s - _LONG_CHUNK_S),
+                    cpu_s=load.cpu_s or max(0.0, tally.cpu_s),
                     run_delay_s=load.run_delay_s,
                     read_bytes=load.read_bytes,
                     requested_bytes=load.requested_bytes,

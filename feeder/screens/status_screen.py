@@ -11,6 +11,7 @@ from rich.text import Text
 
 from feeder.diagnosis.estimates import throttled_share
 from feeder.diagnosis.interval import HostInterval
+from feeder.metrics.process_looks import STATE_WORDS
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.metrics.snapshot import OTHERS
 from feeder.screens import figures
@@ -180,7 +181,7 @@ def _silent(view: HostView, sheet: Sheet) -> list[Text]:
             Text(f"for {figures.duration(worker.silent_s)}", "red"),
         ]
         if worker.kernel_state:
-            pieces.append(Text(figures.printable(worker.kernel_state), "red"))
+            pieces.append(Text(STATE_WORDS[worker.kernel_state], "red"))
         lines += sheet.flow("", pieces, gap=" ")
     return lines
 

@@ -234,13 +234,18 @@ class Dispatcher:
             self._by_load[len(work.chunks)].pop(each.worker, None)
         return stuck
 
-    def silent_workers(self, now_s: float) -> Mapping[int, float]:
-        """Return the silent workers, each with the seconds since its last progress."""
+    def chunk_times(self, now_s: float) -> Mapping[int, float]:
+        """Return how long each worker has had the chunk that it fills, seconds."""
         return {
-            worker: now_s - work.progress_s
+            worker: max(0.0, now_s - work.progress_s)
             for worker, work in self._in_flight.items()
-            if work.is_silent
+            if work.chunks
         }
+
+    @property
+    def silent_workers(self) -> frozenset[int]:
+        """The workers whose silence was reported and goes on."""
+        return frozenset(worker for worker, work in self._in_flight.items() if work.is_silent)
 
     def find_unanswered(self, now_s: float) -> list[PendingBatch]:
         """Return the batches that have waited too long for a stalled dataset."""

@@ -109,9 +109,14 @@ class SessionTable:
         """The datasets that stall."""
         return self._dispatcher.stalled_names
 
-    def silent_workers(self, now_s: float) -> Mapping[int, float]:
-        """Return the silent workers, each with the seconds since its last progress."""
-        return self._dispatcher.silent_workers(now_s)
+    def chunk_times(self, now_s: float) -> Mapping[int, float]:
+        """Return how long each worker has had the chunk that it fills, seconds."""
+        return self._dispatcher.chunk_times(now_s)
+
+    @property
+    def silent_workers(self) -> frozenset[int]:
+        """The workers without progress, which were reported."""
+        return self._dispatcher.silent_workers
 
     def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
         """Return the instructions that follow from an event, to be carried out in order."""

@@ -108,26 +108,48 @@ def test_a_client_that_has_requested_and_gets_nothing_is_not_idle() -> None:
 
 
 def test_a_silent_worker_is_named_with_what_the_kernel_says() -> None:
-    silent = worker(3, state="silent", silent_s=2.4, kernel_state="stopped by a signal")
+    silent = worker(3, state="silent", silent_s=2.4, kernel_state="stopped")
     verdict = diagnose(report(node(workers=(silent,))))
     assert verdict.kind == "silent-worker"
     assert "worker 3 (pid 103, stopped by a signal) of node process 0" in verdict.text
 
 
 def test_a_short_silence_is_no_verdict_unless_the_worker_is_stopped() -> None:
-    silent = worker(1, state="silent", silent_s=2.4, kernel_state="sleeping", busy_s=9.5)
+    silent = worker(1, state="silent", silent_s=2.4, kernel_state="sleeps", busy_s=9.5)
     assert diagnose(report(node(workers=(silent,), silences=3))).kind != "silent-worker"
     long = msgspec.structs.replace(silent, silent_s=6.0)
     assert diagnose(report(node(workers=(long, worker(2), worker(3))))).kind == "silent-worker"
 
 
 def test_most_workers_silent_for_long_is_storage() -> None:
-    waiting = tuple(
-        worker(n, state="silent", silent_s=6.0, kernel_state="sleeping") for n in (1, 2)
-    )
+    waiting = tuple(worker(n, state="silent", silent_s=6.0, kernel_state="sleeps") for n in (1, 2))
     verdict = diagnose(report(node(workers=(*waiting, worker(3)))))
     assert verdict.kind == "stalled-storage"
     assert "2 of 3 workers have waited for up to 6 s" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        ({"busy_cpus": 2.0, "cpus": 2}, "neighbour-bound"),
+        ({"throttled_s": 19.0, "cpus": 2}, "quota-bound"),
+    ],
+)
+def test_workers_that_lack_cpu_time_are_neither_silent_nor_waiting_for_storage(
+    machine: dict[str, Any], kind: str
+) -> None:
+    times = {"busy_s": 9.5, "cpu_s": 0.9, "run_delay_s": 8.6}
+    starved = tuple(
+        worker(n, state="silent", silent_s=6.0, kernel_state="runs", **times) for n in (1, 2)
+    )
+    assert diagnose(host(workers=starved, images=90, machine=machine)).kind == kind
+
+
+def test_a_worker_that_loops_is_silent() -> None:
+    looping = worker(1, state="silent", silent_s=6.0, kernel_state="runs", busy_s=9.5, cpu_s=9.4)
+    verdict = diagnose(host(workers=(looping, worker(2), worker(3))))
+    assert verdict.kind == "silent-worker"
+    assert "(pid 101, running or waiting for a CPU)" in verdict.text
 
 
 def test_more_workers_are_not_advised_where_the_cpus_are_full() -> None:

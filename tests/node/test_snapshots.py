@@ -1,7 +1,6 @@
 """Snapshots of a node process: clients and workers, in bounded size."""
 
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feeder.host.process_load import ProcessLoad
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.snapshot import (
     CLIENTS_MAX,
@@ -95,7 +95,7 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
 
     def record(pid: int) -> Any:
         read.append(pid)
-        return SimpleNamespace(state="", cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
+        return ProcessLoad(cpu=1, run_delay_s=0.5, read_bytes=2, requested_bytes=3)
 
     monkeypatch.setattr(snapshots, "read_process_load", record)
     monkeypatch.setattr(snapshots, "_LOADS_A_SNAPSHOT", 2)
@@ -103,16 +103,43 @@ def test_only_workers_that_have_worked_are_looked_up_and_many_take_turns(
     taker = Snapshots(FACTS, pool, None)
     tallies = {1: WorkerTally(chunks=1), 2: WorkerTally(), 3: WorkerTally(in_flight=1)}
     tallies[4] = WorkerTally(in_flight=2)
-    workers = taker._workers(tallies, {})
+    workers = taker._workers(tallies, {}, frozenset())
     assert read == [1001, 1003]
     assert [each.state for each in workers] == ["idle", "idle", "busy", "busy"]
     assert [each.run_delay_s for each in workers] == [0.5, 0.0, 0.5, 0.0]
-    taker._workers(tallies, {})
+    taker._workers(tallies, {}, frozenset())
     assert read[2:] == [1004, 1003]
     del pool.pids_by_number[3], tallies[3]
-    workers = taker._workers(tallies, {})
+    workers = taker._workers(tallies, {}, frozenset())
     assert read[4:] == [1004]
     assert [each.number for each in workers] == [1, 2, 4]
+
+
+def test_a_long_chunk_in_flight_is_busy_time_that_its_own_figure_replaces() -> None:
+    """A total that fell would count from zero."""
+    pool: Any = Pool(1)
+    taker = Snapshots(FACTS, pool, None)
+
+    def busy_s(done_s: float, chunk_s: float) -> float:
+        tallies = {1: WorkerTally(busy_s=done_s, in_flight=1)}
+        (worker,) = taker._workers(tallies, {1: chunk_s}, frozenset())
+        return worker.busy_s
+
+    assert busy_s(5.0, 0.03) == 5.0
+    assert busy_s(5.0, 12.5) == 16.5
+    assert busy_s(17.5, 0.0) == 17.5
+
+
+def test_a_silent_worker_has_its_kernel_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = ProcessLoad(state="stopped", cpu_s=3.0)
+    monkeypatch.setattr(snapshots, "read_process_load", lambda pid: stopped)
+    pool: Any = Pool(2)
+    tallies = {1: WorkerTally(in_flight=1), 2: WorkerTally(in_flight=1, cpu_s=1.0)}
+    times = {1: 2.5, 2: 0.1}
+    one, other = Snapshots(FACTS, pool, None)._workers(tallies, times, frozenset({1}))
+    assert (one.state, one.silent_s, one.kernel_state) == ("silent", 2.5, "stopped")
+    assert (other.state, other.silent_s, other.kernel_state) == ("busy", 0.0, None)
+    assert other.cpu_s == 3.0, "what the kernel counts comes before what chunks report"
 
 
 def test_a_process_without_clients_describes_itself() -> None:

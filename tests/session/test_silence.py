@@ -29,7 +29,7 @@ def test_a_stopped_worker_is_reported_once_with_its_rows() -> None:
     assert SILENT_S <= silence.silent_s < SILENT_S + LATE_S
     assert silence.session in shell.open
     assert shell.counters.worker_silences == 1
-    assert list(shell.table.silent_workers(shell.now_s)) == [1]
+    assert shell.table.silent_workers == {1}
 
 
 def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
@@ -41,7 +41,7 @@ def test_a_worker_that_goes_on_is_reported_with_its_silence() -> None:
     shell.fill(1)
     (progress,) = [each for each in shell.resumed if each.worker == 1]
     assert progress.silent_s == pytest.approx(2.5)
-    assert not shell.table.silent_workers(shell.now_s)
+    assert not shell.table.silent_workers
     shell.fill(1)
     assert len([each for each in shell.resumed if each.worker == 1]) == 1
     assert not shell.killed

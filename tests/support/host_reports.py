@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from feeder.metrics.histogram import BOUNDS_S, HistogramSnapshot
+from feeder.metrics.process_looks import KernelState
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -97,7 +98,7 @@ class HostShape:
     """Share of the decoded cache's look-ups; 0: no cache."""
     silent: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """Seconds of silence, by node process and worker."""
-    kernel_state: str = "stopped by a signal"
+    kernel_state: KernelState = "stopped"
     states: Mapping[int, NodeState] = field(default_factory=dict)
     """Of node processes that are not ready; those that restart or start have no snapshot."""
     restarts: Mapping[int, int] = field(default_factory=dict)
@@ -247,7 +248,7 @@ def _worker(
         pid=5000 + 300 * node + index,
         state="silent" if silent_s else "busy" if shape.busy > 0.02 else "idle",
         silent_s=silent_s,
-        kernel_state=shape.kernel_state if silent_s else "",
+        kernel_state=shape.kernel_state if silent_s else None,
         cpu=node * shape.workers + index,
         chunks=round(images / 32),
         images=round(images),
@@ -433,7 +434,7 @@ def just_started() -> HostReport:
     return host_report(
         HostShape(clients=(), busy=0.0, minutes=0.0),
         Verdict(
-            kind="starting", text="starting: rates are known in some seconds", is_problem=False
+            kind="starting", text="starting: rates are known in a few seconds", is_problem=False
         ),
         nodes=(NodeReport(number=0, state="ready", now=node.now),),
         load_before=report.load,
