@@ -2,12 +2,10 @@
 
 import selectors
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
-import psutil
-
 from bench.client_process import Arrived, ClientProcess, await_open, read_clients
+from bench.soak.cpu_use import CpuUse
 
 WINDOW: Final = 4
 _FOR_EVER: Final = 10**9
@@ -28,7 +26,7 @@ class SoakClients:
         self._selector = selectors.DefaultSelector()
         self._running: list[ClientProcess] = []
         self._started = 0
-        self._ended_cpu_s = 0.0
+        self._ended = CpuUse.of_processes([])
         self.images = 0
         """Delivered to all clients so far."""
 
@@ -45,7 +43,7 @@ class SoakClients:
         self._selector.unregister(old)
         # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
         how = "killed" if (turn + turn // len(self._running)) % 2 else "clean"
-        self._ended_cpu_s += _cpu_s(old)
+        self._ended += CpuUse.of_processes([old.pid])
         (old.kill if how == "killed" else old.terminate)()
         self._running[number] = self._start(number)
         return how
@@ -55,9 +53,9 @@ class SoakClients:
         for events in read_clients(self._selector, until_s).values():
             self.images += sum(event.images for event in events if isinstance(event, Arrived))
 
-    def cpu_s(self) -> float:
-        """Return the CPU seconds that all clients have used so far, those that ended included."""
-        return self._ended_cpu_s + sum(_cpu_s(client) for client in self._running)
+    def cpu_use(self) -> CpuUse:
+        """Return what all clients have used so far, those that ended included."""
+        return self._ended + CpuUse.of_processes(client.pid for client in self._running)
 
     def close(self) -> None:
         """End all clients."""
@@ -77,10 +75,3 @@ class SoakClients:
         client.fetch(0, _FOR_EVER)
         self._selector.register(client, selectors.EVENT_READ)
         return client
-
-
-def _cpu_s(client: ClientProcess) -> float:
-    with suppress(psutil.Error):  # it has ended, which reading its lines reports
-        times = psutil.Process(client.pid).cpu_times()
-        return times.user + times.system
-    return 0.0

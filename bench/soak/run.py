@@ -26,6 +26,7 @@ from bench.footprint import Footprint
 from bench.machine import choose_core, choose_other_core, describe_machine
 from bench.report import RATE, JudgedReport, Result, single, summarise
 from bench.soak.clients import SoakClients
+from bench.soak.cpu_use import CpuUse
 from bench.soak.growth import Tolerance, find_trend
 from bench.soak.reference import CoreReference
 from bench.soak.throughput import Verdict, judge_throughput
@@ -216,7 +217,7 @@ def _stream(daemon: Daemon, clients: SoakClients, options: SoakOptions, record: 
         every_s=options.every_s,
     )
     clients.start()
-    reference.sample(_own_cpu_s(daemon, clients, options))
+    reference.sample(_cpu_use(daemon, clients, options))
     began_s = time.monotonic()
     images, sampled_s = clients.images, began_s
     next_sample_s, next_restart_s = began_s + options.every_s, began_s + options.restart_s
@@ -233,7 +234,7 @@ def _stream(daemon: Daemon, clients: SoakClients, options: SoakOptions, record: 
         if now_s >= next_sample_s:
             rate = (clients.images - images) / (now_s - sampled_s)
             images, sampled_s = clients.images, now_s
-            speeds = reference.sample(_own_cpu_s(daemon, clients, options))
+            speeds = reference.sample(_cpu_use(daemon, clients, options))
             values = {"throughput": rate}
             values |= {f"reference/{part}": speed for part, speed in speeds.items()}
             values |= _values(_look_at(daemon))
@@ -243,12 +244,13 @@ def _stream(daemon: Daemon, clients: SoakClients, options: SoakOptions, record: 
     progress.end()
 
 
-def _own_cpu_s(daemon: Daemon, clients: SoakClients, options: SoakOptions) -> Mapping[int, float]:
-    """Return the CPU seconds so far of daemon and clients, by their cores."""
+def _cpu_use(daemon: Daemon, clients: SoakClients, options: SoakOptions) -> Mapping[int, CpuUse]:
+    """Return what daemon and clients have used so far, by their cores."""
     with _reporting_losses(daemon):
-        own = {options.worker_core: daemon.busy_s()}
-    own[options.client_core] = own.get(options.client_core, 0.0) + clients.cpu_s()
-    return own
+        own = CpuUse.of_processes(process.pid for process in daemon.processes())
+    if options.client_core == options.worker_core:
+        return {options.worker_core: own + clients.cpu_use()}
+    return {options.worker_core: own, options.client_core: clients.cpu_use()}
 
 
 def _look_at(daemon: Daemon) -> Footprint:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.machine import choose_core
+from bench.soak.cpu_use import CpuUse, counts_waits
 from bench.soak.reference import CoreReference, share_left
 from bench.soak.throughput import FALL_MAX, Verdict, judge_throughput
 from bench.soak.windows import SAMPLES_MIN, Window, find_windows
@@ -235,48 +237,112 @@ def test_the_share_left_is_what_others_did_not_take() -> None:
     assert share_left(1.0, 0.0) == 1
 
 
-def test_the_reference_counts_what_others_take_from_each_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only.
+class Core:
+    """The kernel's files for cpu1 and cpu3; cpu0 and cpu2 are offline."""
 
-    cpu0 and cpu2 are offline: a line's place is not the core's number.
-    """
-    now = [100.0]
-    (tmp_path / "proc").mkdir()
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The speed of a core's load is 1000 MB/s."""
+        (root / "proc").mkdir()
+        self._stat = root / "proc/stat"
+        self._now_s = 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self._now_s)
+        monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
 
-    def pass_time(now_s: float, busy_s: Mapping[int, float]) -> None:
-        now[0] = now_s
-        ticks = {
-            core: round(seconds * os.sysconf("SC_CLK_TCK")) for core, seconds in busy_s.items()
-        }
-        lines = [f"cpu{core} {busy} 0 0 777 5 0 0 0 0 0" for core, busy in ticks.items()]
-        text = "\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""])
-        (tmp_path / "proc/stat").write_text(text)
+    def pass_time(self, now_s: float, busy_s: Mapping[int, float], stolen_s: float = 0) -> None:
+        """Set the clock, and the totals of the cores."""
+        self._now_s, hertz = now_s, os.sysconf("SC_CLK_TCK")
+        lines = [
+            f"cpu{core} {round((busy - stolen_s) * hertz)} 0 0 777 5 0 0 {round(stolen_s * hertz)} "
+            "0 0"
+            for core, busy in busy_s.items()
+        ]
+        self._stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 5", ""]))
 
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0 + core)
+
+@pytest.fixture
+def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Core:
+    return Core(tmp_path, monkeypatch)
+
+
+def _use(cpu_s: float, waited_s: float | None = None) -> CpuUse:
+    return CpuUse(cpu_s=cpu_s, waited_s=waited_s)
+
+
+def test_the_reference_counts_what_others_take_from_each_core(core: Core, tmp_path: Path) -> None:
+    """Of the second between the samples, cpu1 is 0.2 s with others, cpu3 with the soak only."""
     reference = CoreReference({"daemon-core": 1, "client-core": 3}, every_s=1.0, root=tmp_path)
-    pass_time(100.0, {1: 10.0, 3: 20.0})
-    assert reference.sample({1: 3.0, 3: 4.0}) == {"daemon-core": 1001.0, "client-core": 1003.0}
-    pass_time(101.0, {1: 10.9, 3: 20.6})
-    found = reference.sample({1: 3.7, 3: 4.6})
-    assert found == {"daemon-core": pytest.approx(800.8), "client-core": pytest.approx(1003.0)}
+    core.pass_time(100.0, {1: 10.0, 3: 20.0})
+    first = reference.sample({1: _use(3.0), 3: _use(4.0)})
+    assert first == {"daemon-core": 1000.0, "client-core": 1000.0}
+    core.pass_time(101.0, {1: 10.9, 3: 20.6})
+    found = reference.sample({1: _use(3.7), 3: _use(4.6)})
+    assert found == {"daemon-core": pytest.approx(800.0), "client-core": pytest.approx(1000.0)}
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "stolen_s", "left"),
+    [
+        (0.0, 0.0, 1.0),  # others use what the soak leaves idle
+        (0.1, 0.0, 0.9),
+        (5.0, 0.0, 0.4),  # several processes wait at a time, for each other too
+        (0.1, 0.2, 0.7),  # nothing waits for what the hypervisor takes
+        (None, 0.0, 0.4),  # a kernel that does not count waits
+    ],
+)
+def test_time_that_the_soak_left_idle_is_not_taken_from_it(
+    core: Core, tmp_path: Path, waited_s: float | None, stolen_s: float, left: float
+) -> None:
+    """Of a second, cpu1 is 0.6 s with others: a daemon that becomes slower leaves them more."""
+    reference = CoreReference({"daemon-core": 1}, every_s=1.0, root=tmp_path)
+    core.pass_time(100.0, {1: 10.0})
+    reference.sample({1: _use(3.0, None if waited_s is None else 7.0)})
+    core.pass_time(101.0, {1: 10.9}, stolen_s)
+    found = reference.sample({1: _use(3.3, None if waited_s is None else 7.0 + waited_s)})
+    assert found == {"daemon-core": pytest.approx(1000 * left)}
 
 
 def test_a_core_that_the_kernel_does_not_list_counts_as_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    core: Core, tmp_path: Path
 ) -> None:
     """As in a container whose lxcfs shows other numbers."""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text("cpu0 5 0 0 777 5 0 0 0 0 0\n")
-    monkeypatch.setattr(CoreReference, "_run_burst", lambda self, core: 1000.0)
     reference = CoreReference({"daemon-core": 7}, every_s=1.0, root=tmp_path)
-    assert [reference.sample({7: busy_s}) for busy_s in (1.0, 2.0)] == [{"daemon-core": 1000.0}] * 2
+    for second in (1.0, 2.0):
+        core.pass_time(second, {1: 10 * second})
+        assert reference.sample({7: _use(second)}) == {"daemon-core": 1000.0}
+
+
+def test_cpu_use_adds_up_and_leaves_out_what_has_ended() -> None:
+    own = CpuUse.of_processes([os.getpid()])
+    assert own.cpu_s > 0
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert CpuUse.of_processes([ended.pid]).cpu_s == 0
+    assert (CpuUse.of_processes([ended.pid]).waited_s is None) == (own.waited_s is None)
+    assert _use(1, 2) + _use(3, 4) == _use(4, 6)
+    assert _use(1, 2) + _use(3) == _use(4)
+
+
+def test_waits_of_all_threads_count(tmp_path: Path) -> None:
+    pid = os.getpid()
+    threads = {"self/task/1": "1 0 0", f"{pid}/task/1": "9 2500000000 1"}
+    threads[f"{pid}/task/2"] = "7 500000000 1"
+    for thread, text in threads.items():
+        (tmp_path / thread).mkdir(parents=True)
+        (tmp_path / thread / "schedstat").write_text(f"{text}\n")
+    assert CpuUse.of_processes([pid], root=tmp_path).waited_s == 3.0
+
+
+@pytest.mark.parametrize("text", ["0 0 0\n", None])
+def test_waits_that_the_kernel_does_not_count_are_unknown(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "self/task/1").mkdir(parents=True)
+    if text is not None:
+        (tmp_path / "self/task/1/schedstat").write_text(text)
+    assert not counts_waits(tmp_path)
+    assert CpuUse.of_processes([os.getpid()], root=tmp_path).waited_s is None
 
 
 def test_the_reference_load_runs_on_one_core_for_both_parts() -> None:
-    core = choose_core(None)
-    reference = CoreReference({"daemon-core": core, "client-core": core}, every_s=0.01)
-    found = reference.sample({core: 0.0})
+    number = choose_core(None)
+    reference = CoreReference({"daemon-core": number, "client-core": number}, every_s=0.01)
+    found = reference.sample({number: CpuUse.of_processes([])})
     assert found["daemon-core"] == found["client-core"] > 0
