@@ -1,7 +1,10 @@
-"""Lays text out in lines that are never wider than the terminal and never cut a number.
+"""Lays text out in lines that are never wider than the terminal.
 
 flow    pieces one after another; a piece that does not fit begins the next line
 table   rows in columns: one column gives way to the others, optional ones are left out
+
+From CUT_BELOW columns on every number of the screens is whole. On a narrower terminal a line that
+does not fit ends with a mark.
 """
 
 import re
@@ -14,6 +17,7 @@ from rich.text import Text
 
 from feeder.screens.glyphs import Glyphs
 
+CUT_BELOW: Final = 40
 LABEL_CELLS: Final = 11
 _GAP: Final = "  "
 _FLEXIBLE_CELLS_MIN: Final = 8
@@ -74,11 +78,11 @@ class Sheet:
 
     def flow(self, label: str, pieces: Iterable[str | Text], *, gap: str = _GAP) -> list[Text]:
         """Return pieces after a label, on as many lines as they need."""
-        return self._labelled(label, self._filled(pieces, gap))
+        return self._labelled(label, self.fill(pieces, gap))
 
     def flows(self, label: str, rows: Iterable[Iterable[str | Text]]) -> list[Text]:
         """Return several rows of pieces after one label; each begins on a line of its own."""
-        return self._labelled(label, [line for row in rows for line in self._filled(row, _GAP)])
+        return self._labelled(label, [line for row in rows for line in self.fill(row)])
 
     def words(self, text: str, style: str, *, indent: int = 0) -> list[Text]:
         """Return a sentence, wrapped between words; later lines are indented."""
@@ -92,10 +96,6 @@ class Sheet:
         blanks = ["", *[" " * indent] * (len(lines) - 1)]
         pairs = zip(blanks, lines, strict=True)
         return [self.fit(Text.assemble(blank, (line, style))) for blank, line in pairs]
-
-    def flow_lines(self, pieces: Iterable[str | Text]) -> list[Text]:
-        """Return pieces one after another, for ``stack``."""
-        return self._filled(pieces, _GAP)
 
     def stack(self, label: str, rows: Iterable[Text]) -> list[Text]:
         """Return rows one under another, the first beside the label."""
@@ -155,13 +155,15 @@ class Sheet:
         return self.fit(line)
 
     def fit(self, line: Text) -> Text:
-        """Return a line with at most the sheet's width."""
+        """Return a line with at most the sheet's width; one that is cut ends with a mark."""
         if line.cell_len > self.width:
             line = line.copy()
-            line.truncate(self.width, overflow="crop")
+            line.truncate(self.width - 1, overflow="crop")
+            line.append(self.glyphs.ellipsis)
         return line
 
-    def _filled(self, pieces: Iterable[str | Text], gap: str) -> list[Text]:
+    def fill(self, pieces: Iterable[str | Text], gap: str = _GAP) -> list[Text]:
+        """Return pieces one after another, on as many lines as they need beside a label."""
         lines: list[Text] = []
         for piece in pieces:
             text = piece if isinstance(piece, Text) else Text(piece)

@@ -112,9 +112,9 @@ def _waits(view: HostView, sheet: Sheet) -> list[Text]:
     noun = "client" if is_one else "clients"
     rows = []
     if share is None:
-        rows.append(Text(f"the {noun} {'has' if is_one else 'have'} not reported any"))
+        rows += sheet.fill([f"the {noun} {'has' if is_one else 'have'} not reported any"])
     elif share < _SHOWN_SHARE:
-        rows.append(Text(f"the {noun} did not wait for batches"))
+        rows += sheet.fill([f"the {noun} did not wait for batches"])
     else:
         rows.append(_bar_row(noun, share, "wait for batches", sheet, "yellow"))
     idle = 1.0 - view.interval.busy_share

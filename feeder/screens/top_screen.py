@@ -21,6 +21,8 @@ from feeder.screens.worker_grid import draw_workers
 
 STAGE_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _VERDICT_LINES_MAX: Final = 4
+_NAME_CELLS: Final = 9
+"""Of a curve's name, where labels stand above their contents."""
 _VALUE_CELLS: Final = 8
 _ROWS_MIN: Final = 2
 """Of each list, before there are curves."""
@@ -83,7 +85,8 @@ def _curves(view: HostView, sheet: Sheet) -> list[Text]:
         rows.append(("wait", figures.percent(wait), waits, 1.0))
     minutes = _span(history)
     tail = f"  {minutes}" if minutes and sheet.width >= 60 else ""
-    cells = sheet.content_cells - _VALUE_CELLS - 2 - len(tail)
+    room = sheet.content_cells if sheet.has_labels else sheet.width - _NAME_CELLS
+    cells = room - _VALUE_CELLS - 2 - len(tail)
     lines = []
     for name, value, values, top in rows:
         line = Text(f"{value:>{_VALUE_CELLS}}")
@@ -96,7 +99,7 @@ def _curves(view: HostView, sheet: Sheet) -> list[Text]:
         if sheet.has_labels:
             lines += sheet.stack(name, [line])
         else:
-            lines.append(sheet.fit(Text.assemble((f"{name:<8} ", "bold"), line)))
+            lines.append(sheet.fit(Text.assemble((f"{name:<{_NAME_CELLS}}", "bold"), line)))
     return lines
 
 
@@ -122,7 +125,7 @@ def _stages(view: HostView, sheet: Sheet) -> list[Text]:
         )
         for number, (name, share) in enumerate(stages.items())
     ]
-    return sheet.stack("stages", [bar, *sheet.flow_lines(legend)])
+    return sheet.stack("stages", [bar, *sheet.fill(legend)])
 
 
 def _lists(view: HostView, sheet: Sheet, room: int) -> list[_List]:

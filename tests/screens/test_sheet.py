@@ -36,6 +36,16 @@ def test_numbers_of_a_table_are_whole(width: int, names: list[str]) -> None:
     assert all(line.plain.endswith("12,345") and line.cell_len <= width for line in lines)
 
 
+def test_a_line_that_is_too_long_shows_that_it_was_cut() -> None:
+    """Else 10,000 would become 10,00 on a narrow terminal."""
+    columns = [Column("node"), Column("state", is_left=True), Column("images/s")]
+    for glyphs, shown in ((BLOCKS, "0  ready    10,0…"), (ASCII, "0  ready    10,0~")):
+        _, row = Sheet(20, glyphs).table(columns, [["0", "ready", "10,000"]])
+        assert row.plain.strip() == shown
+    assert Sheet(3, BLOCKS).fit(Text("abc")).plain == "abc"
+    assert Sheet(1, BLOCKS).fit(Text("abc")).plain == "…"
+
+
 def test_a_number_stays_with_its_unit() -> None:
     lines = Sheet(12, BLOCKS).words("it waits 31 % of 12 s", "")
     assert plain(lines) == ["it waits", "31 % of 12 s"]

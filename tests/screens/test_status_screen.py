@@ -4,11 +4,13 @@ import re
 
 import msgspec
 import pytest
+from rich.text import Text
 
 from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
 from feeder.screens.glyphs import ASCII, BLOCKS, Glyphs
-from feeder.screens.sheet import Sheet
+from feeder.screens.sheet import CUT_BELOW, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
+from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import (
     REPORTS,
     ClientShape,
@@ -43,6 +45,20 @@ def test_every_report_fits_every_width(name: str, width: int, glyphs: Glyphs) ->
     assert not re.search(r"\b(nan|inf|None)\b", shown)
     if glyphs is ASCII:
         assert shown.isascii()
+
+
+@EVERY_REPORT
+def test_from_40_columns_on_no_line_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(sheet: Sheet, line: Text) -> Text:
+        assert line.cell_len <= sheet.width, f"{line.plain!r} on {sheet.width} columns"
+        return line
+
+    monkeypatch.setattr(Sheet, "fit", fit)
+    report = REPORTS[name]()
+    for width in (*range(CUT_BELOW, 100), 160):
+        sheet = Sheet(width, BLOCKS)
+        draw_status(report, sheet)
+        draw_top(report, sheet, 50, 0, Text("q quit"))
 
 
 @EVERY_REPORT
