@@ -39,7 +39,7 @@ class LinkSource:
         return None if answer is None else report_in(answer, self.endpoint)
 
     def wait(self, wait_s: float, readable: Collection[int] = ()) -> None:
-        """Wait, until a descriptor is readable at most."""
+        """Wait up to ``wait_s``, or until a descriptor is readable."""
         poller = zmq.Poller()
         for descriptor in readable:
             poller.register(descriptor, zmq.POLLIN)

@@ -40,7 +40,7 @@ def parse_address(text: str) -> Address:
         is_valid = False
     if not is_valid:
         raise ConfigError(
-            f"metrics: {text!r} names no address of this machine: write 127.0.0.1:9464, "
+            f"metrics: {text!r} is not a numeric address with a port: write 127.0.0.1:9464, "
             '[::1]:9464, or "" for none'
         )
     if not _PORT.fullmatch(port) or int(port) > _PORT_MAX:

@@ -1,4 +1,4 @@
-"""The loop of a live screen: requests a report now and then, draws it, obeys keys.
+"""The loop of a live screen: requests reports, draws them, handles keys.
 
 A daemon that does not answer is named on the screen, which keeps its last report, and is asked
 again until it does.
@@ -39,7 +39,7 @@ class ReportSource(Protocol):
         """
 
     def wait(self, wait_s: float, readable: Collection[int]) -> None:
-        """Wait, until a descriptor is readable at most."""
+        """Wait up to ``wait_s``, or until a descriptor is readable."""
 
 
 def run_live(source: ReportSource, state: LiveState, draw: Draw, console: Console) -> None:

@@ -28,7 +28,7 @@ _STEPS: Final = {
 
 
 class LiveState:
-    """The state of a live screen, which the loop changes and the drawing reads."""
+    """The state of a live screen: the loop changes it, the drawing reads it."""
 
     def __init__(self, report: HostReport, endpoint: str, interval_s: float, now_s: float) -> None:
         """``report`` is the first one; ``interval_s`` is the time between requests."""
@@ -44,13 +44,14 @@ class LiveState:
         self._problem = ""
 
     def show(self, report: HostReport, now_s: float) -> None:
-        """Take a new report."""
-        self.report = report
+        """Take a new report; while paused only the fact that it came."""
+        if not self.is_paused:
+            self.report = report
         self._answered_s = now_s
         self._problem = ""
 
     def fail(self, problem: str) -> None:
-        """Take note why there is no report."""
+        """Record why there is no report."""
         self._problem = problem
 
     def silence(self, now_s: float) -> str:

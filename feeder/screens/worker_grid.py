@@ -13,6 +13,7 @@ from feeder.screens.sheet import Sheet
 _GAP: Final = 3
 _BAR_CELLS: Final = (5, 24)
 """The narrowest and the widest bar."""
+_STATE_CELLS: Final = 5
 
 Worker = tuple[NodeInterval, WorkerInterval]
 
@@ -29,14 +30,15 @@ def draw_workers(workers: Sequence[Worker], sheet: Sheet, rows: int) -> list[Tex
 
 
 def _draw(workers: Sequence[Worker], sheet: Sheet, *, has_states: bool) -> list[Text]:
-    labels = [_label(worker, _digits(workers), has_states=has_states) for worker in workers]
-    cells = max(map(len, labels)) + len("  100 %")
+    digits = _digits(workers)
+    places = [_place(worker, digits) for worker in workers]
+    cells = max(map(len, places)) + (1 + _STATE_CELLS) * has_states + len("  100 %")
     columns = max(1, min(len(workers), (sheet.width + _GAP) // (cells + 1 + _BAR_CELLS[0] + _GAP)))
     width = (sheet.width + _GAP) // columns - _GAP
     bar_cells = min(_BAR_CELLS[1], width - cells - 1)
     drawn = [
-        _cell(worker, label, bar_cells, width, sheet)
-        for worker, label in zip(workers, labels, strict=True)
+        _cell(worker, place, bar_cells, width, sheet, has_states=has_states)
+        for worker, place in zip(workers, places, strict=True)
     ]
     rows = -(-len(drawn) // columns)
     lines = []
@@ -59,27 +61,30 @@ def _digits(workers: Sequence[Worker]) -> tuple[int, int, int]:
     )
 
 
-def _label(each: Worker, digits: tuple[int, int, int], *, has_states: bool) -> str:
+def _place(each: Worker, digits: tuple[int, int, int]) -> str:
+    """Return a worker's numbers and its CPU."""
     node, worker = each
     in_node, own, on_cpu = digits
     number = (
         f"{node.number:>{in_node}}/{worker.number:<{own}}" if in_node else f"{worker.number:>{own}}"
     )
     cpu = f"cpu {worker.cpu:<{on_cpu}}" if worker.cpu >= 0 else " " * (4 + on_cpu)
-    return f"{number} {cpu} {worker.state[:5]:<5}" if has_states else f"{number} {cpu}"
+    return f"{number} {cpu}"
 
 
-def _cell(each: Worker, label: str, bar_cells: int, width: int, sheet: Sheet) -> Text:
+def _cell(
+    each: Worker, place: str, bar_cells: int, width: int, sheet: Sheet, *, has_states: bool
+) -> Text:
     _, worker = each
     if worker.state == "silent":
-        text = f"{label[: len(label) - 5] if label.endswith('silen') else f'{label} '}silent "
-        text += f"{figures.duration(worker.silent_s)}, pid {worker.pid}"
+        text = f"{place} silent {figures.duration(worker.silent_s)}, pid {worker.pid}"
         cell = Text(sheet.cut(text, width), "bold red")
     else:
         style = (
             "dim" if worker.busy_share < 0.005 else "yellow" if worker.state == "starting" else ""
         )
-        cell = Text(f"{label} ", style)
+        state = f" {worker.state[:_STATE_CELLS]:<{_STATE_CELLS}}" if has_states else ""
+        cell = Text(f"{place}{state} ", style)
         if bar_cells > 0:
             cell.append_text(sheet.glyphs.bar(worker.busy_share, bar_cells)).append(" ")
         cell.append(f"{figures.percent(worker.busy_share):>5}", style)

@@ -127,7 +127,7 @@ def test_a_port_in_use_ends_the_daemon_before_anything_starts(packed: Path) -> N
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--metrics", "nowhere"), "names no address of this machine"),
+        (("--metrics", "nowhere"), "is not a numeric address"),
         (("--metrics", "*:9464"), "would be open to the network: set metrics_token"),
         (("--metrics", "*:9464", "--metrics-token", "/none"), "the metrics token /none cannot be"),
     ],

@@ -47,6 +47,16 @@ def test_arrows_and_pages_scroll_within_bounds(state: LiveState, keys: bytes, of
     assert state.offset == offset
 
 
+def test_a_report_that_comes_after_the_pause_has_begun_is_not_shown(state: LiveState) -> None:
+    before = state.report
+    state.on_keys(b"p", 101.0)
+    state.show(no_clients(), 102.0)
+    assert state.report is before
+    state.on_keys(b"p", 103.0)
+    state.show(no_clients(), 104.0)
+    assert state.report == no_clients()
+
+
 def test_a_daemon_is_silent_after_an_interval_and_a_while(state: LiveState) -> None:
     assert state.silence(100.9 + LATE_S) == ""
     assert state.silence(104.0) == "no answer from tcp://h:1 for 4 s"
