@@ -166,7 +166,7 @@ class MetricsServer:
         self._waiting[connection] = None
 
     def answering(self, connection: "_Connection") -> None:
-        """Note that a connection's request is whole."""
+        """Record that a connection's request is whole."""
         if self._waiting.pop(connection, 0) is None:
             self._replying[connection] = None
 

@@ -30,7 +30,7 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from feeder.worker.messages import Filled
+from feeder.worker.messages import Filled, FillFailed
 from tests.support.host_reports import healthy
 from tests.support.session_shell import SAMPLES, limits, recipe
 
@@ -237,6 +237,19 @@ def test_a_suspension_is_noticed_before_the_messages_that_waited(
     assert handled == [Resumed, ChunkFilled]
     host.service.run_due(host.now_s, due_s)
     assert handled.count(Resumed) == 1
+
+
+def test_bad_samples_are_limited_for_each_shard(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kind_of(sample: int | None, shard: str) -> object:
+        failed = FillFailed(ticket=9, code="dataset", message="damaged", sample=sample, shard=shard)
+        host.service.on_worker(failed)
+        return vars(caplog.records[-1])["kind"]
+
+    first, other = kind_of(3, "/d/shard-1.fds"), kind_of(8, "/d/shard-2.fds")
+    assert kind_of(4, "/d/shard-1.fds") == first
+    assert len({first, other, kind_of(None, "")}) == 3
 
 
 def test_stop_during_a_check_does_not_expire_leases(host: Host) -> None:
