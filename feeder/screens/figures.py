@@ -54,10 +54,9 @@ def _two(seconds: int, unit: str, unit_s: int, smaller: str, smaller_s: int) -> 
 
 
 def plural(number: float, noun: str) -> str:
-    """Return a number with its noun: 1 worker, 8 workers."""
-    if noun.endswith("process"):
-        return f"{count(number)} {noun}{'' if number == 1 else 'es'}"
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: 1 worker, 8 workers, 3 classes."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count(number)} {noun}{ending}"
 
 
 def printable(text: str) -> str:

@@ -85,7 +85,7 @@ def _dataset(dataset: ServedDatasetReport) -> list[str | Text]:
         figures.plural(dataset.samples, "image"),
     ]
     if dataset.classes:
-        pieces.append(f"{figures.count(dataset.classes)} classes")
+        pieces.append(figures.plural(dataset.classes, "class"))
     return [*pieces, figures.printable(dataset.folder)]
 
 

@@ -76,6 +76,7 @@ def test_rates_and_sizes_are_numbers(value: float) -> None:
 def test_nouns_have_plurals() -> None:
     assert figures.plural(1, "worker") == "1 worker"
     assert figures.plural(2, "node process") == "2 node processes"
+    assert (figures.plural(1, "class"), figures.plural(3, "class")) == ("1 class", "3 classes")
     assert figures.plural(1_281_167, "image") == "1,281,167 images"
 
 
