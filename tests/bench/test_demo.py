@@ -161,7 +161,7 @@ def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     assert figures["trained_images"] == 4 * 72
     assert figures["last_loss"] < figures["first_loss"]
     assert figures["val_images"] == 18
-    assert figures["daemon"]["batches_failed"] == 0
+    assert [name for name in figures["daemon"] if name.startswith("batches_failed")] == []
     with Image.open(short_path / "out" / "batch.png") as sheet:
         assert sheet.width > 400
     assert sorted(path.name for path in (short_path / "out").iterdir()) == [
