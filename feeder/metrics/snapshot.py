@@ -83,7 +83,7 @@ class ClientSnapshot(Struct, frozen=True, kw_only=True):
     dataset: Label
     is_lent: bool
     """Whether it maps the slots; else batches are copied over the socket."""
-    clients: Total = 1
+    clients: Annotated[int, Meta(ge=1)] = 1
     """Now: how many clients these are, of OTHERS."""
     sessions: Total = 1
     """Now."""

@@ -33,7 +33,7 @@ def shaken(value: Any, draw: st.DataObject, path: tuple[str, ...] = ()) -> Any:
         return draw.draw(st.sampled_from(FLOATS))
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if is_number and path[-1] != "cpu" and draw.draw(st.integers(0, 3)) == 0:
-        return draw.draw(st.sampled_from(INTEGERS))
+        return draw.draw(st.sampled_from(INTEGERS[1:] if path[-1] == "clients" else INTEGERS))
     if value == "feed-03":
         return draw.draw(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=99))
     return value
