@@ -10,7 +10,14 @@ import pytest
 from bench.daemon import free_port
 from feeder.errors import DatasetError, ProtocolError
 from tests.daemon.test_neighbours import CPUS, two_nodes
-from tests.support.daemon import DEADLINE_S, Daemon, failed_batches, pack_small, wait_until
+from tests.support.daemon import (
+    DEADLINE_S,
+    Daemon,
+    failed_batches,
+    pack_small,
+    resume,
+    wait_until,
+)
 from tests.support.lent_client import digest, expected, make_loader
 from tests.support.sources import make_source, pack
 from trainer_client import LoaderStatistics
@@ -112,11 +119,12 @@ def test_batches_of_a_stopped_node_process_come_from_another(
 ) -> None:
     with Taker(both(daemons), 2) as taker:
         taker.take(3)
-        daemons[0].node.suspend()
+        node = daemons[0].node
+        node.suspend()
         try:
             taker.take(BATCHES)
         finally:
-            daemons[0].node.resume()
+            resume(node)
         statistics = taker.statistics()  # asked again if the other seemed quiet too, being slow
         assert statistics.batches_hedged + statistics.batches_asked_again > 0
         taker.wait_for(2)

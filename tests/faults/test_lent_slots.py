@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.faults.client import stop
-from tests.support.daemon import Daemon, pack_small, wait_until
+from tests.support.daemon import Daemon, pack_small, resume, wait_until
 from tests.support.lent_client import SLOTS, LentClient, digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -49,7 +49,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
     try:
         yield
     finally:
-        process.resume()
+        resume(process)
 
 
 def take(loader: FeederLoader, batches: int) -> list[str]:

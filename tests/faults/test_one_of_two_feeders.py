@@ -13,7 +13,7 @@ from bench.daemon import free_port
 from feeder.errors import PeerError
 from tests.faults.client import stop
 from tests.faults.service import Service
-from tests.support.daemon import DEADLINE_S, happens_within, pack_small, wait_until
+from tests.support.daemon import DEADLINE_S, happens_within, pack_small, resume, wait_until
 from tests.support.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
@@ -107,8 +107,7 @@ def test_wait_for_a_batch_stays_within_the_promised_gap(
         longest_s = pair.take(2)
         pair.proxy.mend()
         for process in pair.struck.daemon.family():
-            if process.is_running():
-                process.resume()
+            resume(process)
         pair.struck.revive()
         pair.await_both()
         return max(longest_s, pair.take(1))
@@ -128,6 +127,6 @@ def test_loss_of_both_is_one_exception_at_the_deadline(pair: Pair) -> None:
             list(chain(loader, loader))
         assert time.monotonic() - began_s < DEADLINE_S / 3
         for node in nodes:
-            node.resume()
+            resume(node)
         loader.set_epoch(1)
         assert [digest(batch) for batch in loader] == pair.undisturbed[EPOCH : 2 * EPOCH]

@@ -57,6 +57,12 @@ def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE
         never.wait(0.01)
 
 
+def resume(process: psutil.Process) -> None:
+    """Send SIGCONT to a stopped process, unless the daemon has replaced it meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.resume()
+
+
 def happens_within(limit_s: float, attempt: Callable[[], float]) -> None:
     """Assert that one of four attempts, each of which returns its seconds, is below ``limit_s``.
 
