@@ -57,7 +57,7 @@ _NODE_GAUGES: Final[tuple[tuple[str, str, Callable[[NodeSnapshot], float]], ...]
 _WORKER_COUNTERS: Final[tuple[tuple[str, str, Callable[[WorkerSnapshot], float]], ...]] = (
     ("worker_images", "Images that workers have made.", lambda worker: worker.images),
     ("worker_busy_seconds", "Time of workers in chunks.", lambda worker: worker.busy_s),
-    ("worker_cpu_seconds", "CPU time of workers in chunks.", lambda worker: worker.cpu_s),
+    ("worker_cpu_seconds", "CPU time of workers.", lambda worker: worker.cpu_s),
     (
         "worker_run_delay_seconds",
         "Time in which workers could run and waited for a CPU.",

@@ -24,7 +24,11 @@ NODE_STATES: Final[tuple[str, ...]] = get_args(NodeReport.__annotations__["state
 _HOST_COUNTERS: Final[tuple[tuple[str, str, Callable[[HostLoad], float]], ...]] = (
     ("host_cpu_busy_seconds", "CPU time of all processes.", lambda load: load.busy_s),
     ("host_cpu_io_wait_seconds", "Idle CPU time with a read waiting.", lambda load: load.io_wait_s),
-    ("host_throttled_seconds", "Time stopped by the CPU quota.", lambda load: load.throttled_s),
+    (
+        "host_throttled_seconds",
+        "Time for which a CPU quota stopped threads, by CPU.",
+        lambda load: load.throttled_s,
+    ),
     ("host_page_cache_refaults", "Pages read again after eviction.", lambda load: load.refaults),
 )
 _HOST_GAUGES: Final[tuple[tuple[str, str, Callable[[HostLoad], float]], ...]] = (
