@@ -145,9 +145,10 @@ def quota_bound(facts: Facts) -> Verdict | None:
     throttled = estimates.throttled_share(facts.interval)
     if throttled < THROTTLED:
         return None
+    cpus = facts.interval.machine.usable_cpus
     return verdict(
         "quota-bound",
-        f"the cgroup's quota of {facts.interval.machine.usable_cpus:g} CPUs withheld "
+        f"the cgroup's quota of {cpus:g} CPU{'' if cpus == 1 else 's'} withheld "
         f"{percent(throttled)} of the CPU time that the daemon wanted, {facts.waits}; raise "
         "CPUQuota= (systemd) or limits.cpu (Kubernetes)",
     )

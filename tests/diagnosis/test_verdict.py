@@ -213,6 +213,8 @@ def test_a_quota_is_judged_by_the_cpu_time_that_it_withholds() -> None:
     """The kernel adds up the throttled time of all CPUs: 1 s of 10 on one CPU of 64 is little."""
     much = host(cpu=0.5, machine={"throttled_s": 19.0, "cpus": 4, "usable_cpus": 2.0})
     assert "quota of 2 CPUs withheld 50 % of the CPU time" in diagnose(much).text
+    one = host(cpu=0.5, machine={"throttled_s": 19.0, "cpus": 4, "usable_cpus": 1.0})
+    assert "quota of 1 CPU withheld" in diagnose(one).text
     little = host(count=61, cpu=1.0, machine={"throttled_s": 1.0, "cpus": 64, "busy_cpus": 61.0})
     assert diagnose(little).kind == "compute-bound"
 
