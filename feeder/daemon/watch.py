@@ -2,13 +2,15 @@
 machine's load, curves of the last minutes, and from these the host's report.
 
 Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
-that has ended are dropped. So are those from before a suspension of the daemon: a rate over that
-time would mean nothing. Reports are immutable, so other threads may read the latest one.
+that has ended are dropped. So are those from before a suspension of the daemon, and those from
+before the first requests of a job: a rate over that time would mean nothing. Reports are immutable,
+so other threads may read the latest one.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -104,9 +106,14 @@ class HostWatch:
         self.report = msgspec.structs.replace(self.report, warnings=shown[:_WARNINGS_MAX])
 
     def take(self, snapshot: NodeSnapshot) -> None:
-        """Keep a node process's snapshot; ones of its predecessor are dropped."""
+        """Keep a node process's snapshot; drop those of its predecessor, those from before a
+        suspension, and those of a time without requests once one has come."""
         recent = self._recent[snapshot.number]
-        if recent and (recent[-1].pid != snapshot.pid or recent[-1].clock_s < self._resumed_s):
+        if recent and (
+            recent[-1].pid != snapshot.pid
+            or recent[-1].clock_s < self._resumed_s
+            or (_is_working(snapshot) and not any(map(_is_working, islice(reversed(recent), 2))))
+        ):
             recent.clear()
         recent.append(snapshot)
         while len(recent) > 2 and recent[1].clock_s <= snapshot.clock_s - INTERVAL_S:
@@ -192,6 +199,11 @@ def _describe(
         now=recent[-1] if recent else None,
         before=recent[0] if len(recent) > 1 else None,
     )
+
+
+def _is_working(snapshot: NodeSnapshot) -> bool:
+    """Whether a client has requested a batch that it has not released."""
+    return any(client.wanted for client in snapshot.clients)
 
 
 def _between(before: HostReport, now: HostReport) -> HostReport:

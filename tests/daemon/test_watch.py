@@ -12,7 +12,7 @@ from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import diagnose
 from feeder.metrics.counters import LogCounters
 from feeder.metrics.report import HostLoad, HostReport, Verdict, VerdictKind
-from feeder.metrics.snapshot import NodeSnapshot, WorkerSnapshot
+from feeder.metrics.snapshot import ClientSnapshot, NodeSnapshot, WorkerSnapshot
 
 
 class Machine:
@@ -111,6 +111,36 @@ def test_rates_begin_anew_after_a_suspension(machine: Machine, is_early: bool) -
         report = watch.turn([("ready", 0)])
     assert HostInterval.of(report).images_a_s == 100.0
     assert HostInterval.of(report).seconds <= 3.0
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected: bool) -> None:
+    """Else a worker that is busy since then is half idle five seconds later. Jobs connect, then
+    build their model."""
+    watch = watch_of(machine)
+    trainer = ClientSnapshot(name="t", account="u", dataset="d", is_lent=True)
+    for second in range(20):
+        machine.now_s = 1000.0 + second
+        idle = snapshot(machine.now_s)
+        watch.take(msgspec.structs.replace(idle, clients=(trainer,) if is_connected else ()))
+        watch.turn([("ready", 0)])
+    trainer = msgspec.structs.replace(trainer, wanted=4)
+    for second in range(1, 6):
+        machine.now_s += 1.0
+        busy = snapshot(machine.now_s, images=200 * second)
+        watch.take(msgspec.structs.replace(busy, clients=(trainer,)))
+        report = watch.turn([("ready", 0)])
+    interval = HostInterval.of(report)
+    assert (interval.seconds, interval.images_a_s, interval.busy_share) == (4.0, 200.0, 1.0)
+
+
+def test_a_moment_without_requests_is_part_of_the_rates(machine: Machine) -> None:
+    watch = watch_of(machine)
+    for second, wanted in enumerate((4, 4, 0, 4)):
+        trainer = ClientSnapshot(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
+        taken = snapshot(1000.0 + second, images=100 * second)
+        watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
+    assert HostInterval.of(watch.turn([("ready", 0)])).seconds == 3.0
 
 
 def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor(
