@@ -2,15 +2,14 @@
 machine's load, curves of the last minutes, and from these the host's report.
 
 Of each node process it keeps about INTERVAL_S of snapshots, all of the same process: those of one
-that has ended are dropped. So are those from before a suspension of the daemon, and those from
-before the first requests of a job: a rate over that time would mean nothing. Reports are immutable,
-so other threads may read the latest one.
+that has ended are dropped. So are those from before a suspension of the daemon, and those of an
+idle time that the first request of a job ends: a rate over that time would mean nothing. Reports
+are immutable, so other threads may read the latest one.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -107,12 +106,12 @@ class HostWatch:
 
     def take(self, snapshot: NodeSnapshot) -> None:
         """Keep a node process's snapshot; drop those of its predecessor, those from before a
-        suspension, and those of a time without requests once one has come."""
+        suspension, and those of an idle time (no requests in any of them) once one has come."""
         recent = self._recent[snapshot.number]
         if recent and (
             recent[-1].pid != snapshot.pid
             or recent[-1].clock_s < self._resumed_s
-            or (_is_working(snapshot) and not any(map(_is_working, islice(reversed(recent), 2))))
+            or (_is_working(snapshot) and not any(map(_is_working, recent)))
         ):
             recent.clear()
         recent.append(snapshot)

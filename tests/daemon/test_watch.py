@@ -134,13 +134,19 @@ def test_rates_begin_anew_with_the_first_request(machine: Machine, is_connected:
     assert (interval.seconds, interval.images_a_s, interval.busy_share) == (4.0, 200.0, 1.0)
 
 
-def test_a_moment_without_requests_is_part_of_the_rates(machine: Machine) -> None:
+def test_pauses_between_requests_are_part_of_the_rates(machine: Machine) -> None:
+    """A trainer that pauses for three seconds in four has the rate of the whole time."""
     watch = watch_of(machine)
-    for second, wanted in enumerate((4, 4, 0, 4)):
+    images = 0
+    for second in range(20):
+        is_paused = second % 4 != 0
+        images += 0 if is_paused else 400
+        wanted = 0 if is_paused else 4
         trainer = ClientSnapshot(name="t", account="u", dataset="d", is_lent=True, wanted=wanted)
-        taken = snapshot(1000.0 + second, images=100 * second)
+        taken = snapshot(1000.0 + second, images=images)
         watch.take(msgspec.structs.replace(taken, clients=(trainer,)))
-    assert HostInterval.of(watch.turn([("ready", 0)])).seconds == 3.0
+    interval = HostInterval.of(watch.turn([("ready", 0)]))
+    assert (interval.seconds, interval.images_a_s) == (10.0, 80.0)
 
 
 def test_snapshots_of_a_predecessor_are_not_compared_with_those_of_its_successor(
