@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +199,15 @@ class Daemon(DaemonProcess):
         """Return the CPU seconds that all its processes have used so far."""
         times = [process.cpu_times() for process in self.processes()]
         return sum(each.user + each.system for each in times)
+
+    def idle_percent(self, idle_s: float, wait: Callable[[float], None] = time.sleep) -> float:
+        """Return the CPU time that it uses without requests, in percent of a core.
+
+        ``wait`` lets ``idle_s`` pass, or a little more.
+        """
+        began_s, busy_before_s = time.monotonic(), self.busy_s()
+        wait(idle_s)
+        return 100 * (self.busy_s() - busy_before_s) / (time.monotonic() - began_s)
 
     def worker_memory(self) -> list[WorkerMemory]:
         """Return the memory of each worker."""

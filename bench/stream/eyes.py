@@ -6,7 +6,7 @@ turns of a *watched* daemon, processes on the client's core watch it; between th
     eyes/watched            a scrape and ``feeder status --watch`` every second, against unwatched
     eyes/idle-connections   IDLE connections to the port, and a scrape a second that is never read
     eyes/scrape-p50, -p99   SCRAPES scrapes while a client takes batches
-    eyes/idle-cpu           CPU time of all processes of the watched daemon without clients
+    eyes/idle-cpu           CPU of all its processes without trainers; a scrape, a status a second
 """
 
 import argparse
@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ from bench.daemon import DATASET_NAME, Daemon, feeder_command, running_daemon
 from bench.data.material import dataset_or_synthetic
 from bench.line_process import LineProcess
 from bench.machine import describe_machine, pinned_to
-from bench.report import RATE, Report, Result, single, summarise
+from bench.report import RATE, Report, single, summarise
 from bench.rounds import Contender, run_rounds, warm_up
 from feeder.client.blocking import BatchFetcher
 from feeder.errors import ResourceError
@@ -99,9 +100,11 @@ def measure_eyes(path: Path, options: EyesOptions) -> Report:
 
         plain, watched = start(), start("--metrics", "127.0.0.1:0")
         address = _metrics_address(watched)
-        idle = _idle_cpu(watched, options.idle_s)
         scraping = stack.enter_context(_watcher("scrape", address, "1", "0"))
         status = stack.enter_context(_status_watcher(watched))
+        for watcher in (scraping, status):
+            watcher.next_line(_TIMEOUT_S)
+        idle_percent = watched.idle_percent(options.idle_s, wait=partial(_read, status))
         holding = stack.enter_context(_watcher("idle", address, str(IDLE)))
         hanging = stack.enter_context(_watcher("hang", address))
         turns = {
@@ -126,7 +129,7 @@ def measure_eyes(path: Path, options: EyesOptions) -> Report:
     rows += [
         single("eyes/scrape-p50", "ms", 1000 * cuts[49]),
         single("eyes/scrape-p99", "ms", 1000 * cuts[98]),
-        idle,
+        single("eyes/idle-cpu", "% of a core", idle_percent),
     ]
     measured = {
         "rounds": options.rounds,
@@ -172,14 +175,6 @@ def _scrape_under_load(turns: _Turns, address: str) -> list[float]:
         thread.join()
 
 
-def _idle_cpu(daemon: Daemon, idle_s: float) -> Result:
-    """Return the CPU time of a daemon without clients, in percent of a core."""
-    began_s, began_busy_s = time.monotonic(), daemon.busy_s()
-    time.sleep(idle_s)
-    busy_s, taken_s = daemon.busy_s() - began_busy_s, time.monotonic() - began_s
-    return single("eyes/idle-cpu", "% of a core", 100 * busy_s / taken_s)
-
-
 def _metrics_address(daemon: Daemon) -> str:
     line = daemon.find_line(_METRICS_LINE, _TIMEOUT_S)
     match = line and re.match(_METRICS_LINE, line)
@@ -190,6 +185,13 @@ def _metrics_address(daemon: Daemon) -> str:
 
 def _watcher(*arguments: str) -> LineProcess:
     return LineProcess(python_command("bench.stream.scraper", os.getpid(), *arguments))
+
+
+def _read(watcher: LineProcess, seconds: float) -> None:
+    """Read the lines of a watcher, which prints one a second: a full pipe would stop it."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        watcher.next_line(_TIMEOUT_S)
 
 
 @contextmanager

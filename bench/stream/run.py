@@ -166,7 +166,9 @@ class _StreamBench:
             own_mib = max(memory.own_bytes for memory in daemon.worker_memory()) / 2**20
         results += equal
         results.append(single(f"worker/own-memory{self._suffix}", "MiB", own_mib))
-        results.append(self._watch_idle(daemon))
+        time.sleep(_SETTLE_S)
+        idle = daemon.idle_percent(self._options.idle_s)
+        results.append(single(f"daemon/idle{self._suffix}", "% of a core", idle))
         return results
 
     def _open_more(self, daemon: Daemon, sessions: ExitStack) -> dict[str, Stream]:
@@ -241,14 +243,6 @@ class _StreamBench:
         for name, each in ways:
             rows += each.details(name, suffix, image_bytes)
         return rows
-
-    def _watch_idle(self, daemon: Daemon) -> Result:
-        """Return the share of a core that the daemon uses without requests."""
-        time.sleep(_SETTLE_S)
-        began_s, busy_before_s = time.monotonic(), daemon.busy_s()
-        time.sleep(self._options.idle_s)
-        share = (daemon.busy_s() - busy_before_s) / (time.monotonic() - began_s)
-        return single(f"daemon/idle{self._suffix}", "% of a core", 100 * share)
 
     def _keys(self, batches: int) -> list[BatchKey]:
         """Return the round's batches: the same for each contender, different in each round."""
