@@ -83,7 +83,7 @@ class ProgressLine:
         if self._total is not None:
             share = 100 * self._done // self._total if self._total else 100
             text = f"{self._verb} {self._done:,}/{self._total:,} {self._unit} ({share} %)"
-        text += f", {rate:,.0f} {self._unit}/s"
+        text += f", {rate:{'.1f' if 0 < rate < 10 else ',.0f'}} {self._unit}/s"
         if self._bytes:
             text += f", {self._bytes / seconds / 1e6:,.1f} MB/s"
         if self._quarantined:
