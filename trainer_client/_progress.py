@@ -33,7 +33,7 @@ def _show(
     with make_line() as bar:  # drawn when the first batch is wanted
         for batch in batches:
             yield batch
-            if bar.update():  # it was drawn anew
+            if bar.update():  # it was redrawn
                 bar.set_postfix_str(_describe(read()), refresh=False)
         bar.set_postfix_str(_describe(read()))
 

@@ -120,7 +120,7 @@ class CudaStage:
                 with torch.cuda.device(self._device):
                     self._locks.lock(rows)
             with torch.cuda.stream(self._copy_stream):
-                # Whole, also when it is short: another shape would be compiled anew.
+                # Whole, also when it is short: another shape would be compiled again.
                 pixels = torch.from_numpy(rows.pixels).to(self._device, non_blocking=True)
                 labels = torch.from_numpy(rows.labels).to(self._device, non_blocking=True)
         finally:

@@ -113,7 +113,7 @@ class ServeConfig:
     # that is too low, workers keep fewer open (daemon/descriptor_budget.py).
     open_shards: Annotated[int, WholeNumber(8, 65536)] = 512
 
-    # Off: whoever wants metrics says where. The usual port for Prometheus is 9464.
+    # Off by default. The usual port for a Prometheus exporter is 9464.
     metrics: Annotated[str, MetricsAddress()] = ""
 
     # The file of the token that scrapers must send; needed beyond loopback.
@@ -383,7 +383,7 @@ _KINDS = _TOP_LEVEL | _kinds(ServeConfig, "serve.") | _kinds(CacheConfig, "cache
 
 
 def _toml_value(value: object) -> str:
-    """Return text, a number or a list as TOML, whose notation of these is JSON's."""
+    """Return text, a number or a list as TOML, which writes these as JSON does."""
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")  # the one control that TOML forbids and JSON allows
 

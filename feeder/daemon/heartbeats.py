@@ -9,7 +9,7 @@
 
 A check that is late means that the supervisor was suspended or starved, and most likely the node
 processes with it, as by a cgroup freezer or a suspended virtual machine. That time does not count:
-their silences begin anew. Pure: the caller passes the time, and a function that looks at a process.
+their silences start again. Pure: the caller passes the time, and a function to look at a process.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Lists a source's containers into the work folder: here, or in worker processes.
 
 A list that an earlier run completed is used again if its container still has the same size and
-modification time. Folders have no such mark and are listed anew by each run.
+modification time. Folders have no such mark and are listed again by each run.
 """
 
 import json

@@ -48,10 +48,10 @@ def plan_packing(
 ) -> PackPlan:
     """List the source and write its items to the work folder, in packing order.
 
-    ``known`` is the dataset whose classes to take. Raises ConfigError and DatasetError for a source
+    ``known`` is a dataset with the classes to use. Raises ConfigError and DatasetError for a source
     that cannot be packed like this.
     """
-    if spec.kind == "samples":  # whose spool is its list
+    if spec.kind == "samples":  # its spool is its list
         lists = read_lists(work.path, spec)
     else:
         _forget_other_source(work, spec)

@@ -38,7 +38,7 @@ CONTAINER_SAMPLES: Final = 1 << 16
 """Where a container ends: a kill loses what was spooled since."""
 _SHARE: Final = 32  # or a 32nd of all before: completing one sorts the hashes of all samples again
 
-_REJECTS: Final = 0  # its list is written anew by each call, so a label that was mended counts
+_REJECTS: Final = 0  # each call rewrites its list, so a label that was mended counts
 _STAMP: Final = (0, 0)  # no container is a file of its own
 _REMEDY: Final = "call pack_samples again to resume"
 

@@ -3,9 +3,9 @@
 Logging never blocks: in the daemon descriptor 2 is a pipe whose writers do not block
 (``stderr_relay``). When it is full, lines are dropped and counted, and the count is logged once
 there is room. A line of at most PIPE_BUF bytes is one write(2), so lines of several processes do
-not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), by their text or as
-``of_kind`` says, except for errors, those with KEPT, and those for debugging, where each one may
-matter.
+not mix; longer ones are cut. Lines that repeat are limited (``log_limiter``), by their text or
+their kind (``of_kind``), except for errors, those with KEPT, and those for debugging, where each
+one may matter.
 """
 
 import io

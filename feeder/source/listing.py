@@ -67,7 +67,7 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     container: str
     stamp: tuple[int, int]
-    """Size and modification time in ns of the file; zeros for a folder, which is listed anew."""
+    """Size and modification time in ns of the file; zeros for a folder, which is listed again."""
     items: int
     bytes: int
     """Of all items."""

@@ -1,7 +1,7 @@
 """Labels in CSV files: how columns are separated, what they are called, and their cells.
 
     CSV     columns separated by , ; or tab, or "name label" with spaces; a line of columns' names,
-            or without one two columns of which one holds names of images
+            or, without one, two columns, one with names of images
 
 They are streamed, however long they are.
 """
@@ -63,7 +63,7 @@ class CsvLabels:
         self.classes = columns.labels if columns.is_split and label_kind == "multi" else ()
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield the rows, anew on each call; DatasetError for what is no CSV."""
+        """Yield the rows, from the first on each call; DatasetError if it is not CSV."""
         rows = _parse(read_lines(self._path), self._delimiter, self._shown)
         for line, cells in itertools.islice(rows, int(self._has_header), None):
             if len(cells) < self._width or any(cells[self._width :]):

@@ -92,7 +92,7 @@ class JsonLines:
         self.classes = self._objects.classes
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield the rows in order, anew on each call."""
+        """Yield the rows in order, from the first on each call."""
         for number, line in _numbered(self._path):
             yield self._objects.row(number, load_line(line))
 
@@ -132,7 +132,7 @@ class JsonFile:
             raise ConfigError(f"{shown} has no fields that --image or --label could name")
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield the entries in order, anew on each call."""
+        """Yield the entries in order, from the first on each call."""
         for number, value in enumerate(self._values, 1):
             key = "" if self._keys is None else self._keys[number - 1]
             if self._objects is None:

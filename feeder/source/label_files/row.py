@@ -33,7 +33,7 @@ class LabelFile(Protocol):
         """Classes that the file names apart from its labels: those with a column each."""
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield the rows in order, anew on each call; DatasetError for a damaged file."""
+        """Yield the rows in order, from the first on each call; DatasetError for a damaged file."""
 
     def observe(self, row: LabelRow) -> None:
         """Take note of a row's label; of every row, before the first ``read_label``."""
