@@ -2,12 +2,23 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from feeder.process.stop_signals import StopSignals
 
 HANGUP, QUIT = signal.SIGHUP, signal.SIGQUIT
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    """Have SIGHUP and SIGQUIT end the process: under nohup or in a script's background they are
+    ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (HANGUP, QUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, HANGUP, QUIT])
