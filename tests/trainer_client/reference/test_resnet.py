@@ -1,13 +1,26 @@
-"""ResNet-50 with a stem of four channels, and the small model."""
+"""ResNets with a stem of four channels, and the small model."""
 
 import pytest
 import torch
 from torch import nn
 
-from trainer_client.reference.resnet import MODELS, Bottleneck, ResNet, resnet50, resnet_small
+from trainer_client.reference.resnet import (
+    CHANNELS,
+    MODELS,
+    BasicBlock,
+    Bottleneck,
+    ResNet,
+    resnet50,
+    resnet_small,
+)
 
 torch.set_num_threads(1)  # more threads only slow down models this small
-PARAMETERS_OF_THREE_CHANNELS = 25_557_032  # of every ResNet-50 for ImageNet
+PARAMETERS = {  # of every ResNet for three channels and 1000 classes
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+}
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -25,9 +38,26 @@ def three_channel_resnet(width: int = 64) -> ResNet:
     return model.eval()
 
 
-def test_resnet50_has_the_parameters_of_a_resnet50_and_the_fourth_channels() -> None:
-    assert count_parameters(three_channel_resnet()) == PARAMETERS_OF_THREE_CHANNELS
-    assert count_parameters(resnet50()) == PARAMETERS_OF_THREE_CHANNELS + 64 * 7 * 7
+def test_a_three_channel_resnet50_has_the_usual_parameters() -> None:
+    assert count_parameters(three_channel_resnet()) == PARAMETERS["resnet50"]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_counts_are_torchvisions_and_the_fourth_channels(name: str) -> None:
+    with torch.device("meta"):
+        assert count_parameters(MODELS[name]()) == PARAMETERS[name] + 64 * 7 * 7
+
+
+@pytest.mark.parametrize(
+    ("block", "norm"), [(BasicBlock, "bn2"), (Bottleneck, "bn3")], ids=["basic", "bottleneck"]
+)
+def test_blocks_begin_as_published_on_request(
+    block: type[BasicBlock] | type[Bottleneck], norm: str
+) -> None:
+    model = ResNet(block, (1, 2, 1, 1), num_classes=3, width=8, zero_init_last=False)
+    norms = [each for each in model.modules() if isinstance(each, nn.BatchNorm2d)]
+    assert all(each.weight.eq(1).all() for each in norms)
+    assert model.get_parameter(f"layer2.1.{norm}.weight").eq(1).all()
 
 
 def test_parameter_names_are_torchvisions() -> None:
@@ -109,7 +139,7 @@ def test_every_block_begins_as_the_identity_and_ignores_the_fourth_channel() -> 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_run_on_the_loaders_batches(name: str) -> None:
     model = MODELS[name](7).to(memory_format=torch.channels_last).eval()
-    images = torch.zeros(2, 4, 64, 64).contiguous(memory_format=torch.channels_last)
+    images = torch.zeros(2, CHANNELS, 64, 64).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         assert model(images).shape == (2, 7)
 

@@ -1,0 +1,83 @@
+"""Our models against torchvision's and timm's: same sizes, names and outputs, weights both ways."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.frameworks.running import environment, run_example
+from tests.support.sources import REPOSITORY
+
+PYTHON = environment("timm")
+SCRIPTS = REPOSITORY / "tests" / "frameworks" / "scripts"
+PARAMETERS = {  # of torchvision's documentation
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "efficientnet-b0": 5_288_548,
+    "efficientnet-b1": 7_794_184,
+    "efficientnet-b2": 9_109_994,
+    "efficientnet-b3": 12_233_232,
+    "efficientnet-b4": 19_341_616,
+    "efficientnet-b5": 30_389_784,
+}
+TIMM = ("timm:resnet18", "timm:resnet26d", "timm:tf_efficientnet_b0", "timm:convnext_atto")
+RELATIVE_MAX = 1e-4  # of the largest output, in float32
+SPREAD_MIN = 0.01  # between images: outputs that the image hardly changes show no difference
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("models")
+    runner, script = SCRIPTS / "with_torchvision.py", SCRIPTS / "compare_models.py"
+    run = run_example(PYTHON, str(runner), script, folder=folder)
+    lines = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+    return {each["model"]: each for each in lines}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_counts_are_torchvisions(found: dict[str, dict[str, Any]], name: str) -> None:
+    counts = found[name]["parameters"], found[name]["parameters of ours"]
+    assert counts == (PARAMETERS[name], PARAMETERS[name])
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, *TIMM])
+def test_saved_states_have_the_names_and_shapes_of_the_other_models(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert found[name]["same names and shapes"]
+
+
+# In training dropout and stochastic depth draw the same numbers, in the same order.
+@pytest.mark.parametrize("mode", ["eval", "train", "eval after", "eval of saved"])
+@pytest.mark.parametrize("name", [*PARAMETERS, *TIMM])
+def test_outputs_are_equal_on_the_same_weights(
+    found: dict[str, dict[str, Any]], name: str, mode: str
+) -> None:
+    assert found[name][mode]["spread"] > SPREAD_MIN
+    assert found[name][mode]["difference"] < RELATIVE_MAX
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_models_of_timm_read_four_channels_of_which_the_last_begins_at_zero(
+    found: dict[str, dict[str, Any]], name: str
+) -> None:
+    assert found[name]["channels"] == 4
+    assert found[name]["outputs"] == [2, 7]
+    assert found[name]["fourth channel"] == 0
+
+
+def test_a_stem_that_normalises_its_weights_is_left_alone(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    model = found["timm:resnetv2_50x1_bit"]
+    assert (model["channels"], model["outputs"]) == (4, [2, 7])
+    assert model["stem"] == "StdConv2d"
+
+
+def test_an_unknown_model_of_timm_is_refused_with_the_nearest(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    error = found["timm:resnet19"]["error"]
+    assert error == "timm has no model 'resnet19'; nearest is timm:resnet18"

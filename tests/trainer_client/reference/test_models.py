@@ -1,0 +1,307 @@
+"""Models by name, and weights from files: what fits, and one line for what does not."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError, ResourceError
+from trainer_client.reference.models import (
+    MODELS,
+    check_model_name,
+    check_model_options,
+    load_weights,
+    make_model,
+)
+
+torch.set_num_threads(1)  # more threads only slow down models this small
+
+
+class FakeTimm(ModuleType):
+    """A module of timm's two functions, with one model."""
+
+    def list_models(self) -> list[str]:
+        return ["resnet18", "resnet18d", "vit_tiny_patch16_224"]
+
+    def create_model(self, name: str, *, num_classes: int, in_chans: int) -> nn.Module:
+        if name != "resnet18":
+            raise TypeError("unexpected keyword argument 'in_chans'\nand more")
+        pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return nn.Sequential(nn.Conv2d(in_chans, 8, 3), pooled, nn.Linear(8, num_classes))
+
+
+@pytest.fixture
+def small() -> nn.Module:
+    return make_model("small", 3)
+
+
+def save(path: Path, content: object, **options: Any) -> Path:
+    torch.save(content, path, **options)
+    return path
+
+
+def error_of(model: nn.Module, path: Path) -> str:
+    """Return the line with which ``load_weights`` fails, and check that the model is as before."""
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    with pytest.raises(ConfigError) as raised:
+        load_weights(model, path)
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+    line = str(raised.value)
+    assert line.startswith(f"{path} ")
+    assert "\n" not in line
+    return line.removeprefix(f"{path} ")
+
+
+def assert_same(model: nn.Module, other: nn.Module) -> None:
+    here, there = model.state_dict(), other.state_dict()
+    assert [*here] == [*there]
+    assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_a_logit_for_each_class_and_four_channels(name: str) -> None:
+    check_model_name(name)
+    with torch.device("meta"):
+        model = make_model(name, 7)
+        assert model(torch.empty(2, 4, 64, 64)).shape == (2, 7)
+
+
+def test_the_names_are_those_of_the_help_text() -> None:
+    assert [*MODELS] == [
+        *("resnet18", "resnet34", "resnet50", "resnet101", "small"),
+        *(f"efficientnet-b{number}" for number in range(6)),
+    ]
+
+
+@pytest.mark.parametrize("zero_init_last", [True, False])
+@pytest.mark.parametrize(("name", "norm", "blocks"), [("small", "bn2", 4), ("resnet50", "bn3", 16)])
+def test_gains_of_each_blocks_last_norm_start_as_asked(
+    name: str, norm: str, blocks: int, zero_init_last: bool
+) -> None:
+    state = make_model(name, 3, zero_init_last=zero_init_last).state_dict()
+    last = [each for key, each in state.items() if key.endswith(f"{norm}.weight")]
+    assert len(last) == blocks
+    assert all(each.eq(0.0 if zero_init_last else 1.0).all() for each in last)
+
+
+def test_an_efficientnets_options_reach_it() -> None:
+    with torch.device("meta"):
+        model = make_model("efficientnet-b0", 3, group_width=16, expansion=4)
+    expected = (768, 16, 5, 5)
+    assert model.get_parameter("features.6.3.block.1.0.weight").shape == expected
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    names = ", ".join(MODELS)
+    for name, nearest in (("resnet-50", "resnet50"), ("efficientnet_b3", "efficientnet-b3")):
+        line = f"model must be one of {names}, or timm:NAME, got '{name}' (nearest is '{nearest}')"
+        with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+            check_model_name(name)
+        with pytest.raises(ConfigError, match=r"^model must be one of "):
+            make_model(name, 3)
+
+
+@pytest.mark.parametrize(("option", "value"), [("group_width", 16), ("expansion", 4)])
+@pytest.mark.parametrize("name", ["resnet50", "small", "timm:resnet18"])
+def test_options_of_efficientnets_are_refused_for_others(
+    name: str, option: str, value: int
+) -> None:
+    match = f"^{option} is an option of the EfficientNets, model '{name}' has none: remove it$"
+    with pytest.raises(ConfigError, match=match):
+        check_model_options(name, **{option: value})
+
+
+def test_options_are_checked_before_a_model_is_built() -> None:
+    with pytest.raises(ConfigError, match=r"^group_width is an option of the EfficientNets"):
+        make_model("resnet18", 3, group_width=16)
+    with pytest.raises(ConfigError, match=r"^expansion must be 1 or more, got 0$"):
+        check_model_options("efficientnet-b0", expansion=0)
+    with pytest.raises(ConfigError, match=r"^zero_init_last is an option of our ResNets"):
+        check_model_options("timm:resnet18", zero_init_last=False)
+    check_model_options("efficientnet-b0", zero_init_last=False)  # as it is anyhow
+
+
+def test_a_timm_model_needs_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
+    match = r"^model 'timm:resnet18' needs timm \(pip install timm\); without it .* resnet18, "
+    with pytest.raises(ConfigError, match=match):
+        check_model_name("timm:resnet18")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import torchvision_gone", "No module named 'torchvision_gone'"),
+        ("raise RuntimeError('operator nms does not exist' + chr(10))", "operator nms does not"),
+        ("from json import gone", "cannot import name 'gone' from 'json'"),
+    ],
+)
+def test_a_timm_that_cannot_be_imported_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    (tmp_path / "timm.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ConfigError) as raised:
+        make_model("timm:resnet18", 3)
+    assert f"needs timm, whose import fails ({reason}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_timm_model_reads_four_channels_of_which_the_last_begins_at_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
+    model = make_model("timm:resnet18", 7)
+    assert model(torch.zeros(2, 4, 8, 8)).shape == (2, 7)
+    stem = model.get_parameter("0.weight")
+    assert stem[:, :3].all()
+    assert not stem[:, 3].any()
+    state = model.state_dict()
+    state["0.weight"] = torch.ones(8, 3, 3, 3)
+    model.load_state_dict(state)
+    assert stem.sum() == 8 * 3 * 9
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("resnet19d", "resnet18d"), ("resnet18.a1_in1k", "resnet18"), ("hf_hub:x/resnet18", None)],
+)
+def test_an_unknown_timm_model_is_refused_with_the_nearest(
+    name: str, nearest: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
+    match = f"^timm has no model '{re.escape(name)}'; nearest is timm:{nearest or '.*'}$"
+    with pytest.raises(ConfigError, match=match):
+        check_model_name(f"timm:{name}")
+
+
+def test_a_timm_model_without_a_choice_of_channels_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", FakeTimm("timm"))
+    match = r"cannot be made with 4 channels and 3 classes \(unexpected .*'\): name another one$"
+    with pytest.raises(ConfigError, match=match):
+        make_model("timm:resnet18d", 3)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("key", [None, "state_dict", "model"])
+def test_weights_load_from_a_file(
+    tmp_path: Path, small: nn.Module, key: str | None, zipped: bool
+) -> None:
+    state = small.state_dict()
+    content = state if key is None else {"epoch": 3, key: state}
+    path = save(tmp_path / "w.pt", content, _use_new_zipfile_serialization=zipped)
+    model = make_model("small", 3)
+    load_weights(model, path)
+    assert_same(model, small)
+
+
+def test_weights_for_three_channels_load_from_a_file(tmp_path: Path, small: nn.Module) -> None:
+    state = small.state_dict()
+    state["conv1.weight"] = state["conv1.weight"][:, :3]
+    model = make_model("small", 3)
+    load_weights(model, save(tmp_path / "w.pt", state))
+    assert_same(model, small)  # whose fourth channel is zeros, too
+
+
+def test_weights_saved_by_distributed_training_load(tmp_path: Path, small: nn.Module) -> None:
+    state = {f"module.{name}": each for name, each in small.state_dict().items()}
+    model = make_model("small", 3)
+    load_weights(model, save(tmp_path / "w.pt", {"state_dict": state}))
+    assert_same(model, small)
+
+
+def test_weights_without_counts_of_batches_load(tmp_path: Path, small: nn.Module) -> None:
+    state = small.state_dict()
+    old = {name: each for name, each in state.items() if not name.endswith("num_batches_tracked")}
+    assert len(old) < len(state)
+    model = make_model("small", 3)
+    load_weights(model, save(tmp_path / "w.pt", old))
+    assert_same(model, small)
+
+
+def test_weights_of_another_class_count_are_refused_with_both_shapes(
+    tmp_path: Path, small: nn.Module
+) -> None:
+    path = save(tmp_path / "w.pt", make_model("small", 5).state_dict())
+    assert error_of(small, path) == (
+        "does not fit the model: fc.weight has shape (5, 128) in the file, (3, 128) in the model: "
+        "name weights of this model and number of classes"
+    )
+
+
+def test_weights_of_other_models_are_refused_with_the_first_difference(
+    tmp_path: Path, small: nn.Module
+) -> None:
+    wider = save(tmp_path / "wider.pt", make_model("resnet18", 3).state_dict())
+    assert "conv1.weight has shape (64, 4, 7, 7) in the file, (16," in error_of(small, wider)
+    state = small.state_dict()
+    more = save(tmp_path / "more.pt", {**state, "fc2.weight": torch.ones(3)})
+    assert error_of(small, more).startswith("has fc2.weight, the model does not: ")
+    del state["bn1.running_mean"]
+    fewer = save(tmp_path / "fewer.pt", state)
+    assert error_of(small, fewer).startswith("lacks bn1.running_mean: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[1, 2], {}, {"state_dict": {}}, {"weight": 3}, {1: torch.ones(1)}, torch.ones(3)],
+    ids=["list", "empty", "empty inside", "no tensor", "no name", "tensor"],
+)
+def test_a_file_of_something_else_is_refused(
+    tmp_path: Path, small: nn.Module, content: object
+) -> None:
+    line = error_of(small, save(tmp_path / "w.pt", content))
+    assert line == "has no state dict, of tensors by name: name another file"
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, small: nn.Module) -> None:
+    path = save(tmp_path / "w.pt", small)  # a module, whose class pickle would import
+    assert error_of(small, path).startswith("is no file of weights, or damaged (Weights only")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "before torch 1.6"])
+def test_a_truncated_file_is_refused(tmp_path: Path, small: nn.Module, zipped: bool) -> None:
+    path = tmp_path / "w.pt"
+    save(path, small.state_dict(), _use_new_zipfile_serialization=zipped)
+    whole = path.read_bytes()
+    for size in (0, 1, 2, 3, 5, 20, 100, 1009, 10_007, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert error_of(small, path).startswith("is no file of weights, or damaged (")
+
+
+def test_a_changed_byte_is_found(tmp_path: Path, small: nn.Module) -> None:
+    path = save(tmp_path / "w.pt", small.state_dict())
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1  # within a tensor, where torch would load it
+    path.write_bytes(damaged)
+    assert "is damaged" in error_of(small, path)
+
+
+def test_random_bytes_are_refused(tmp_path: Path, small: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for start in (b"", b"\x80\x02", b"PK\x03\x04"):
+        for _ in range(20):
+            noise = torch.randint(256, (97,), dtype=torch.uint8, generator=generator)
+            path = tmp_path / "w.pt"
+            path.write_bytes(start + bytes(noise.tolist()))
+            assert error_of(small, path).startswith("is no file of weights, or damaged (")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("gone.pt", "No such file or directory"), ("", "Is a directory")]
+)
+def test_a_file_that_cannot_be_read_is_one_line(
+    tmp_path: Path, small: nn.Module, name: str, reason: str
+) -> None:
+    path = tmp_path / name
+    line = f"cannot read the weights {path} ({reason}): name a readable file"
+    with pytest.raises(ResourceError, match=f"^{re.escape(line)}$"):
+        load_weights(small, path)

@@ -1,0 +1,211 @@
+"""The reference job's models by name, and weights for them from ordinary files.
+
+Ours are the ResNets and EfficientNets; ``timm:NAME`` is any model of timm, which is imported only
+for that. All read four channels, and their weights load from three-channel files (``stem``).
+A name or a file that does not fit is a ConfigError of one line, before a model has changed.
+"""
+
+import difflib
+import importlib
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from pickle import UnpicklingError  # what torch.load raises
+from typing import Any, BinaryIO, Final
+from zipfile import BadZipFile, ZipFile
+
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError, ResourceError
+from feeder.process.regular_file import open_regular_file
+from trainer_client.reference.efficientnet import EXPANSION, SCALES, check_variant, efficientnet
+from trainer_client.reference.resnet import MODELS as RESNETS
+from trainer_client.reference.stem import CHANNELS, adapt_stem, widen_stem
+
+MODELS: Final[Sequence[str]] = (*RESNETS, *SCALES)
+"""The names of our models."""
+TIMM: Final = "timm:"
+
+_ENVELOPES: Final = ("state_dict", "model")  # keys under which training scripts save the weights
+_ZIP: Final = b"PK\x03\x04"
+_DAMAGE: Final = (
+    *(BadZipFile, zlib.error, UnpicklingError, RuntimeError, ValueError, OSError, EOFError),
+    # What torch.load also raises on files of before torch 1.6 that are damaged:
+    *(AssertionError, AttributeError, LookupError, OverflowError, TypeError, struct.error),
+)
+
+
+def make_model(
+    name: str,
+    num_classes: int,
+    *,
+    zero_init_last: bool = True,
+    group_width: int = 1,
+    expansion: int = EXPANSION,
+) -> nn.Module:
+    """Return a model with random weights: logits (N, num_classes) of images (N, 4, H, W).
+
+    ``zero_init_last`` is for ResNets (the others start as published), ``group_width`` and
+    ``expansion`` are for EfficientNets; see there. Raises ConfigError for an unknown name and for
+    options of other models.
+    """
+    check_model_name(name)
+    check_model_options(
+        name, zero_init_last=zero_init_last, group_width=group_width, expansion=expansion
+    )
+    if name.startswith(TIMM):
+        return _make_timm(name, num_classes)
+    if name in SCALES:
+        return efficientnet(name, num_classes, group_width=group_width, expansion=expansion)
+    return RESNETS[name](num_classes, zero_init_last=zero_init_last)
+
+
+def check_model_name(name: str) -> None:
+    """Raise ConfigError unless there is a model ``name``; for a timm name this imports timm."""
+    if name.startswith(TIMM):
+        known = _import_timm(name).list_models()
+        plain = name.removeprefix(TIMM)
+        if plain not in known:
+            # Without the tag of published weights, which timm's names may end with.
+            nearest = difflib.get_close_matches(plain.partition(".")[0], known, n=1, cutoff=0.0)
+            raise ConfigError(f"timm has no model {plain!r}; nearest is {TIMM}{nearest[0]}")
+    elif name not in MODELS:
+        nearest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
+        raise ConfigError(
+            f"model must be one of {', '.join(MODELS)}, or timm:NAME, got {name!r} "
+            f"(nearest is {nearest[0]!r})"
+        )
+
+
+def check_model_options(
+    name: str, *, zero_init_last: bool = True, group_width: int = 1, expansion: int = EXPANSION
+) -> None:
+    """Raise ConfigError for an invalid value, or for one that model ``name`` has no use for."""
+    if name in SCALES:
+        check_variant(group_width, expansion)
+        return
+    for option, value, default in (
+        ("group_width", group_width, 1),
+        ("expansion", expansion, EXPANSION),
+    ):
+        if value != default:
+            raise ConfigError(
+                f"{option} is an option of the EfficientNets, model {name!r} has none: remove it"
+            )
+    if name.startswith(TIMM) and not zero_init_last:
+        raise ConfigError(
+            f"zero_init_last is an option of our ResNets, model {name!r} starts as timm makes it: "
+            "remove it"
+        )
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a state dict of three or four channels from a file into ``model``, on any device.
+
+    The file is what ``torch.save`` makes of a dict of tensors by name, also under the key
+    "state_dict" or "model", and also with DistributedDataParallel's "module." before each name.
+    Raises ResourceError when it cannot be read, ConfigError when it is damaged or does not fit:
+    the message has the first weight that differs.
+    """
+    state = _read_state(path)
+    widen_stem(model, state)
+    found = {name: tuple(weight.shape) for name, weight in state.items()}
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    for name, shape in expected.items():
+        if name not in found and not name.endswith("num_batches_tracked"):  # old files lack these
+            raise ConfigError(f"{path} lacks {name}: name weights of this model")
+        if found.get(name, shape) != shape:
+            raise ConfigError(
+                f"{path} does not fit the model: {name} has shape {found[name]} in the file, "
+                f"{shape} in the model: name weights of this model and number of classes"
+            )
+    for name in found:
+        if name not in expected:
+            raise ConfigError(f"{path} has {name}, the model does not: name weights of this model")
+    model.load_state_dict(state)
+
+
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        file = open_regular_file(path)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot read the weights {path} ({error.strerror}): name a readable file"
+        ) from error
+    with file:
+        try:
+            _check_sums(file)
+            with warnings.catch_warnings():  # of odd bytes, beside the error that they cause
+                warnings.simplefilter("ignore")
+                content = torch.load(file, map_location="cpu", weights_only=True)
+        except _DAMAGE as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"{path} is no file of weights, or damaged ({reason}): name another one"
+            ) from None
+    for key in _ENVELOPES:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content or not all(map(_is_weight, content.items())):
+        raise ConfigError(f"{path} has no state dict, of tensors by name: name another file")
+    state = dict(content)
+    nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+    return state
+
+
+def _is_weight(item: tuple[object, object]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
+
+
+def _check_sums(file: BinaryIO) -> None:
+    """Raise one of _DAMAGE if a byte has changed: torch writes checksums but checks none.
+
+    Files of torch before 1.6 are no zip archives and have none.
+    """
+    if file.read(len(_ZIP)) == _ZIP:
+        with ZipFile(file) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise BadZipFile(f"{damaged} is damaged")
+    file.seek(0)
+
+
+def _import_timm(name: str) -> Any:
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        if error.name != "timm":
+            raise _unusable_timm(name, error) from error
+        raise ConfigError(
+            f"model {name!r} needs timm (pip install timm); without it there are "
+            f"{', '.join(MODELS)}"
+        ) from None
+    except (ImportError, RuntimeError) as error:  # torchvision, which it imports, raises either
+        raise _unusable_timm(name, error) from error
+
+
+def _unusable_timm(name: str, error: Exception) -> ConfigError:
+    reason = str(error).partition("\n")[0]
+    return ConfigError(
+        f"model {name!r} needs timm, whose import fails ({reason}): repair its installation, "
+        "or name one of our models"
+    )
+
+
+def _make_timm(name: str, num_classes: int) -> nn.Module:
+    timm = _import_timm(name)
+    try:
+        model: nn.Module = timm.create_model(
+            name.removeprefix(TIMM), num_classes=num_classes, in_chans=CHANNELS
+        )
+    except (TypeError, ValueError, LookupError, AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"model {name!r} cannot be made with {CHANNELS} channels and {num_classes} classes "
+            f"({reason}): name another one"
+        ) from error
+    adapt_stem(model)
+    return model
