@@ -40,6 +40,7 @@ class Purpose(enum.IntEnum):
     TURN_ORDER = 2
     LEFTOVER_ORDER = 3
     SAMPLE = 4
+    MIXING = 5
 
 
 class Stream(enum.IntEnum):

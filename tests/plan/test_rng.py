@@ -54,6 +54,16 @@ def test_keys_of_neighbouring_words_and_of_all_purposes_differ() -> None:
     assert derive_key(Purpose.SAMPLE, 1) != derive_key(Purpose.SAMPLE, 1, 0)
 
 
+def test_a_purpose_keeps_its_number_because_published_orders_depend_on_it() -> None:
+    assert {purpose.name: purpose.value for purpose in Purpose} == {
+        "LANE_ORDER": 1,
+        "TURN_ORDER": 2,
+        "LEFTOVER_ORDER": 3,
+        "SAMPLE": 4,
+        "MIXING": 5,
+    }
+
+
 @settings(deadline=None)
 @given(
     seed=words,

@@ -1,0 +1,208 @@
+"""mixup and CutMix: formulas, shares of pixels and labels, and draws that only keys decide."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from feeder.errors import ConfigError
+from trainer_client.reference.mixing import (
+    Mix,
+    Mixing,
+    cutmix_box,
+    mix_images,
+    mix_labels,
+    paste_box,
+)
+
+torch.set_num_threads(1)
+CLASSES = 7
+ROWS, HEIGHT, WIDTH = 5, 12, 17
+
+
+def make_batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return normalised images whose fourth channel is zero, channels_last, and labels."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(ROWS, 4, HEIGHT, WIDTH, generator=generator).to(dtype)
+    images[:, 3] = 0
+    return images.to(memory_format=torch.channels_last), torch.tensor([3, 0, 6, 3, 1])
+
+
+def make_mixing(mixup_alpha: float = 0.2, cutmix_alpha: float = 1.0, seed: int = 5) -> Mixing:
+    return Mixing(CLASSES, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, seed=seed)
+
+
+def draw_many(mixing: Mixing, count: int = 4000) -> list[Mix]:
+    return [
+        mixing.draw(epoch=index // 100, index=index % 100, height=HEIGHT, width=WIDTH)
+        for index in range(count)
+    ]
+
+
+def test_mixup_is_the_papers_weighted_sum_with_the_image_before() -> None:
+    images, labels = make_batch()
+    pixels, partner = images.double().numpy(), images.double().numpy()[[4, 0, 1, 2, 3]]
+    expected = 0.3 * pixels + 0.7 * partner
+    np.testing.assert_allclose(mix_images(images, 0.3).numpy(), expected, rtol=1e-5, atol=1e-6)
+    soft = mix_labels(labels, CLASSES, 0.3)
+    assert soft.dtype == torch.float32
+    wanted = torch.zeros(ROWS, CLASSES)
+    for row, (own, other) in enumerate([(3, 1), (0, 3), (6, 0), (3, 6), (1, 3)]):
+        wanted[row, own] += 0.3
+        wanted[row, other] += 0.7
+    torch.testing.assert_close(soft, wanted)
+
+
+def test_equal_classes_add_up_to_one() -> None:
+    soft = mix_labels(torch.tensor([2, 2]), 3, 0.25)
+    assert soft.tolist() == [[0, 0, 1], [0, 0, 1]]
+
+
+def test_cutmix_pastes_the_box_of_the_image_before() -> None:
+    images, _ = make_batch()
+    left, top, width, height = 3, 2, 5, 7
+    mixed = paste_box(images, (left, top, width, height))
+    for row in range(ROWS):
+        for y in range(HEIGHT):
+            for x in range(WIDTH):
+                is_inside = left <= x < left + width and top <= y < top + height
+                source = images[row - 1 if is_inside else row, :, y, x]
+                assert torch.equal(mixed[row, :, y, x], source), (row, y, x)
+
+
+@pytest.mark.parametrize(
+    ("share", "centre", "expected"),
+    [
+        (0.75, (8, 6), (4, 3, 8, 6)),  # half the sides: 0.5 * 0.5 * 17 = 4.25, of 12: 3
+        (0.75, (0, 0), (0, 0, 4, 3)),
+        (0.75, (16, 11), (12, 8, 5, 4)),
+        (0.0, (8, 6), (0, 0, 16, 12)),  # 8.5 rounds down: a column of 17 remains
+        (1.0, (8, 6), (8, 6, 0, 0)),
+        (0.999, (8, 6), (8, 6, 0, 0)),
+    ],
+)
+def test_boxes_worked_out_by_hand(
+    share: float, centre: tuple[int, int], expected: tuple[int, int, int, int]
+) -> None:
+    assert cutmix_box(share, centre, HEIGHT, WIDTH) == expected
+
+
+def test_the_share_of_pixels_is_the_share_of_labels() -> None:
+    mixing = make_mixing(mixup_alpha=0.0)
+    images = torch.arange(ROWS).view(ROWS, 1, 1, 1).expand(ROWS, 4, HEIGHT, WIDTH).float()
+    labels = torch.arange(ROWS)
+    shares = []
+    for index in range(200):
+        mixed, soft = mixing(images, labels, epoch=0, index=index)
+        own = (mixed == images).double().mean(dim=(1, 2, 3))
+        torch.testing.assert_close(soft[range(ROWS), range(ROWS)].double(), own, atol=1e-6, rtol=0)
+        before = soft[range(ROWS), [4, 0, 1, 2, 3]].double()
+        torch.testing.assert_close(before, 1 - own, atol=1e-6, rtol=0)
+        shares.append(own[0].item())
+    assert min(shares) < 0.3
+    assert max(shares) > 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_results_are_new_tensors_of_the_same_type_and_memory_format(dtype: torch.dtype) -> None:
+    images, labels = make_batch(dtype)
+    images_before, labels_before = images.clone(), labels.clone()
+    kinds = set()
+    for index in range(20):
+        kinds.add(make_mixing().draw(epoch=1, index=index, height=HEIGHT, width=WIDTH).box is None)
+        mixed, soft = make_mixing()(images, labels, epoch=1, index=index)
+        assert (mixed.dtype, mixed.shape) == (dtype, images.shape)
+        assert mixed.is_contiguous(memory_format=torch.channels_last)
+        assert mixed.untyped_storage().data_ptr() != images.untyped_storage().data_ptr()
+        assert (mixed[:, 3] == 0).all()
+        assert (soft.dtype, soft.shape) == (torch.float32, (ROWS, CLASSES))
+        torch.testing.assert_close(soft.sum(dim=1), torch.ones(ROWS))
+        assert (soft >= 0).all()
+    assert kinds == {True, False}
+    assert torch.equal(images, images_before)
+    assert torch.equal(labels, labels_before)
+
+
+def test_a_batch_is_mixed_by_seed_epoch_and_index_alone() -> None:
+    images, labels = make_batch()
+    mixing, resumed = make_mixing(), make_mixing()
+    for index in range(9):
+        mixing(images, labels, epoch=0, index=index)
+    torch.manual_seed(99)  # hidden state, which must not matter
+    first, second = (each(images, labels, epoch=3, index=9) for each in (mixing, resumed))
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    drawn = {
+        make_mixing(seed=seed).draw(epoch=epoch, index=index, height=HEIGHT, width=WIDTH).share
+        for seed in range(3)
+        for epoch in range(3)
+        for index in range(3)
+    }
+    assert len(drawn) > 20, "nearly all differ; boxes of the same area do not"
+
+
+def test_draws_stay_as_they_were() -> None:
+    mixing = make_mixing()
+    drawn = [mixing.draw(epoch=2, index=index, height=224, width=224) for index in range(4)]
+    boxes = [(9, 162, 80, 62), None, (151, 137, 73, 87), (11, 0, 188, 185)]
+    assert [mix.box for mix in drawn] == boxes
+    shares = [
+        1 - 80 * 62 / 224**2,
+        0.38725986149564073,
+        1 - 73 * 87 / 224**2,
+        1 - 188 * 185 / 224**2,
+    ]
+    assert [mix.share for mix in drawn] == pytest.approx(shares, rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_shares_of_mixup_follow_the_beta_distribution(alpha: float) -> None:
+    shares = np.array([mix.share for mix in draw_many(make_mixing(alpha, 0.0))])
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert abs(shares.mean() - 0.5) < 4 * math.sqrt(variance / len(shares))
+    assert shares.var() == pytest.approx(variance, rel=0.1)
+    assert ((shares >= 0) & (shares <= 1)).all()
+
+
+def test_boxes_of_cutmix_lie_anywhere_in_the_image() -> None:
+    boxes = np.array([mix.box for mix in draw_many(make_mixing(0.0, 1.0))])
+    left, top, width, height = boxes.T
+    assert (boxes >= 0).all()
+    assert ((left + width).max(), (top + height).max()) == (WIDTH, HEIGHT)
+    assert left.min() == top.min() == 0
+    # A box's middle is uniform before it is cut off, so on average it is the image's.
+    assert abs((left + width / 2).mean() - WIDTH / 2) < 0.5
+    assert abs((top + height / 2).mean() - HEIGHT / 2) < 0.5
+
+
+def test_with_both_kinds_each_has_half_of_the_batches() -> None:
+    drawn = draw_many(make_mixing(0.2, 1.0))
+    mixups = sum(mix.box is None for mix in drawn)
+    assert abs(mixups - len(drawn) / 2) < 4 * math.sqrt(len(drawn) / 4)
+    assert all(mix.box is None for mix in draw_many(make_mixing(0.2, 0.0), 100))
+    assert all(mix.box is not None for mix in draw_many(make_mixing(0.0, 0.2), 100))
+
+
+def test_a_batch_of_one_image_stays() -> None:
+    images, labels = make_batch()
+    for index in range(5):
+        mixed, soft = make_mixing()(images[:1], labels[:1], epoch=0, index=index)
+        torch.testing.assert_close(mixed, images[:1])
+        torch.testing.assert_close(soft, torch.eye(CLASSES)[3:4])
+
+
+@pytest.mark.parametrize(
+    ("classes", "mixup_alpha", "cutmix_alpha", "message"),
+    [
+        (0, 1.0, 1.0, "mixing needs 1 class or more, got 0"),
+        (3, -1.0, 1.0, "mixup_alpha must be a finite number, 0 or more, got -1.0"),
+        (3, 1.0, math.inf, "cutmix_alpha must be a finite number, 0 or more, got inf"),
+        (3, 0.0, 0.0, "needs a mixup_alpha or a cutmix_alpha above 0, got 0 for both"),
+    ],
+)
+def test_an_invalid_option_is_refused(
+    classes: int, mixup_alpha: float, cutmix_alpha: float, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Mixing(classes, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, seed=0)

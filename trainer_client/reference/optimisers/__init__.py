@@ -1,0 +1,4 @@
+"""Optimisers, schedules and averages of weights that torch does not have.
+
+May import: errors.
+"""

@@ -1,0 +1,175 @@
+"""Half-precision weights without a float32 copy: updates are rounded up or down by chance.
+
+Gupta et al. (2015, "Deep learning with limited numerical precision"): a value between two
+neighbours becomes the nearer one with the higher probability, so that it is right on average. An
+update below half the spacing of the weights is then kept on average, which rounding to nearest
+loses every time: of bfloat16 weights near 1, every update below 0.2 %.
+
+Invariant: between steps there is no float32 copy of half-precision weights; during a step there is
+a temporary one. Collected gradients and the optimiser's state are float32.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, get_args
+
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError
+
+Rounding = Literal["stochastic", "nearest"]
+ROUNDINGS: Final[tuple[str, ...]] = get_args(Rounding)
+HALF_DTYPES: Final = (torch.bfloat16, torch.float16)
+_SEED_OFFSET: Final = 0x5EED  # the weights were initialised with the numbers of the seed itself
+
+
+def round_stochastically(
+    values: torch.Tensor, dtype: torch.dtype, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Return float32 ``values`` in ``dtype`` (bfloat16, float16), each one of its two neighbours.
+
+    A value at a share p of the way from one neighbour to the other becomes the other with
+    probability p; a value that ``dtype`` has stays, zeros keep their sign. Infinities, nan and what
+    is beyond the largest finite value become what rounding to nearest gives. ``generator`` is on
+    the device of ``values``; None means torch's own.
+    """
+    nearest = values.to(dtype)
+    back = nearest.float()
+    # The format is sign and magnitude: the next bit pattern is the next value away from zero.
+    step = (values.abs() > back.abs()).to(torch.int16) * 2 - 1
+    neighbour = (nearest.view(torch.int16) + step).view(dtype)
+    share = (values - back).abs() / (neighbour.float() - back).abs()
+    # All shares in bfloat16 are multiples of 2**-16; those of subnormals in float16 are finer than
+    # the 2**-24 between float32 draws.
+    draw_dtype = torch.float32 if dtype == torch.bfloat16 else torch.float64
+    draws = torch.rand(values.shape, dtype=draw_dtype, device=values.device, generator=generator)
+    # False for nan, and for what rounding to nearest decides: all beyond the largest finite value.
+    is_moved = (draws < share) & (values.abs() < torch.finfo(dtype).max)
+    return torch.where(is_moved, neighbour, nearest)
+
+
+class HalfWeights:
+    """Makes a model's weights half precision, and an optimiser that updates them in float32.
+
+    ``optimiser`` is the real one: learning-rate schedules, GradScaler and clipping act on it and on
+    its groups. In place of each half-precision weight it has a float32 stand-in of the same shape,
+    which has memory only during a step. After each backward pass (with DDP, of the last
+    micro-batch), ``collect_gradients`` moves the gradients there in float32::
+
+        weights = HalfWeights(model, groups, make_optimiser, dtype=torch.bfloat16, seed=0)
+        loss.backward()
+        weights.collect_gradients()  # only needed before unscaling or clipping
+        weights.step()
+        weights.zero_grad()
+
+    All ranks pass the same seed, so that equal gradients keep their weights equal. The model's own
+    state dict has the weights, exactly.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: list[dict[str, Any]],
+        make_optimiser: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        *,
+        dtype: torch.dtype,
+        seed: int,
+        rounding: Rounding = "stochastic",
+        keep_vectors: bool = True,
+    ) -> None:
+        """Convert ``model``, on its device and before DDP wraps it; ``groups`` are of its weights.
+
+        With ``keep_vectors``, biases and norms stay float32, which needs autocast in the forward
+        pass. Without it, only modules with running statistics (batch norm) stay float32. Raises
+        ConfigError for another dtype or rounding.
+        """
+        if dtype not in HALF_DTYPES:
+            raise ConfigError(f"weights must be bfloat16 or float16 to be rounded, got {dtype}")
+        if rounding not in ROUNDINGS:
+            raise ConfigError(f"rounding must be one of {', '.join(ROUNDINGS)}, got {rounding!r}")
+        kept = _parameters_to_keep(model, keep_vectors)
+        self._stand_ins: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weights, stand-in)
+        for parameter in model.parameters():
+            if parameter.dtype == torch.float32 and id(parameter) not in kept:
+                parameter.data = parameter.data.to(dtype)
+                self._stand_ins.append((parameter, nn.Parameter(_without_memory(parameter))))
+        self._rounding = rounding
+        self._dtype = dtype
+        device = next(model.parameters()).device
+        self._generator = torch.Generator(device).manual_seed((seed + _SEED_OFFSET) % 2**64)
+        stand_in_of = {id(weights): stand_in for weights, stand_in in self._stand_ins}
+        self.optimiser = make_optimiser(
+            [
+                {**group, "params": [stand_in_of.get(id(each), each) for each in group["params"]]}
+                for group in groups
+            ]
+        )
+        self.optimiser.register_step_pre_hook(lambda *_: self._fill())
+        self.optimiser.register_step_post_hook(lambda *_: self._round())
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimiser's groups, with stand-ins in place of half-precision weights."""
+        return self.optimiser.param_groups
+
+    def collect_gradients(self) -> None:
+        """Move half-precision gradients to the stand-ins, in float32 and added to theirs."""
+        for weights, stand_in in self._stand_ins:
+            if weights.grad is None:
+                continue
+            gradient = weights.grad.float()
+            stand_in.grad = gradient if stand_in.grad is None else stand_in.grad.add_(gradient)
+            weights.grad = None
+
+    def step(self) -> None:
+        """Collect gradients, update in float32 and round; ``optimiser.step()`` does the same."""
+        self.optimiser.step()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients, those that were not collected too."""
+        self.optimiser.zero_grad(set_to_none=True)
+        for weights, _ in self._stand_ins:
+            weights.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the optimiser and of the generator; the weights are the model's."""
+        return {
+            "optimiser": self.optimiser.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``, bit by bit on the same kind of device."""
+        self.optimiser.load_state_dict(state["optimiser"])
+        self._generator.set_state(state["generator"])
+
+    def _fill(self) -> None:
+        self.collect_gradients()
+        for weights, stand_in in self._stand_ins:
+            if stand_in.grad is not None:
+                stand_in.data = weights.detach().float()
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        for weights, stand_in in self._stand_ins:
+            if stand_in.grad is None:
+                continue
+            values = stand_in.detach()
+            if self._rounding == "stochastic":
+                values = round_stochastically(values, self._dtype, self._generator)
+            weights.copy_(values)
+            stand_in.data = _without_memory(weights)
+
+
+def _parameters_to_keep(model: nn.Module, keep_vectors: bool) -> set[int]:
+    """Return the ids of parameters that stay float32."""
+    kept = {id(each) for each in model.parameters() if keep_vectors and each.ndim <= 1}
+    for module in model.modules():
+        if any(each.is_floating_point() for each in module.buffers(recurse=False)):
+            kept |= {id(each) for each in module.parameters(recurse=False)}
+    return kept
+
+
+def _without_memory(weights: torch.Tensor) -> torch.Tensor:
+    """Return a float32 tensor in the shape of ``weights`` that takes 4 bytes."""
+    return torch.zeros((), dtype=torch.float32, device=weights.device).expand(weights.shape)
