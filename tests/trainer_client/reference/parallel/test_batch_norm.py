@@ -1,0 +1,247 @@
+"""Distributed batch norm on 2 and 4 ranks, compared with one process that has the whole batch."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from feeder.errors import ConfigError
+from tests.trainer_client.reference.parallel.ranks import Results, run_ranks
+from trainer_client.reference.parallel.batch_norm import (
+    GroupBatchNorm2d,
+    check_batch_norm_ranks,
+    distribute_batch_norm,
+)
+from trainer_client.reference.resnet import resnet_small
+
+torch.set_num_threads(1)
+
+CPU = torch.device("cpu")
+STEPS = 4
+SAMPLES = 8
+CLASSES = 5
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+SHARES = ([3, 1], [2, 1, 3, 2])  # samples of each rank for one layer, in 2 ranks and in 4
+LAYERS = {
+    "usual": {},
+    "cumulative": {"momentum": None},
+    "bare": {"affine": False, "eps": 1e-3},
+    "untracked": {"track_running_stats": False},
+}
+
+FAR = {torch.float32: (10_000, 2), torch.bfloat16: (1000, 64)}  # mean, and how many samples
+
+
+def make_layer(name: str) -> nn.BatchNorm2d:
+    torch.manual_seed(1)
+    layer = nn.BatchNorm2d(3, **LAYERS[name]).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
+
+
+def make_pass(number: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch whose mean is large beside its deviation, and the weights of its loss."""
+    torch.manual_seed(10 + number)
+    features = 100 + torch.randn(samples, 3, 2, 5, dtype=torch.float64)
+    return features, torch.randn_like(features)
+
+
+def make_far(dtype: torch.dtype) -> torch.Tensor:
+    """A batch in which the mean of squares less the square of the mean would be noise."""
+    torch.manual_seed(3)
+    mean, samples = FAR[dtype]
+    features = mean + 10 * torch.randn(samples, 3, 4, 5)
+    return features.to(dtype=dtype, memory_format=torch.channels_last)
+
+
+def run_layer(layer: nn.Module, shares: list[int], rank: int | None) -> Results:
+    """Two passes over the rows of ``rank``, or over all of them, and one in evaluation."""
+    results: Results = {}
+    rows = slice(None) if rank is None else slice(sum(shares[:rank]), sum(shares[: rank + 1]))
+    for number in range(2):
+        features, weights = (values[rows] for values in make_pass(number, sum(shares)))
+        features.requires_grad_()
+        output = layer(features)
+        (output * weights).sum().backward()
+        results |= {f"output {number}": output.detach(), f"gradient {number}": features.grad}
+    layer.eval()
+    results["evaluation"] = layer(features).detach()
+    results |= {f"total {name}": each.grad for name, each in layer.named_parameters()}
+    return results | {f"buffer {name}": each for name, each in layer.named_buffers()}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(2)
+    model = resnet_small(CLASSES).double()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:  # the last norms of blocks begin at zero
+            nn.init.normal_(parameter, mean=float("bn" in name), std=0.3)
+    return model
+
+
+def make_step(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(20 + number)
+    images = torch.randn(SAMPLES, 4, 32, 32, dtype=torch.float64)
+    return images, torch.randint(CLASSES, (SAMPLES,))
+
+
+def train_rank(batch_norm_ranks: int) -> Results:
+    """Train the rank's share in DDP; return losses, the first step's gradients and the end."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    share = slice(rank * SAMPLES // ranks, (rank + 1) * SAMPLES // ranks)
+    plain = distribute_batch_norm(make_model(), batch_norm_ranks, CPU)
+    model = DistributedDataParallel(plain)
+    results, losses = {}, []
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for number in range(STEPS):
+        images, labels = make_step(number)
+        loss = nn.functional.cross_entropy(model(images[share]), labels[share])
+        optimiser.zero_grad()
+        loss.backward()
+        if number == 0:
+            results = {f"gradient {n}": p.grad.clone() for n, p in plain.named_parameters()}
+        optimiser.step()
+        losses.append(loss.detach())
+    return results | {"losses": torch.stack(losses), **plain.state_dict()}
+
+
+def train_whole(groups: int) -> Results:
+    """Train as ``groups`` groups of ranks do, of which the first keeps the running statistics."""
+    model = make_model()
+    results, losses = {}, []
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for number in range(STEPS):
+        optimiser.zero_grad()
+        total = torch.zeros(())
+        for group, (images, labels) in enumerate(
+            zip(*(each.chunk(groups) for each in make_step(number)), strict=True)
+        ):
+            kept = [buffer.clone() for buffer in model.buffers()]
+            loss = nn.functional.cross_entropy(model(images), labels) / groups
+            loss.backward()
+            total = total + loss.detach()
+            for buffer, value in zip(model.buffers(), kept, strict=True):
+                if group > 0:
+                    buffer.copy_(value)
+        if number == 0:
+            results = {f"gradient {n}": p.grad.clone() for n, p in model.named_parameters()}
+        optimiser.step()
+        losses.append(total)
+    return results | {"losses": torch.stack(losses), **model.state_dict()}
+
+
+def work_in_rank() -> Results:
+    """All that one rank does: layers over all ranks, then models over groups of each size."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    shares = next(each for each in SHARES if len(each) == ranks)
+    results: Results = {}
+    for name in LAYERS:
+        layer = distribute_batch_norm(make_layer(name), ranks, CPU)
+        results |= {f"{name}/{k}": v for k, v in run_layer(layer, shares, rank).items()}
+    for dtype in FAR:
+        layer = distribute_batch_norm(nn.BatchNorm2d(3), ranks, CPU)
+        output = layer(make_far(dtype))
+        assert output.is_contiguous(memory_format=torch.channels_last)
+        results[str(dtype)] = output.detach()
+    with pytest.raises(ConfigError, match=r"is for nn.BatchNorm2d, and 1 is BatchNorm1d: use .* 1"):
+        distribute_batch_norm(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)), ranks, CPU)
+    for group in {2, ranks}:
+        results |= {f"{group}/{name}": each for name, each in train_rank(group).items()}
+    return results
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    return run_ranks(work_in_rank, request.param, tmp_path_factory.mktemp("ranks"))
+
+
+def check_equal(actual: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    torch.testing.assert_close(
+        actual, expected, rtol=1e-10, atol=1e-10, msg=lambda text: f"{name}: {text}"
+    )
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_over_all_ranks_equals_one_with_the_whole_batch(
+    ranks: list[Results], name: str
+) -> None:
+    shares = next(each for each in SHARES if len(each) == len(ranks))
+    expected = run_layer(make_layer(name), shares, None)
+    prefix = f"{name}/"
+    assert {key for key in ranks[0] if key.startswith(prefix)} == {prefix + key for key in expected}
+    for key, value in expected.items():
+        each = [rank[prefix + key] for rank in ranks]
+        if key.startswith("total"):
+            check_equal(torch.stack(each).sum(0), value, key)
+        elif key.startswith("buffer"):
+            for rank in each:
+                check_equal(rank, value, key)
+        elif name == "untracked" and key == "evaluation":  # of a rank's own samples, as in torch
+            alone = make_layer(name).eval()
+            features = make_pass(1, sum(shares))[0].split(shares)
+            for rank, own in zip(each, features, strict=True):
+                check_equal(rank, alone(own).detach(), key)
+        else:
+            check_equal(torch.cat(each), value, key)
+
+
+def test_a_model_in_ddp_trains_as_one_process_with_the_large_batch(ranks: list[Results]) -> None:
+    for group in {2, len(ranks)}:
+        expected = train_whole(len(ranks) // group)
+        losses = torch.stack([rank[f"{group}/losses"] for rank in ranks]).mean(0)
+        check_equal(losses, expected.pop("losses"), "losses")
+        for rank in ranks:
+            for name, value in expected.items():
+                is_own = name.endswith(STATISTICS) and rank is not ranks[0]
+                if group < len(ranks) and is_own:
+                    continue  # ranks keep their group's until DDP sends them the first rank's
+                check_equal(rank[f"{group}/{name}"], value, name)
+
+
+@pytest.mark.parametrize("dtype", FAR)
+def test_statistics_stay_exact_where_the_mean_is_far_from_zero(
+    ranks: list[Results], dtype: torch.dtype
+) -> None:
+    features = make_far(dtype)  # every rank has the same
+    expected = nn.BatchNorm2d(3)(features.float() - FAR[dtype][0]).detach()
+    for rank in ranks:
+        output = rank[str(dtype)]
+        assert output.dtype is dtype
+        precision = 1e-3 if dtype is torch.float32 else 1e-2
+        torch.testing.assert_close(output.float(), expected, rtol=precision, atol=precision)
+
+
+def test_one_rank_leaves_the_model_as_it_is() -> None:
+    model = make_model()
+    assert distribute_batch_norm(model, 1, CPU) is model
+    assert {type(each) for each in model.modules() if isinstance(each, nn.BatchNorm2d)} == {
+        nn.BatchNorm2d
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world_size", "message"),
+    [
+        (3, 4, "batch_norm_ranks 3 does not divide the 4 ranks: use one of 1, 2, 4"),
+        (8, 4, "batch_norm_ranks 8 does not divide the 4 ranks: use one of 1, 2, 4"),
+        (0, 2, "batch_norm_ranks 0 does not divide the 2 ranks: use one of 1, 2"),
+        (-1, 2, "batch_norm_ranks -1 does not divide the 2 ranks: use one of 1, 2"),
+        (2, 1, "batch_norm_ranks 2 does not divide the 1 rank: use 1"),
+    ],
+)
+def test_groups_that_do_not_divide_the_ranks_are_refused(
+    ranks: int, world_size: int, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_batch_norm_ranks(ranks, world_size)
+    assert str(caught.value) == message
+
+
+def test_a_single_process_has_one_rank() -> None:
+    with pytest.raises(ConfigError, match="does not divide the 1 rank: use 1"):
+        distribute_batch_norm(make_model(), 2, CPU)
+    assert not any(isinstance(each, GroupBatchNorm2d) for each in make_model().modules())

@@ -1,0 +1,190 @@
+"""Recomputation at named points: the same steps bit for bit, in less memory."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.machine import choose_core
+from bench.micro.training_step import StepOptions, measure_training_step
+from feeder.errors import ConfigError
+from tests.trainer_client.reference.parallel.ranks import Results, run_ranks
+from trainer_client.reference.parallel.batch_norm import GroupBatchNorm2d, distribute_batch_norm
+from trainer_client.reference.recompute import recompute_at
+from trainer_client.reference.resnet import resnet_small
+
+torch.set_num_threads(1)
+
+CPU = torch.device("cpu")
+CLASSES = 5
+BLOCKS = ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]
+
+
+def make_model() -> nn.Module:
+    """A network with dropout in a block, and a norm whose running statistics are plain means."""
+    torch.manual_seed(1)
+    model = resnet_small(CLASSES)
+    model.layer2[0].downsample.append(nn.Dropout(0.5))
+    model.layer3[0].bn1.momentum = None
+    for name, parameter in model.named_parameters():
+        if name.endswith("bn2.weight"):  # else the blocks' other gradients are zero
+            nn.init.ones_(parameter)
+    return model
+
+
+def make_loss(model: nn.Module) -> torch.Tensor:
+    images, labels = torch.randn(4, 4, 32, 32), torch.randint(CLASSES, (4,))
+    loss: torch.Tensor = nn.functional.cross_entropy(model(images), labels)
+    return loss
+
+
+def take_steps(model: nn.Module, steps: int = 2) -> Results:
+    """Return losses, last gradients, the next random number, and the state after some steps."""
+    torch.manual_seed(2)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = make_loss(model)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    results = {f"gradient {name}": each.grad for name, each in model.named_parameters()}
+    results |= {"losses": torch.stack(losses), "random": torch.rand(3)}
+    return results | model.state_dict()
+
+
+def check_equal(actual: Results, expected: Results) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(actual[name], value), name
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [["layer?.*"], ["layer?.*", "bn1", "fc"], ["layer[12].0", "layer3"], ["layer?"]],
+    ids=" ".join,
+)
+def test_steps_are_equal_bit_for_bit(patterns: list[str]) -> None:
+    model = make_model()
+    assert recompute_at(model, patterns) != []
+    actual, expected = take_steps(model), take_steps(make_model())
+    assert expected["bn1.num_batches_tracked"] == 2
+    assert all(expected[f"gradient {name}.conv1.weight"].any() for name in BLOCKS)
+    check_equal(actual, expected)
+
+
+def test_a_batch_counts_once_where_two_are_pending() -> None:
+    results = []
+    for patterns in ([], ["layer?.*"]):
+        model = make_model()
+        recompute_at(model, patterns)
+        torch.manual_seed(3)
+        (make_loss(model) + make_loss(model)).backward()
+        results.append({f"gradient {n}": p.grad for n, p in model.named_parameters()})
+        results[-1] |= dict(model.named_buffers())
+    check_equal(results[1], results[0])
+    assert results[1]["layer1.0.bn1.num_batches_tracked"] == 2
+
+
+def test_modules_run_again_only_in_training_with_gradients() -> None:
+    model = make_model()
+    recompute_at(model, ["layer?.*"])
+    runs: list[bool] = []
+    model.layer2[0].conv1.register_forward_hook(lambda *_: runs.append(True))
+    for is_training, has_gradients, expected in (
+        (True, True, 2),
+        (True, False, 1),
+        (False, True, 1),
+        (False, False, 1),
+    ):
+        runs.clear()
+        model.train(is_training)
+        with nullcontext() if has_gradients else torch.no_grad():
+            loss = make_loss(model)
+        if has_gradients:
+            loss.backward()
+        assert len(runs) == expected
+
+
+def test_a_deep_copy_recomputes_its_own_modules() -> None:
+    model = make_model()
+    recompute_at(model, ["layer?.*"])
+    before = copy.deepcopy(model.state_dict())
+    twin = copy.deepcopy(model)
+    check_equal(take_steps(twin), take_steps(make_model()))
+    check_equal(model.state_dict(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["layer?.*"], BLOCKS),
+        (["layer?"], ["layer1", "layer2", "layer3", "layer4"]),
+        (["layer4.0", "layer1.*", "layer1.0"], ["layer1.0", "layer4.0"]),
+        (["layer[23].0.bn?"], [f"layer{n}.0.bn{m}" for n in (2, 3) for m in (1, 2)]),
+        (["*.*.downsample"], [f"layer{number}.0.downsample" for number in (2, 3, 4)]),
+        ([], []),
+    ],
+)
+def test_a_pattern_matches_names_with_as_many_parts(
+    patterns: Sequence[str], names: list[str]
+) -> None:
+    assert recompute_at(make_model(), patterns) == names
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["layer?.*", "layer9.*"], r"no module of the model matches 'layer9.\*', .* are layer"),
+        (["Layer1.0"], r"matches 'Layer1.0', where .* some of its modules are layer1.0, "),
+        ([""], r"no module of the model matches ''"),
+        (["layer1", "layer?.*"], r"layer1.0 would be recomputed within layer1, so twice: let"),
+        (["*.*.conv1", "layer2.0"], r"layer2.0.conv1 would be recomputed within layer2.0, so"),
+    ],
+)
+def test_patterns_without_a_meaning_are_refused(patterns: list[str], message: str) -> None:
+    model = make_model()
+    with pytest.raises(ConfigError, match=message) as caught:
+        recompute_at(model, patterns)
+    assert "\n" not in str(caught.value)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def work_in_rank() -> Results:
+    """Steps in DDP with distributed batch norm, without and with recomputation."""
+    results: Results = {}
+    for kind, patterns in (("kept", []), ("again", ["layer?.*"])):
+        model = distribute_batch_norm(make_model(), 2, CPU)
+        assert any(isinstance(each, GroupBatchNorm2d) for each in model.modules())
+        recompute_at(model, patterns)
+        steps = take_steps(DistributedDataParallel(model, bucket_cap_mb=0.1), steps=3)
+        results |= {f"{kind}/{name}": value for name, value in steps.items()}
+    return results
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Results]]:
+    return run_ranks(work_in_rank, 2, tmp_path_factory.mktemp("ranks"))
+
+
+def test_ranks_with_distributed_batch_norm_are_equal_bit_for_bit(ranks: list[Results]) -> None:
+    for rank in ranks:
+        kept = {name: value for name, value in rank.items() if name.startswith("kept/")}
+        assert rank["kept/module.layer1.0.bn1.num_batches_tracked"] == 3
+        for name, value in kept.items():
+            assert torch.equal(rank[name.replace("kept/", "again/")], value), name
+
+
+@pytest.mark.extensive
+def test_a_step_of_resnet_50_needs_at_least_a_third_less_memory() -> None:
+    options = StepOptions(model="resnet50", batch=8, image_px=224, rounds=1, core=choose_core(None))
+    rows = {row.name: row for row in measure_training_step(options).results}
+    assert rows["memory/recompute"].ratio is not None
+    assert rows["memory/recompute"].ratio < 2 / 3
+    assert rows["memory/recompute"].baseline == "memory/plain"

@@ -1,0 +1,139 @@
+"""Distributed batch norm: the statistics of a batch that is spread over k consecutive ranks.
+
+Batch norm (Ioffe and Szegedy 2015) normalises with the mean and the variance of one rank's samples,
+which are few where the global batch is spread over many ranks. Ying et al. (2018) compute them over
+groups of ranks instead: the group's size, not the rank's share, then decides how noisy they are.
+
+Invariant: k ranks compute what one process does with their batches in one: outputs, gradients and
+running statistics. A rank's loss is the mean over its own samples, and DistributedDataParallel
+averages the gradients of weights, as usual.
+
+On CUDA this is ``torch.nn.SyncBatchNorm``. It refuses the CPU, which has ``GroupBatchNorm2d``.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from feeder.errors import ConfigError
+
+_OVER_SAMPLES: Final = (0, 2, 3)  # of (N, C, H, W): all that share a channel
+
+
+def check_batch_norm_ranks(ranks: int, world_size: int) -> None:
+    """Raise ConfigError unless groups of ``ranks`` ranks divide ``world_size``."""
+    if ranks >= 1 and world_size % ranks == 0:
+        return
+    sizes = ", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0)
+    only = "use 1" if world_size == 1 else f"use one of {sizes}"
+    count = "1 rank" if world_size == 1 else f"{world_size} ranks"
+    raise ConfigError(f"batch_norm_ranks {ranks} does not divide the {count}: {only}")
+
+
+def distribute_batch_norm(model: nn.Module, ranks: int, device: torch.device) -> nn.Module:
+    """Return ``model`` with the statistics of its batch norms taken over ``ranks`` ranks.
+
+    The groups are ranks 0 … ranks - 1 and so on. Call it in every rank, in the same order as other
+    calls that make process groups, before ``recompute_at`` and before the model is wrapped. Names
+    in the state dict stay the same. A module with a process group cannot be deep-copied, so copy
+    the model before.
+
+    ConfigError where ``ranks`` does not divide the world's size, or where the model has a batch
+    norm of another class than ``nn.BatchNorm2d``.
+    """
+    check_batch_norm_ranks(ranks, dist.get_world_size() if dist.is_initialized() else 1)
+    if ranks == 1:
+        return model
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and type(module) is not nn.BatchNorm2d:
+            raise ConfigError(
+                f"batch_norm_ranks {ranks} is for nn.BatchNorm2d, and {name or 'the model'} is "
+                f"{type(module).__name__}: use batch_norm_ranks 1"
+            )
+    # A group of its own even if it holds all ranks: DDP's reductions are queued in the world's.
+    group, _ = dist.new_subgroups(group_size=ranks)  # type: ignore[no-untyped-call]
+    if device.type == "cuda":
+        convert: Callable[..., nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
+        return convert(model, group)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = GroupBatchNorm2d  # the same parameters, buffers and hooks
+            module.group = group
+    return model
+
+
+class GroupBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm over the samples of all ranks of ``group``; an ``nn.BatchNorm2d`` in evaluation.
+
+    Statistics have at least float32. The number of samples may differ between the ranks. Every rank
+    of the group must run the same passes forward and backward, which wait for each other.
+    """
+
+    group: dist.ProcessGroup
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 -- torch's name
+        """Return (N, C, H, W) of the type of ``input``, normalised and scaled by channel."""
+        if not self.training:
+            return super().forward(input)
+        self._check_input_dim(input)
+        values = input.to(torch.promote_types(input.dtype, torch.float32))
+        count = values.new_tensor([values.numel() // values.shape[1]])
+        totals = _sum_over(self.group, torch.cat([values.sum(_OVER_SAMPLES), count]))
+        count = totals[-1].detach()
+        mean = totals[:-1] / count
+        # In two passes: the mean of squares less the square of the mean would cancel.
+        centred = values - mean[:, None, None]
+        variance = _sum_over(self.group, centred.square().sum(_OVER_SAMPLES)) / count
+        if self.track_running_stats:
+            self._track(mean.detach(), variance.detach(), count)
+        scale = torch.rsqrt(variance + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = torch.zeros_like(scale) if self.bias is None else self.bias.to(scale.dtype)
+        output = torch.addcmul(shift[:, None, None], centred, scale[:, None, None])
+        return output.to(input.dtype)
+
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
+        """Update the running statistics, of which the variance is the unbiased one."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = self.momentum  # None: the mean over all batches
+        if share is None:
+            share = 1 / float(self.num_batches_tracked)
+        self.running_mean.mul_(1 - share).add_(mean, alpha=share)
+        self.running_var.mul_(1 - share).add_(variance * (count / (count - 1)), alpha=share)
+
+
+class _SumOver(torch.autograd.Function):
+    """A sum over ranks. Each rank's addend is part of every rank's sum, so gradients add up too.
+
+    torch.distributed.nn has such a function, deprecated in favour of a private one.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
+        ctx.group = group  # type: ignore[attr-defined]
+        return _all_reduced(group, addend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, _all_reduced(ctx.group, gradient)
+
+
+def _all_reduced(group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
+    total = addend.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def _sum_over(group: dist.ProcessGroup, addend: torch.Tensor) -> torch.Tensor:
+    total: torch.Tensor = _SumOver.apply(group, addend)  # type: ignore[no-untyped-call]
+    return total

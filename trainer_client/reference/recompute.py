@@ -1,0 +1,114 @@
+"""Recomputation: named modules run again in the backward pass, and keep nothing for it.
+
+The trade of time for memory of Chen et al. (2016): between a module's input and its output nothing
+is kept, so a ResNet with a point at every block keeps the blocks' inputs, and one block's inside at
+a time. ``torch.utils.checkpoint`` does it.
+
+Invariant: a step has the same loss, gradients, random numbers and buffers as without recomputation.
+The second run draws the random numbers of the first, and leaves the buffers as they are: batch norm
+would otherwise count each batch twice in its running statistics. It has no effect in evaluation or
+without gradients, and none on the state dict's names.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from feeder.errors import ConfigError
+
+_NAMES_SHOWN: Final = 3
+
+
+def recompute_at(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Have the modules of ``model`` that match recomputed, and return their names in its order.
+
+    A pattern has the parts of a name between its dots, each as in ``fnmatch``: ``layer?.*`` matches
+    ``layer1.0``, but neither ``layer1`` nor ``layer1.0.conv1``. Call it before the model is
+    wrapped, and after ``distribute_batch_norm``, which may replace modules.
+
+    ConfigError where a pattern matches nothing, or a matching module is within another.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    matched = set()
+    for pattern in patterns:
+        found = {name for name in modules if _matches(name, pattern)}
+        if not found:
+            raise ConfigError(_describe_unmatched(pattern, [*modules]))
+        matched |= found
+    names = [name for name in modules if name in matched]
+    for name in names:
+        outer = next((each for each in names if name.startswith(f"{each}.")), None)
+        if outer is not None:
+            raise ConfigError(
+                f"{name} would be recomputed within {outer}, so twice: let the patterns match one"
+            )
+    for name in names:
+        module = modules[name]
+        module.forward = _Recomputation(module, module.forward)
+    return names
+
+
+class _Recomputation:
+    """The forward pass of a module, run again where its backward pass needs what it computed.
+
+    It holds no function but the module's method, so a deep copy of a model runs its own modules.
+    """
+
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self._module = module
+        self._forward = forward
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if not (self._module.training and torch.is_grad_enabled()):
+            return self._forward(*inputs, **options)
+        return checkpoint(
+            self._forward,
+            *inputs,
+            use_reentrant=False,
+            preserve_rng_state=True,
+            context_fn=self._make_contexts,
+            **options,
+        )
+
+    def _make_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of the first and of the second run."""
+        return nullcontext(), _keep_buffers(self._module)
+
+
+@contextmanager
+def _keep_buffers(module: nn.Module) -> Iterator[None]:
+    """Give the module copies of its buffers within the body, so that updates of them are lost.
+
+    Turning updates off would save other tensors for the backward pass than the first run did.
+    """
+    buffers = [
+        (each, name, buffer)
+        for each in module.modules()
+        for name, buffer in each.named_buffers(recurse=False)
+    ]
+    for each, name, buffer in buffers:
+        setattr(each, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for each, name, buffer in buffers:
+            setattr(each, name, buffer)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _describe_unmatched(pattern: str, names: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(pattern, names, n=_NAMES_SHOWN, cutoff=0.0)
+    return (
+        f"no module of the model matches {pattern!r}, where * and ? stand for no dot: some of its "
+        f"modules are {', '.join(nearest)}"
+    )
