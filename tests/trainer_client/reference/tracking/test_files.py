@@ -1,0 +1,216 @@
+"""The files of a run's folder: complete after kills and resumes, or one line says why not."""
+
+import csv
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from feeder.errors import ResourceError
+from tests.trainer_client.reference.tracking.reports import (
+    EPOCHS,
+    STEPS,
+    make_outcome,
+    make_result,
+    make_run,
+    make_step,
+)
+from trainer_client.reference.tracking.files import EPOCH_COLUMNS, RunFiles
+from trainer_client.reference.tracking.output_file import replace_file
+from trainer_client.reference.tracking.step_rows import StepRows, read_losses
+
+
+def report(folder: Path, *, first_step: int = 0, last_step: int = EPOCHS * STEPS) -> RunFiles:
+    """Report the steps after ``first_step`` up to ``last_step``, as a process that is killed."""
+    files = RunFiles(folder)
+    history = [make_result(epoch) for epoch in range(first_step // STEPS)]
+    files.begin(make_run(first_step=first_step, history=history))
+    for step in range(first_step + 1, last_step + 1):
+        files.log_step(make_step(step))
+        if step % STEPS == 0:
+            files.end_epoch(make_result(step // STEPS - 1))
+    return files
+
+
+def read_epochs(folder: Path) -> list[dict[str, str]]:
+    with (folder / "epochs.csv").open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+@contextmanager
+def full_disk(room_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond ``room_bytes``."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_run_leaves_its_four_files_in_a_new_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "new"
+    files = report(folder)
+    files.end(make_outcome())
+    files.close()
+    names = {"run.json", "steps.csv", "epochs.csv", "summary.json"}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_epochs_csv_has_a_row_for_each_epoch_with_shares_of_the_validation_set(
+    tmp_path: Path,
+) -> None:
+    files = report(tmp_path)
+    files.end_epoch(make_result(1, ema_correct=1009, ema_correct_top5=1009))
+    files.close()
+    text = (tmp_path / "epochs.csv").read_text()
+    assert text.splitlines()[:2] == [
+        ",".join(EPOCH_COLUMNS),
+        "0,7,224,0.186,1204.3,0.02,2,0.1,1009,0.099108,0.297324,,,0.5",
+    ]
+    assert [row["epoch"] for row in read_epochs(tmp_path)] == ["0", "1", "2"]
+    assert [row["ema_top1"] for row in read_epochs(tmp_path)] == ["", "1", ""]
+
+
+def test_an_epoch_without_evaluation_has_empty_columns(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.begin(make_run())
+    files.end_epoch(make_result(val_images=None, val_correct=None, val_s=None))
+    files.close()
+    (row,) = read_epochs(tmp_path)
+    assert (row["val_images"], row["val_top1"], row["val_s"]) == ("", "", "")
+    assert row["loss"] == "2"
+
+
+@pytest.mark.parametrize("killed_after", [*range(1, EPOCHS * STEPS)])
+def test_after_a_kill_and_a_resume_every_epoch_and_step_is_there_once(
+    tmp_path: Path, killed_after: int
+) -> None:
+    report(tmp_path / "whole").close()
+    checkpoint = killed_after - killed_after % 4
+    killed = report(tmp_path / "resumed", last_step=killed_after)
+    report(tmp_path / "resumed", first_step=checkpoint).close()
+    killed.close()
+    for name in ("epochs.csv", "steps.csv", "run.json"):
+        resumed = (tmp_path / "resumed" / name).read_bytes()
+        assert resumed == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_a_new_run_in_an_old_folder_keeps_nothing_of_the_old_one(tmp_path: Path) -> None:
+    files = report(tmp_path)
+    files.end(make_outcome())
+    files.close()
+    files = RunFiles(tmp_path)
+    files.begin(make_run(seed=6))
+    files.close()
+    assert read_epochs(tmp_path) == []
+    assert read_losses(tmp_path / "steps.csv") == []
+    assert not (tmp_path / "summary.json").exists()
+    assert json.loads((tmp_path / "run.json").read_text())["seed"] == 6
+
+
+def test_steps_are_on_disk_as_soon_as_they_are_logged(tmp_path: Path) -> None:
+    files = report(tmp_path, last_step=2)
+    assert read_losses(tmp_path / "steps.csv") == [(1, 2.001), (2, 2.002)]
+    files.close()
+
+
+@pytest.mark.parametrize(
+    "damage", ["3,0,3,2.0", "3,0,3,2.0,0.1,99,0.0", "\0\0\0\n", "3,a,b,c,d,e,f\n"]
+)
+def test_a_row_that_was_cut_short_or_damaged_is_removed(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "steps.csv"
+    report(tmp_path, last_step=2).close()
+    with path.open("a") as file:
+        file.write(damage)
+    assert [step for step, _ in read_losses(path)] == [1, 2]
+    StepRows(path, first_step=5).close()
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_losses_of_a_folder_without_steps_are_none(tmp_path: Path) -> None:
+    assert read_losses(tmp_path / "steps.csv") == []
+
+
+def test_the_summary_has_the_outcome_and_more_beside_it(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.begin(make_run())
+    more = {"device": "cpu", "epochs": "not overridden", "final_loss": float("nan")}
+    files.end(make_outcome(target_s=12.5, more=MappingProxyType(more)))
+    files.close()
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "ending": "finished",
+        "epochs": 3,
+        "seconds": 2.058,
+        "images_per_s": 1204.0,
+        "wait_share": 0.02,
+        "val_top1": 300 / 1009,
+        "best_top1": 300 / 1009,
+        "best_epoch": 2,
+        "target_s": 12.5,
+        "device": "cpu",
+        "final_loss": None,
+    }
+
+
+def test_run_json_holds_any_value_of_a_recipe(tmp_path: Path) -> None:
+    recipe = MappingProxyType(
+        {
+            "recompute": ("layer1.*", "layer2.*"),
+            "data": {"randaugment": True},
+            "init": Path("weights.pt"),
+            "val_dataset": "ünï\udc80",
+            "clip_norm": float("inf"),
+        }
+    )
+    files = RunFiles(tmp_path)
+    files.begin(make_run(recipe=recipe, val_samples=None))
+    files.close()
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert content["recipe"] == {
+        "recompute": ["layer1.*", "layer2.*"],
+        "data": {"randaugment": True},
+        "init": "weights.pt",
+        "val_dataset": "ünï\udc80",
+        "clip_norm": None,
+    }
+    assert content["val_samples"] is None
+    assert "first_step" not in content
+
+
+def test_a_file_keeps_its_content_when_the_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "epochs.csv"
+    replace_file(path, b"old")
+    with full_disk(10), pytest.raises(ResourceError, match=r"^cannot write .*epochs\.csv \(.+\): "):
+        replace_file(path, b"x" * 1000)
+    assert path.read_bytes() == b"old"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_full_disk_is_one_line_while_steps_are_logged(tmp_path: Path) -> None:
+    files = report(tmp_path, last_step=1)
+    size = (tmp_path / "steps.csv").stat().st_size
+    with full_disk(size), pytest.raises(ResourceError, match=r"steps\.csv .*--output folder$"):
+        files.log_step(make_step(2))
+    assert read_losses(tmp_path / "steps.csv") == [(1, 2.001)]
+    files.close()  # there is room again
+    assert read_losses(tmp_path / "steps.csv") == [(1, 2.001), (2, 2.002)]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError, match=r"cannot write .*: make room or name another") as error:
+        RunFiles(tmp_path / "file" / "run").begin(make_run())
+    assert "\n" not in str(error.value)
+
+
+def test_closing_twice_or_before_the_beginning_does_nothing(tmp_path: Path) -> None:
+    RunFiles(tmp_path / "never").close()
+    assert not (tmp_path / "never").exists()
+    files = report(tmp_path)
+    files.close()
+    files.close()

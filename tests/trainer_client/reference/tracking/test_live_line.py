@@ -1,0 +1,231 @@
+"""The live line on a terminal, emulated by pyte, and in a log file."""
+
+import fcntl
+import io
+import itertools
+import os
+import pty
+import struct
+import termios
+from collections.abc import Iterator
+from typing import Any
+
+import pyte
+import pytest
+
+from tests.trainer_client.reference.tracking.reports import (
+    make_outcome,
+    make_result,
+    make_run,
+    make_step,
+)
+from trainer_client.reference.tracking.live_line import LiveLine, format_duration
+
+WHOLE = "step 120/391 of epoch 3/90 · loss 2.318 · 1,204 images/s · waits 2 % · 3 h 12 min left"
+IN_80 = "epoch 3/90 120/391 · loss 2.318 · 1,204 images/s · waits 2 % · 3 h 12 min left"
+
+
+class Terminal:
+    """A pseudo-terminal: ``stream`` writes to it, ``lines`` is what it shows."""
+
+    def __init__(self, columns: int = 80, encoding: str = "utf-8") -> None:
+        self._ours, theirs = pty.openpty()
+        self.stream = os.fdopen(theirs, "w", encoding=encoding)
+        self._screen: Any = pyte.Screen(columns, 6)
+        self._emulator: Any = pyte.ByteStream(self._screen)
+        self.written = b""
+        self.resize(columns)
+
+    def resize(self, columns: int) -> None:
+        self._screen.resize(6, columns)
+        fcntl.ioctl(self.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 6, columns, 0, 0))
+
+    def lines(self) -> list[str]:
+        """Return the lines that are not empty, once all that was written is shown."""
+        os.write(self.stream.fileno(), b"\0")  # shows nothing
+        while not self.written.endswith(b"\0"):
+            self.written += (data := os.read(self._ours, 65_536))
+            self._emulator.feed(data)
+        self.written = self.written.replace(b"\0", b"")
+        return [line.rstrip() for line in self._screen.display if line.strip()]
+
+    def column(self) -> int:
+        """Return the column of the cursor, after ``lines``."""
+        return int(self._screen.cursor.x)
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+def seconds(step_s: float = 1.0) -> Any:
+    """Return a clock that advances with each reading."""
+    return itertools.count(0, step_s).__next__
+
+
+def begin(stream: Any, step_s: float = 1.0) -> LiveLine:
+    line = LiveLine(stream, clock=seconds(step_s))
+    line.begin(make_run(epochs=90, steps_per_epoch=391))
+    return line
+
+
+def step(number: int = 120, **changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        **{"epoch": 3, "step": number, "steps_per_epoch": 391, "loss": 2.318},
+        **{"remaining_s": 11_520.0, **changes},
+    }
+    return make_step(3 * 391 + number, **fields)
+
+
+def test_the_line_is_rewritten_in_place(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    for number in (100, 110, 120):
+        line.log_step(step(number))
+    assert terminal.lines() == [IN_80]
+
+
+def test_a_shorter_line_leaves_nothing_of_a_longer_one(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    line.log_step(step())
+    line.log_step(step(1, remaining_s=5.0))
+    assert terminal.lines() == [
+        "step 1/391 of epoch 3/90 · loss 2.318 · 1,204 images/s · waits 2 % · 5 s left"
+    ]
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20, 30, 41, 62, 76, 79, 80, 86, 87, 88, 200])
+def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
+    terminal = Terminal(columns)
+    line = begin(terminal.stream)
+    for number in (1, 120, 391):
+        line.log_step(step(number))
+    shown = terminal.lines()
+    assert len(shown) <= 1
+    assert terminal.column() <= columns - 1
+    assert (shown == [WHOLE.replace("120/", "391/")]) == (columns > len(WHOLE))
+    line.close()
+    assert terminal.lines() == []
+    terminal.close()
+
+
+def test_large_numbers_fit_80_columns(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    line.begin(make_run(epochs=300))
+    report = step(40_035, epoch=299, steps_per_epoch=40_036, loss=123_456.0, images_per_s=123_456.0)
+    line.log_step(report)
+    (shown,) = terminal.lines()
+    assert shown == "epoch 299/300 40035/40036 · loss 1.23e+05 · 123,456 img/s · 3 h 12 min left"
+
+
+def test_a_loss_that_is_no_number_is_shown(terminal: Terminal) -> None:
+    begin(terminal.stream).log_step(step(loss=float("nan")))
+    assert "loss nan" in terminal.lines()[0]
+
+
+def test_the_line_follows_the_terminals_size(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    line.log_step(step())
+    terminal.lines()
+    terminal.resize(120)
+    line.log_step(step())
+    assert terminal.lines() == [WHOLE]
+
+
+def test_a_terminal_without_a_size_counts_as_80_columns(terminal: Terminal) -> None:
+    fcntl.ioctl(terminal.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+    begin(terminal.stream).log_step(step())
+    assert terminal.lines() == [IN_80]
+
+
+def test_it_is_redrawn_at_most_ten_times_a_second_and_at_the_epochs_last_step(
+    terminal: Terminal,
+) -> None:
+    line = begin(terminal.stream, step_s=0.01)
+    for number in range(1, 391):
+        line.log_step(step(number))
+    terminal.lines()
+    assert 35 <= terminal.written.count(b"loss") <= 39
+    line.log_step(step(391))
+    assert "391/391" in terminal.lines()[0]
+
+
+def test_other_lines_go_above_it(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    line.print_line("before")
+    line.log_step(step())
+    line.print_line("epoch 2: a line")
+    line.print_line("x" * 100)
+    assert terminal.lines() == ["before", "epoch 2: a line", "x" * 80, "x" * 20, IN_80]
+
+
+def test_the_end_of_an_epoch_removes_it(terminal: Terminal) -> None:
+    line = begin(terminal.stream)
+    line.log_step(step())
+    line.begin_evaluation(3)
+    assert terminal.lines() == ["evaluating after epoch 3/90"]
+    line.end_epoch(make_result(3))
+    assert terminal.lines() == []
+    line.print_line("epoch 3: the result")
+    assert terminal.lines() == ["epoch 3: the result"]
+
+
+@pytest.mark.parametrize("ending", ["end", "close"])
+def test_an_error_after_it_is_on_a_line_of_its_own(terminal: Terminal, ending: str) -> None:
+    line = begin(terminal.stream)
+    line.log_step(step())
+    if ending == "end":
+        line.end(make_outcome())
+    line.close()
+    line.close()
+    terminal.stream.write("train: error: no feeder")
+    terminal.stream.flush()
+    assert terminal.lines() == ["train: error: no feeder"]
+
+
+def test_without_unicode_the_separator_is_a_hyphen() -> None:
+    terminal = Terminal(encoding="ascii")
+    begin(terminal.stream).log_step(step())
+    assert terminal.lines() == [IN_80.replace("·", "-")]
+    terminal.close()
+
+
+def test_a_log_file_gets_a_line_each_half_minute() -> None:
+    stream = io.StringIO()
+    line = begin(stream, step_s=1.0)
+    for number in range(1, 92):
+        line.log_step(step(number))
+    line.begin_evaluation(3)
+    line.end_epoch(make_result(3))
+    line.print_line("epoch 3: the result")
+    line.close()
+    *progress, last = stream.getvalue().splitlines()
+    assert [text.split()[1] for text in progress] == ["1/391", "31/391", "61/391", "91/391"]
+    assert progress[0].strip() == WHOLE.replace("120/", "1/").replace("·", "-")
+    assert last == "epoch 3: the result"
+    assert "\r" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("length_s", "text"),
+    [
+        (-3.0, "0 s"),
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (200.0, "3 min 20 s"),
+        (3599.9, "1 h"),
+        (11_520.0, "3 h 12 min"),
+        (86_399.0, "23 h 59 min"),
+        (86_400.0, "1 d"),
+        (1_051_200.0, "12 d 4 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(length_s: float, text: str) -> None:
+    assert format_duration(length_s) == text
