@@ -37,7 +37,8 @@ CHECKS = $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --timeout 6
 	-o python_files='check_*.py' tests/frameworks
 PIP_FOR = $(BIN)/python -m pip --python .frameworks/$*/bin/python --disable-pip-version-check --quiet
 CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py feeder/jpeg/native/*) \
-	$(wildcard trainer_client/*.py trainer_client/*/*.py trainer_client/native/*)
+	$(wildcard trainer_client/*.py trainer_client/*/*.py trainer_client/*/*/*.py \
+	trainer_client/reference/recipes/*.toml trainer_client/native/*)
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \

@@ -1,20 +1,19 @@
-"""The reference job: trains a ResNet on batches from a feeder and reports where the time goes.
+"""The reference job: trains an image model on batches from a feeder and reports where time goes.
 
-    python -m trainer_client.train tcp://127.0.0.1:5555 --dataset imagenet --val-dataset val
-    torchrun --nproc-per-node 8 -m trainer_client.train …      (--batch-size is that of each rank)
+    python -m trainer_client.train --recipe smoke --output DIR     (needs neither data nor a feeder)
+    python -m trainer_client.train tcp://HOST:5555 --recipe imagenet-90 --dataset imagenet \\
+        --val-dataset imagenet-val --output DIR --resume auto
+    torchrun --nproc-per-node 8 -m trainer_client.train …
 
-``reference.trainer`` has the training step. Accuracy is exact: the padding of the last batch does
-not count. Ctrl-C ends the job with one line and status 130.
+``reference.trainer`` has the training step, ``reference.run`` the loop. Accuracy is exact: the
+padding of the last batch does not count. Ctrl-C ends the job with one line and status 130.
 
-With ``--checkpoint FILE`` rank 0 saves model, optimiser and position after every epoch and every
-``--checkpoint-steps``. With ``--resume``, too, the job resumes from FILE if it exists (every rank
-reads it), so the same command restarts a killed job. The number of ranks and ``--batch-size`` may
-change as long as the global batch stays the same: the order of the samples continues. SIGTERM then
-saves and ends the job with status 0, after the current step or evaluation, in all ranks after the
-same step.
-
-On CPUs that also run the daemon, set OMP_WAIT_POLICY=passive: otherwise torch's threads spin on the
-cores that the workers need.
+With ``--output DIR`` rank 0 saves a checkpoint after every epoch and every ``--checkpoint-steps``.
+With ``--resume auto`` the same command continues a job that was killed at any moment, on a CPU with
+the same weights to the last bit. Every rank reads the checkpoint. The number of ranks may change as
+long as the global batch stays the same. SIGTERM saves and ends the job with status 0, after the
+current step or evaluation, in all ranks after the same step. ``--checkpoint FILE --resume`` does
+the same with one file.
 """
 
 import sys
@@ -23,10 +22,15 @@ from feeder.process.program import run_program
 
 
 def _run() -> int:
+    import os
+
     from feeder.process.shortage import TORCH_BYTES, check_import_memory
 
+    # Read when torch is loaded. Where the daemon runs on the same cores, torch's threads would spin
+    # on them while they wait, which makes the workers several times as slow.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     check_import_memory(TORCH_BYTES)
-    from trainer_client.reference.train import run_process
+    from trainer_client.reference.command import run_process
 
     return run_process()
 
@@ -34,12 +38,17 @@ def _run() -> int:
 if __name__ == "__main__":
     sys.exit(run_program("train", _run))  # before torch, which takes seconds to import
 else:
-    from trainer_client.reference.train import (
-        EpochResult,
-        TrainingOptions,
-        TrainingResult,
-        main,
-        train,
-    )
+    from trainer_client.reference.command import main
+    from trainer_client.reference.options import TrainingOptions
+    from trainer_client.reference.recipes.recipe import TrainingRecipe
+    from trainer_client.reference.results import EpochResult
+    from trainer_client.reference.train import TrainingResult, train
 
-    __all__ = ["EpochResult", "TrainingOptions", "TrainingResult", "main", "train"]
+    __all__ = [
+        "EpochResult",
+        "TrainingOptions",
+        "TrainingRecipe",
+        "TrainingResult",
+        "main",
+        "train",
+    ]

@@ -56,7 +56,7 @@ QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batc
 
 def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
     """Run the demo in ``folder``; draws ``out``/batch.png, ``_run`` writes ``out``/summary.json."""
-    from trainer_client.train import TrainingOptions, train
+    from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
     start_s = time.monotonic()
     machine = describe_machine()
@@ -78,13 +78,15 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
             endpoint=endpoint,
             dataset="train",
             val_dataset="val",
-            model="small",
-            epochs=plan.epochs,
+            recipe=TrainingRecipe(
+                model="small",
+                epochs=plan.epochs,
+                lr=0.1,
+                weight_decay=5e-4,
+                warmup_epochs=1.0,
+                image_size=plan.image_size,
+            ),
             batch_size=plan.batch_size,
-            lr=0.1,
-            weight_decay=5e-4,
-            warmup_epochs=1.0,
-            image_size=plan.image_size,
             device="cpu",
         )
         result = train(

@@ -1,6 +1,5 @@
 """The reference job: its arithmetic, and whole runs against a fake node."""
 
-import itertools
 import json
 import math
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from torch import nn
 
 from bench.daemon import free_port
 from feeder.errors import ConfigError, PeerError, ResourceError
@@ -22,10 +20,9 @@ from tests.support.daemon import Daemon, pack_small
 from tests.support.fake_node import WAIT_S, FakeNode
 from tests.support.key_pairs import KeyPair
 from trainer_client import Batch, FeederLoader
-from trainer_client.reference.resnet import resnet_small
-from trainer_client.reference.train import _choose_device
-from trainer_client.reference.trainer import _parameter_groups, lr_factor
-from trainer_client.train import TrainingOptions, main, train
+from trainer_client.reference.job import choose_device
+from trainer_client.reference.recipes.recipe import KEYS
+from trainer_client.train import TrainingOptions, TrainingRecipe, main, train
 
 torch.set_num_threads(1)  # more threads only slow down models this small
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,7 +47,9 @@ def make_options(node: FakeNode, **changes: object) -> TrainingOptions:
         "timeout_s": 20.0,
         "device": "cpu",
     }
-    return TrainingOptions(**(settings | changes))
+    settings |= changes
+    keys = {name: settings.pop(name) for name in [*settings] if name in KEYS}
+    return TrainingOptions(recipe=TrainingRecipe().changed(keys), **settings)
 
 
 def command_line(node: FakeNode, *more: str) -> list[str]:
@@ -59,29 +58,6 @@ def command_line(node: FakeNode, *more: str) -> list[str]:
         *("--image-size", "32", "--epochs", "1", "--warmup-epochs", "0", "--device", "cpu"),
         *("--timeout-s", "20", *more),
     ]
-
-
-def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
-    factors = [lr_factor(step, 4, 20) for step in range(20)]
-    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert factors[12] == pytest.approx(0.5)
-    assert all(later < former for former, later in itertools.pairwise(factors[4:]))
-    assert 0 < factors[-1] < 0.02
-    assert lr_factor(25, 4, 20) == 0.0
-
-
-def test_without_a_warm_up_the_learning_rate_starts_at_its_maximum() -> None:
-    assert lr_factor(0, 0, 10) == 1.0
-
-
-def test_only_kernels_and_matrices_decay() -> None:
-    model = resnet_small(3)
-    decayed, free = _parameter_groups(model, 0.1)
-    vectors = [p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
-    assert decayed["weight_decay"] == 0.1
-    assert free["weight_decay"] == 0.0
-    assert {id(p) for p in (*vectors, model.fc.bias)} == {id(p) for p in free["params"]}
-    assert len(decayed["params"]) + len(free["params"]) == len(list(model.parameters()))
 
 
 def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
@@ -132,8 +108,9 @@ def test_evaluation_does_not_disturb_the_training_order(node: FakeNode) -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    options = TrainingOptions(endpoint="tcp://127.0.0.1:1", dataset="x", model="vgg")
-    with pytest.raises(ConfigError, match="model must be one of resnet50, small, got 'vgg'"):
+    recipe = TrainingRecipe(model="vgg")
+    options = TrainingOptions(endpoint="tcp://127.0.0.1:1", dataset="x", recipe=recipe)
+    with pytest.raises(ConfigError, match=r"model must be one of .*resnet50.*, got 'vgg'"):
         train(options, report=lambda line: None)
 
 
@@ -154,8 +131,8 @@ def test_the_command_passes_on_fields_of_the_recipe(
     node: FakeNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = ["auto_augment=trivial-augment-wide", "erasing_probability=0.1"]
-    more = [f"--recipe={text}" for text in fields]
-    more += ["--val-dataset", "val", "--val-recipe", "interpolation=bicubic"]
+    more = [f"--data-recipe={text}" for text in fields]
+    more += ["--val-dataset", "val", "--val-data-recipe", "interpolation=bicubic"]
     assert main(command_line(node, *more)) == 0
     recipes = [message.recipe for message in node.received if isinstance(message, Hello)]
     assert [recipe.split for recipe in recipes] == ["train", "val"]
@@ -163,20 +140,20 @@ def test_the_command_passes_on_fields_of_the_recipe(
     assert recipes[0].erasing_probability == 0.1
     assert (recipes[1].interpolation, recipes[1].auto_augment) == ("bicubic", "none")
     capsys.readouterr()
-    assert main(command_line(node, "--recipe", "hue=7")) == ConfigError.exit_status
+    assert main(command_line(node, "--data-recipe", "hue=7")) == ConfigError.exit_status
     assert "hue must be a number 0 .. 0.5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--lr -1", "lr must be a finite number, 0 or more, got -1.0"),
+        ("--lr -1", "lr must be a finite number, 0 or more, got -1"),
         ("--lr nan", "lr must be a finite number, 0 or more, got nan"),
         ("--momentum -0.5", "momentum must be a finite number, 0 or more, got -0.5"),
         ("--weight-decay inf", "weight_decay must be a finite number, 0 or more, got inf"),
-        ("--warmup-epochs -5", "warmup_epochs must be a finite number, 0 or more, got -5.0"),
-        ("--epochs -1", "epochs must be a finite number, 0 or more, got -1"),
-        ("--label-smoothing 2", "label_smoothing must be a number 0 .. 1, got 2.0"),
+        ("--warmup-epochs -5", "warmup_epochs must be a finite number, 0 or more, got -5"),
+        ("--epochs -1", "epochs must be a whole number, 0 or more, got -1"),
+        ("--label-smoothing 2", "label_smoothing must be a finite number, 0 .. 1, got 2"),
         ("--device gpu", "device 'gpu' cannot be used here ("),
         ("--device cuda:99", "device 'cuda:99' cannot be used here ("),
     ],
@@ -194,11 +171,11 @@ def test_an_invalid_option_is_refused_in_one_line(
 
 def test_cuda_is_the_device_of_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.empty", lambda *size, device: None)  # any device works
-    assert _choose_device("cuda") == torch.device("cuda", 0)
+    assert choose_device("cuda") == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert _choose_device("cuda") == torch.device("cuda", 3)
-    assert _choose_device("cuda:1") == torch.device("cuda", 1)
-    assert _choose_device("cpu") == torch.device("cpu")
+    assert choose_device("cuda") == torch.device("cuda", 3)
+    assert choose_device("cuda:1") == torch.device("cuda", 1)
+    assert choose_device("cpu") == torch.device("cpu")
 
 
 def test_a_result_that_cannot_be_written_is_one_line(

@@ -18,11 +18,16 @@ from feeder.errors import ConfigError, ResourceError
 from feeder.wire.messages import Hello
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.reference.test_train import ROOT, SAMPLES, command_line, make_options
+from tests.trainer_client.reference.test_train import (
+    ROOT,
+    SAMPLES,
+    command_line,
+    make_options,
+    run_job,
+)
 from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
-from trainer_client.reference.checkpoint import load_checkpoint, save_checkpoint
-from trainer_client.reference.saver import Saver, StopVote
-from trainer_client.reference.trainer import Trainer
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainer_client.reference.stop_vote import Stop, StopVote
 from trainer_client.train import main, train
 
 GLOBAL_BATCH = 16
@@ -30,8 +35,9 @@ STEPS = SAMPLES // GLOBAL_BATCH
 
 JOB = """
 import json, sys
-from trainer_client.train import TrainingOptions, train
+from trainer_client.train import TrainingOptions, TrainingRecipe, train
 log, fields = open(sys.argv[1], "a"), json.loads(sys.argv[2])
+fields["recipe"] = TrainingRecipe(**fields["recipe"])
 def note(batch, loader):
     step = batch.index // loader.world_size
     print(json.dumps([batch.epoch, step, batch.sample_ids.tolist()]), file=log, flush=True)
@@ -52,10 +58,10 @@ class Job:
 
     def __init__(self, node: FakeNode, folder: Path, name: str, *, ranks: int) -> None:
         fields = {
-            **{"endpoint": node.endpoint, "dataset": "train", "model": "small", "device": "cpu"},
-            **{"batch_size": GLOBAL_BATCH // ranks, "image_size": 32, "timeout_s": 60.0},
-            **{"checkpoint": str(folder / "job.pt"), "checkpoint_steps": 4, "resume": True},
-            "epochs": 100_000,
+            **{"endpoint": node.endpoint, "dataset": "train", "device": "cpu"},
+            **{"batch_size": GLOBAL_BATCH // ranks, "timeout_s": 60.0},
+            **{"checkpoint": str(folder / "job.pt"), "checkpoint_steps": 4, "resume": "auto"},
+            "recipe": {"model": "small", "image_size": 32, "epochs": 100_000, "warmup_epochs": 1.0},
         }
         port = free_port()
         self.logs = [folder / f"{name}-{rank}" for rank in range(ranks)]
@@ -143,7 +149,7 @@ def test_killed_and_stopped_jobs_resume_with_the_same_samples_on_other_ranks(
     check_steps(node, killed.steps(), (0, 0))
 
     node.script = lambda key, messages: messages
-    same, options = Record(), {"checkpoint": str(path), "resume": True, "epochs": 2}
+    same, options = Record(), {"checkpoint": str(path), "resume": "auto", "epochs": 2}
     lines: list[str] = []
     before = path.read_bytes()
     result = train(make_options(node, **options), report=lines.append, on_batch=same.note)
@@ -186,46 +192,54 @@ class OtherRank:
         self.is_over = True
 
 
-def test_ranks_that_would_resume_at_different_steps_are_an_error(
-    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = make_options(node, epochs=1, checkpoint=str(tmp_path / "job.pt"), resume=True)
-    train(options, report=lambda line: None)
-    monkeypatch.setattr("torch.distributed.new_group", lambda backend: object())
-    with FeederLoader(
-        node.endpoint, dataset="train", batch_size=16, image_size=32, device="cpu"
-    ) as loader:
-        trainer = Trainer(options, loader, torch.device("cpu"))
-        with monkeypatch.context() as patch:  # for the saver only
-            patch.setattr(FeederLoader, "world_size", 2)
-            saver = Saver(trainer, tmp_path / "job.pt", every_steps=1, rank=1)
-        monkeypatch.setattr("torch.distributed.all_reduce", OtherRank(0, 0).all_reduce)
-        with pytest.raises(ConfigError, match="rank 1 would resume at step 0 of epoch 1, another"):
-            saver.resume()
-
-
 def test_another_ranks_vote_stops_this_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for vote_of_other in (0, 1):
+    for vote_of_other in (Stop.NO, Stop.SIGTERM):
         other = OtherRank(vote_of_other)
         monkeypatch.setattr("torch.distributed.all_reduce", other.all_reduce)
         vote = StopVote(object())  # type: ignore[arg-type]
         vote.begin()
         assert not other.is_over, "the vote must not wait before the step is computed"
-        assert vote.end() is bool(vote_of_other)
+        assert vote.end() is vote_of_other
         assert other.is_over
+
+
+def test_ranks_that_read_different_checkpoints_are_an_error(node: FakeNode, tmp_path: Path) -> None:
+    """As where the path is on each host's own disk."""
+    files = [tmp_path / f"rank-{rank}.pt" for rank in range(2)]
+    for epochs, path in enumerate(files, 1):
+        train(
+            make_options(node, epochs=epochs, checkpoint=str(path), batch_size=16),
+            report=lambda line: None,
+        )
+    port, processes = free_port(), []
+    for rank, path in enumerate(files):
+        command = ["-m", "trainer_client.train", node.endpoint, "--dataset", "train"]
+        command += ["--model", "small", "--image-size", "32", "--device", "cpu", "--epochs", "3"]
+        command += ["--warmup-epochs", "1", "--batch-size", "8", "--checkpoint", str(path)]
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        processes.append(
+            run_job(*command, "--resume", environment={**environment, "RANK": str(rank)})
+        )
+    try:
+        errors = [process.communicate(timeout=DEADLINE_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert any("another rank elsewhere: all ranks must read the same" in each for each in errors)
+    assert all(process.returncode for process in processes), errors
 
 
 def position(path: Path) -> Step | None:
     if not path.exists():
         return None
-    state = load_checkpoint(path)["loader"]
+    state = load_checkpoint(path)["progress"]
     return state["epoch"], state["step"]
 
 
 def test_a_resumed_job_has_the_losses_of_an_uninterrupted_one(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    options = {"checkpoint": str(tmp_path / "job.pt"), "resume": True, "val_dataset": "val"}
+    options = {"checkpoint": str(tmp_path / "job.pt"), "resume": "auto", "val_dataset": "val"}
     uninterrupted = train(make_options(node, epochs=2), report=lambda line: None)
 
     class Stopped(Exception):  # noqa: N818 -- no error of the job's
@@ -256,7 +270,7 @@ def test_an_epoch_is_saved_with_its_evaluation_not_before(
         with pytest.raises(ZeroDivisionError):
             train(make_options(node, **options), report=lambda line: None)
     assert position(path) == (0, STEPS - 1)
-    result = train(make_options(node, **options, resume=True), report=lambda line: None)
+    result = train(make_options(node, **options, resume="auto"), report=lambda line: None)
     assert (result.epochs[0].steps, result.epochs[0].val_images) == (1, SAMPLES)
 
 
@@ -275,7 +289,8 @@ def test_sigterm_in_one_process_saves_and_ends_with_status_0(
     assert signal.getsignal(signal.SIGTERM) is before
     assert result.was_stopped
     assert position(path) == (0, 4), "the next step's vote stops the job"
-    assert main(command_line(node, "--checkpoint", str(path), "--resume")) == 0
+    more = ["--warmup-epochs", "1", "--checkpoint", str(path), "--resume"]
+    assert main(command_line(node, *more)) == 0
     assert f"resumed from {path}, step " in capsys.readouterr().out
     assert position(path) == (1, 0)
 
@@ -303,26 +318,27 @@ def test_a_checkpoint_of_another_job_is_refused(node: FakeNode, tmp_path: Path) 
     train(make_options(node, epochs=1, checkpoint=str(path)), report=lambda line: None)
     for changes, message in (
         ({"model": "resnet50"}, "is of model 'small', this job trains 'resnet50': pass --model"),
-        ({"batch_size": 8}, "global batch of 16 rows .*: pass batch_size=16"),
-        ({"seed": 4}, "of seed 0, this loader has 4"),
+        ({"batch_size": 8}, "global batch of 16 images, this job has 8: pass --global-batch 16"),
+        ({"seed": 4}, "of seed 0, this job has 4: pass --seed 0"),
+        ({"data": {"hue": 0.1}}, "of data .*, this job has .*: pass the same --data-recipe"),
     ):
-        options = make_options(node, checkpoint=str(path), resume=True, **changes)
+        options = make_options(node, checkpoint=str(path), resume="auto", **changes)
         with pytest.raises(ConfigError, match=message):
             train(options, report=lambda line: None)
     content = load_checkpoint(path)
     del content["optimiser"]
     save_checkpoint(path, content)
     with pytest.raises(ConfigError, match="does not fit this job: 'optimiser'"):
-        train(make_options(node, checkpoint=str(path), resume=True), report=lambda line: None)
+        train(make_options(node, checkpoint=str(path), resume="auto"), report=lambda line: None)
 
 
 def test_resuming_without_a_checkpoint_starts_from_scratch(node: FakeNode, tmp_path: Path) -> None:
     lines: list[str] = []
-    options = {"epochs": 1, "checkpoint": str(tmp_path / "none"), "resume": True}
+    options = {"epochs": 1, "checkpoint": str(tmp_path / "none"), "resume": "auto"}
     train(make_options(node, **options), report=lines.append)
     assert lines[1] == f"no checkpoint {tmp_path / 'none'} yet: starting from scratch"
     with pytest.raises(ConfigError, match="--resume needs --checkpoint"):
-        train(make_options(node, resume=True), report=lines.append)
+        train(make_options(node, resume="auto"), report=lines.append)
     with pytest.raises(ConfigError, match="checkpoint_steps must be 1 or more, got 0"):
         train(make_options(node, **options, checkpoint_steps=0), report=lines.append)
 
@@ -332,7 +348,7 @@ def test_a_checkpoint_path_that_cannot_be_written_is_refused_before_training(
 ) -> None:
     for name in (str(tmp_path / "nowhere" / "job.pt"), str(tmp_path), "", "x" * 300):
         record = Record()
-        options = make_options(node, checkpoint=name, resume=True)
+        options = make_options(node, checkpoint=name, resume="auto")
         with pytest.raises(ConfigError, match="checkpoint must name a file in an existing"):
             train(options, report=lambda line: None, on_batch=record.note)
         assert record.steps == []
@@ -344,7 +360,7 @@ def test_an_option_that_the_checkpoint_would_override_is_refused(
 ) -> None:
     path = str(tmp_path / "job.pt")
     train(make_options(node, epochs=1, checkpoint=path), report=lambda line: None)
-    options = make_options(node, checkpoint=path, resume=True, **{option: 0.25})
+    options = make_options(node, checkpoint=path, resume="auto", **{option: 0.25})
     with pytest.raises(ConfigError, match=f"checkpoint is of {option} .*, this job has 0.25: pass"):
         train(options, report=lambda line: None)
 
@@ -373,9 +389,9 @@ def test_checkpoints_come_every_checkpoint_steps_and_after_epochs(
     saved: list[Step] = []
 
     def note(path: Path, content: dict[str, Any]) -> None:
-        saved.append((content["loader"]["epoch"], content["loader"]["step"]))
+        saved.append((content["progress"]["epoch"], content["progress"]["step"]))
 
-    monkeypatch.setattr("trainer_client.reference.saver.save_checkpoint", note)
+    monkeypatch.setattr("trainer_client.reference.checkpoints.store.save_checkpoint", note)
     options = make_options(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
     train(options, report=lambda line: None)
     assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]

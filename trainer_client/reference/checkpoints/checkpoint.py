@@ -18,7 +18,7 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.regular_file import open_regular_file
 
-CHECKPOINT_VERSION: Final = 1  # increment when the meaning of an entry changes
+CHECKPOINT_VERSION: Final = 2  # increment when the meaning of an entry changes
 
 _DAMAGE: Final = BadZipFile, zlib.error
 _FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
@@ -42,15 +42,16 @@ def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
         unfinished.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
         raise ResourceError(
-            f"cannot write the checkpoint {path} ({reason}): make room or name another "
-            "--checkpoint file"
+            f"cannot write the checkpoint {path} ({reason}): make room, or name another "
+            "--checkpoint or --output"
         ) from error
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[str, Any]:
     """Return the saved content, on the CPU.
 
-    Raises ConfigError when it is no checkpoint of this job, ResourceError when it cannot be read.
+    Raises ConfigError when it is no checkpoint of this job, with ``instead`` as the remedy, and
+    ResourceError when it cannot be read.
     """
     try:
         file = open_regular_file(path)
@@ -65,12 +66,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except (*_DAMAGE, RuntimeError, ValueError, OSError, EOFError, UnpicklingError) as error:
             reason = str(error).partition("\n")[0]
-            raise ConfigError(f"{path} is no checkpoint ({reason}): name another one") from None
+            raise ConfigError(f"{path} is no checkpoint ({reason}): {instead}") from None
     version = content.get("version") if isinstance(content, dict) else None
     if version != CHECKPOINT_VERSION:
         raise ConfigError(
             f"{path} is no checkpoint of version {CHECKPOINT_VERSION} of this job, but of "
-            f"{version}: name another one, or use the version that saved it"
+            f"{version}: {instead}, or use the version that saved it"
         )
     return dict(content)
 

@@ -1,0 +1,4 @@
+"""Tests of the training recipes.
+
+May import: the product, bench, tests.
+"""

@@ -1,0 +1,170 @@
+"""Where a job's checkpoints are: one file, or a folder that keeps the latest and the best.
+
+    DIR/checkpoints/epoch-0012.pt               after 12 epochs
+    DIR/checkpoints/epoch-0012-step-000500.pt   500 steps later; the next one replaces it
+    DIR/checkpoints/best.pt                     the most accurate one, whatever else is removed
+
+    FILE, FILE.previous                         of --checkpoint FILE
+
+Every file appears complete or not at all, so a kill at any moment leaves a checkpoint to resume.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from feeder.errors import ConfigError, ResourceError
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainer_client.reference.checkpoints.progress import Progress
+
+BEST: Final = "best.pt"
+_NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
+
+
+class Store(Protocol):
+    """Where checkpoints are saved to and resumed from."""
+
+    def check(self) -> None:
+        """Raise ConfigError or ResourceError if nothing could be saved."""
+        ...
+
+    def newest(self) -> Path | None:
+        """Return the latest checkpoint."""
+        ...
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Return a checkpoint's content; if it is damaged, the ConfigError offers another one."""
+        ...
+
+    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
+        """Write a checkpoint and remove those that it replaces."""
+        ...
+
+
+class CheckpointFile:
+    """One file, and the one before it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self) -> None:
+        """Raise ConfigError unless the file could be written."""
+        if not _can_be_file(self.path):
+            raise ConfigError(f"checkpoint must name a file in an existing folder, got {self.path}")
+
+    def newest(self) -> Path | None:
+        """Return the file, if it exists."""
+        return self.path if self.path.exists() else None
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Return the content; if it is damaged, the error offers the one before."""
+        return load_checkpoint(path, instead=_offer(self._previous()))
+
+    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
+        """Write the file; the present one becomes the previous one."""
+        if self.path.exists():
+            _link(self.path, self._previous())
+        save_checkpoint(self.path, content)
+        return self.path
+
+    def _previous(self) -> Path:
+        return self.path.with_name(self.path.name + ".previous")
+
+
+class CheckpointFolder:
+    """A folder with the ``keep`` latest checkpoints after an epoch, and the best."""
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def check(self) -> None:
+        """Make the folder; ResourceError when that fails."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot make the folder {self.folder} ({error.strerror}): name another --output"
+            ) from error
+
+    def newest(self) -> Path | None:
+        """Return the latest checkpoint."""
+        return max(list_checkpoints(self.folder), key=position_of, default=None)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Return the content; if it is damaged, the error offers the one before."""
+        names = sorted(list_checkpoints(self.folder), key=position_of)
+        earlier = [each for each in names if each != path and position_of(each) < position_of(path)]
+        return load_checkpoint(path, instead=_offer(earlier[-1] if earlier else None))
+
+    def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
+        """Write a checkpoint; remove the oldest ones, and steps of epochs that are complete."""
+        path = self.folder / name_at(progress.epoch, progress.step)
+        save_checkpoint(path, content)
+        if not progress.step and _is_best(progress):
+            _link(path, self.folder / BEST)
+        names = sorted(list_checkpoints(self.folder), key=position_of)
+        epochs = [each for each in names if not position_of(each)[1]]
+        kept = {path, *epochs[-self._keep :]}
+        for each in names:
+            if each not in kept and position_of(each) < position_of(path):
+                each.unlink(missing_ok=True)
+        return path
+
+
+def name_at(epoch: int, step: int) -> str:
+    """Return the name of the checkpoint after ``epoch`` epochs and ``step`` steps of the next."""
+    return f"epoch-{epoch:04d}-step-{step:06d}.pt" if step else f"epoch-{epoch:04d}.pt"
+
+
+def position_of(path: Path) -> tuple[int, int]:
+    """Return epochs done and steps of the next one by a checkpoint's name, (-1, 0) for others."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 0)) if match else (-1, 0)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, but for the best; none where there is no folder."""
+    try:
+        return [each for each in folder.iterdir() if _NAME.fullmatch(each.name)]
+    except OSError:
+        return []
+
+
+def _is_best(progress: Progress) -> bool:
+    scores = [each.best_top1 for each in progress.history]
+    latest = scores[-1] if scores else None
+    return latest is not None and latest == max(each for each in scores if each is not None)
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file a second name, which may exist; ResourceError when that fails."""
+    unfinished = name.with_name(name.name + ".unfinished")
+    try:
+        unfinished.unlink(missing_ok=True)
+        try:
+            os.link(path, unfinished)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, unfinished)
+        unfinished.replace(name)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write the checkpoint {name} ({error.strerror}): make room, or use another "
+            "--checkpoint or --output"
+        ) from error
+
+
+def _offer(path: Path | None) -> str:
+    if path is None or not path.exists():
+        return "name another one"
+    return f"resume from the one before it with --resume {path}"
+
+
+def _can_be_file(path: Path) -> bool:
+    try:
+        return path.parent.is_dir() and not path.is_dir()
+    except OSError:  # no permission, or the name is too long
+        return False

@@ -1,0 +1,340 @@
+"""Offline evaluation: the accuracy of checkpoints, those of a finished run or as they appear.
+
+It gives the same figures as the evaluation in the loop, on one or many ranks: the same weights and
+running statistics, the same batches. Everything it needs is in the checkpoint, but for a feeder.
+"""
+
+import argparse
+import contextlib
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from feeder.errors import ConfigError, ResourceError
+from feeder.process.program import run_guarded
+from trainer_client._loader import FeederLoader
+from trainer_client.reference.batch_plan import BatchPlan
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from trainer_client.reference.checkpoints.store import list_checkpoints, name_at, position_of
+from trainer_client.reference.command import add_feeder_options, handle_signals, write_json
+from trainer_client.reference.evaluation import evaluate
+from trainer_client.reference.job import Place, join, make_val_loader
+from trainer_client.reference.models import make_model
+from trainer_client.reference.options import SMOKE, TrainingOptions
+from trainer_client.reference.own_feeder import serve_in_rank_0
+from trainer_client.reference.precision import make_autocast
+from trainer_client.reference.recipes.recipe import TrainingRecipe
+from trainer_client.reference.run_folder import SUMMARY
+from trainer_client.reference.tracking.output_file import replace_file
+
+POLL_S: Final = 1.0
+RESULTS: Final = "evaluations.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One checkpoint's accuracy."""
+
+    checkpoint: str
+    epochs: int
+    """Epochs done."""
+    steps: int
+    """Steps done in the whole job."""
+    val_images: int
+    val_top1: float
+    val_top5: float
+    ema_top1: float | None = None
+    ema_top5: float | None = None
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return the result as one line."""
+        line = (
+            f"{Path(self.checkpoint).name}: {self.epochs} epochs, {self.val_top1:.2%} of "
+            f"{self.val_images:,} correct, top 5 {self.val_top5:.2%}"
+        )
+        if self.ema_top1 is not None:
+            line += f", averaged weights {self.ema_top1:.2%}"
+        return f"{line}, {self.seconds:.1f} s"
+
+
+class Evaluator:
+    """Evaluates checkpoints of one job, one after the other, with one loader."""
+
+    def __init__(self, options: TrainingOptions, place: Place, stack: contextlib.ExitStack) -> None:
+        """``options`` name the feeder; what they lack comes from the first checkpoint."""
+        self._options = options
+        self._place = place
+        self._stack = stack
+        self._loader: FeederLoader | None = None
+        self._classes: list[str] = []
+
+    def evaluate(self, path: Path, content: Mapping[str, Any]) -> Evaluation:
+        """Return a checkpoint's accuracy; every rank must call this.
+
+        Raises ConfigError when it is of other classes than the first one or the validation set.
+        """
+        start_s = time.monotonic()
+        try:
+            recipe = TrainingRecipe().changed(content["recipe"])
+            classes, states = list(content["classes"]), [content["model"]]
+            if content["average"] is not None:
+                states.append(content["average"]["model"])
+            loader = self._find_loader(path, content, recipe, classes)
+            results = []
+            for state in states:
+                model = make_model(
+                    recipe.model,
+                    len(classes),
+                    zero_init_last=recipe.zero_init_last,
+                    group_width=recipe.group_width,
+                    expansion=recipe.expansion,
+                )
+                for name, value in model.named_parameters():  # half-precision weights stay such
+                    value.data = value.data.to(state[name].dtype)
+                model.load_state_dict(state)
+                model = model.to(device=self._place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+                results.append(evaluate(model, loader, make_autocast(recipe, self._place.device)))
+            progress = content["progress"]
+            return Evaluation(
+                checkpoint=str(path),
+                epochs=int(progress["epoch"]),
+                steps=int(content["steps_done"]),
+                val_images=results[0].images,
+                val_top1=results[0].top1,
+                val_top5=results[0].top5,
+                ema_top1=results[1].top1 if len(results) > 1 else None,
+                ema_top5=results[1].top5 if len(results) > 1 else None,
+                seconds=time.monotonic() - start_s,
+            )
+        except (KeyError, RuntimeError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{path} cannot be evaluated: it lacks or has other {reason}") from (
+                error
+            )
+
+    def _find_loader(
+        self, path: Path, content: Mapping[str, Any], recipe: TrainingRecipe, classes: list[str]
+    ) -> FeederLoader:
+        if self._loader is not None:
+            if classes != self._classes:
+                raise ConfigError(
+                    f"{path} is of other classes than the checkpoints before it: evaluate the "
+                    "checkpoints of one job at a time"
+                )
+            return self._loader
+        options = replace(
+            self._options,
+            recipe=recipe.changed({"target_accuracy": 0.0}),
+            endpoint=self._options.endpoint or content["endpoint"],
+            val_dataset=self._options.val_dataset or content["val_dataset"],
+        )
+        if options.endpoint is None:  # the smoke recipe: its data is in the run's folder
+            folder = path.absolute().parent.parent
+            options = replace(options, recipe_name=SMOKE, output=str(folder))
+            options = serve_in_rank_0(options, self._place, lambda line: None, self._stack)
+        if options.val_dataset is None:
+            raise ConfigError(
+                f"{path} is of a job without a validation set: name one with --val-dataset NAME"
+            )
+        size = self._options.batch_size or int(content["batch_size"])
+        plan = BatchPlan(
+            global_batch=size * self._place.ranks,
+            batch_size=size,
+            accumulation=1,
+            ranks=self._place.ranks,
+        )
+        self._classes = classes
+        self._loader = self._stack.enter_context(
+            make_val_loader(options, plan, self._place, classes)
+        )
+        return self._loader
+
+
+def find_checkpoints(named: Sequence[Path]) -> list[Path]:
+    """Return the checkpoints that are named, and those in folders that are: by epoch and step."""
+    found: list[Path] = []
+    for path in named:
+        if path.is_dir():
+            inside = list_checkpoints(_folder_of(path))
+            found += sorted(inside, key=position_of)
+        else:
+            found.append(path)
+    return found
+
+
+def _folder_of(path: Path) -> Path:
+    """Return the folder of checkpoints of a run's folder, or the folder itself."""
+    inside = path / "checkpoints"
+    return inside if inside.is_dir() else path
+
+
+def follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
+    """Yield the checkpoints that there are, then new ones, until the run of the folder has ended.
+
+    All ranks get the same ones, which rank 0 finds. Raises ConfigError unless one folder is named.
+    """
+    if len(named) != 1 or not named[0].is_dir():
+        raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
+    run = named[0]
+    seen: set[Path] = set()
+    while True:
+        has_ended = (run / SUMMARY).exists() or (run.parent / SUMMARY).exists()  # before the list
+        new = [each for each in find_checkpoints([run]) if each not in seen]
+        if not _agree(bool(new), place) and _agree(has_ended, place):
+            return
+        for path in _agreed_paths(new, _folder_of(run), place):
+            seen.add(path)
+            yield path
+        if not new:
+            time.sleep(POLL_S)
+
+
+def _agree(flag: bool, place: Place) -> bool:
+    """Return rank 0's flag in all ranks."""
+    if place.ranks == 1:
+        return flag
+    votes = torch.tensor([int(flag)], device=place.device)
+    dist.broadcast(votes, 0)
+    return bool(votes.item())
+
+
+def _agreed_paths(paths: list[Path], folder: Path, place: Place) -> list[Path]:
+    """Return rank 0's checkpoints in all ranks: their positions name them."""
+    if place.ranks == 1:
+        return paths
+    count = torch.tensor([len(paths)], device=place.device)
+    dist.broadcast(count, 0)
+    positions = torch.zeros((int(count.item()), 2), dtype=torch.int64, device=place.device)
+    if place.rank == 0 and paths:
+        positions.copy_(torch.tensor([position_of(path) for path in paths]))
+    dist.broadcast(positions, 0)
+    return [folder / name_at(epoch, step) for epoch, step in positions.tolist()]
+
+
+def run_evaluation(
+    named: Sequence[Path],
+    options: TrainingOptions,
+    *,
+    is_following: bool,
+    results: Path | None,
+    report: Callable[[str], None],
+) -> list[Evaluation]:
+    """Evaluate checkpoints; ``results`` is a CSV file that is replaced after each of them.
+
+    While following, a checkpoint that was removed before its turn is skipped, with a line.
+    """
+    done: list[Evaluation] = []
+    with contextlib.ExitStack() as stack:
+        place = join(options.device, stack)
+        evaluator = Evaluator(options, place, stack)
+        paths = follow(named, place) if is_following else iter(find_checkpoints(named))
+        for path in paths:
+            content = _load(path, place, is_following)
+            if content is None:
+                if place.rank == 0:
+                    report(f"{path.name} was removed before its turn: train with a larger --keep")
+                continue
+            done.append(evaluator.evaluate(path, content))
+            if place.rank == 0:
+                report(str(done[-1]))
+                if results is not None:
+                    replace_file(results, _to_csv(done))
+    if not done:
+        raise ConfigError(
+            f"there are no checkpoints in {', '.join(map(str, named))}: name a run's folder or "
+            "checkpoint files"
+        )
+    return done if place.rank == 0 else []
+
+
+def _load(path: Path, place: Place, is_following: bool) -> dict[str, Any] | None:
+    """Return a checkpoint's content; None, in all ranks, if it has been removed in one."""
+    content = None
+    try:
+        content = load_checkpoint(path)
+    except ResourceError:
+        if not is_following:
+            raise
+    if place.ranks > 1 and is_following:
+        votes = torch.tensor([int(content is not None)], device=place.device)
+        dist.all_reduce(votes, dist.ReduceOp.MIN)
+        return content if votes.item() else None
+    return content
+
+
+def _to_csv(done: Sequence[Evaluation]) -> bytes:
+    text = io.StringIO()
+    rows = csv.DictWriter(text, asdict(done[0]), lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(asdict(each) for each in done)
+    return text.getvalue().encode()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the evaluation from the command line and return its exit status."""
+    return run_guarded("evaluate", lambda: _run(arguments))
+
+
+def run_process() -> int:
+    """Run it as a process that ``feeder.process.program`` has started."""
+    handle_signals()
+    return _run(None)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    values = vars(_make_parser().parse_args(arguments))
+    named = [Path(text) for text in values.pop("checkpoints")]
+    json_path, results = values.pop("json"), values.pop("csv")
+    is_following = values.pop("follow")
+    if results is None and len(named) == 1 and named[0].is_dir():
+        results = named[0] / RESULTS
+    options = TrainingOptions(**values)
+    done = run_evaluation(
+        named, options, is_following=is_following, results=results, report=_print_line
+    )
+    if json_path is not None and done:
+        write_json([asdict(each) for each in done], json_path)
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer_client.evaluate",
+        description="Evaluate the checkpoints of a training job.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="files, or the folder of a run, of which all are evaluated",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="wait for further checkpoints of the folder, until its run has ended",
+    )
+    parser.add_argument(
+        "--endpoint", help="a feeder with the validation set; default: the one that trained"
+    )
+    parser.add_argument("--val-dataset", metavar="NAME", help="default: that of the training job")
+    add_feeder_options(parser)
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help=f"default: {RESULTS} in the run's folder"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
+    return parser
+
+
+def _print_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

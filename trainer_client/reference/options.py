@@ -1,0 +1,81 @@
+"""The options of a job: what it trains on, where it runs, what it keeps. The recipe is apart."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from feeder.errors import ConfigError
+from trainer_client.reference.recipes.recipe import TrainingRecipe
+
+SMOKE = "smoke"
+"""The recipe that brings its own data and feeder, where no endpoint is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What to train on and what to keep; ``recipe`` says how to train."""
+
+    endpoint: str | None = None  # None: the smoke recipe, with a feeder of its own
+    dataset: str = ""
+    val_dataset: str | None = None
+    recipe: TrainingRecipe = field(default_factory=TrainingRecipe)
+    recipe_name: str = "defaults"
+    recipe_origins: Mapping[str, str] = field(default_factory=dict)  # of keys that were set
+    batch_size: int = 0  # images of a rank in a micro-batch; 0: from the recipe's global batch
+    window: int = 4
+    timeout_s: float = 60.0
+    device: str | None = None
+    server_key: str | None = None  # where the feeder has keys: its public key, a file or its text
+    client_key: str | None = None  # and the file of this job's secret key
+    init: str | None = None  # file of weights to begin with
+    output: str | None = None  # folder of the run: checkpoints, results, pictures
+    checkpoint: str | None = None  # or one file, without the rest
+    checkpoint_steps: int = 1000  # between checkpoints, beside the one at each epoch's end
+    keep: int = 3  # checkpoints of a run's folder, beside the best
+    resume: str | None = None  # "auto": the latest checkpoint, if there is one; or a file
+    tensorboard: bool = False
+    wandb: str | None = None  # project
+    mllog: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError for options that do not fit together, or that nothing else checks."""
+        for name, least in (("checkpoint_steps", 1), ("keep", 1), ("window", 1), ("batch_size", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be {least} or more, got {getattr(self, name)}")
+        if self.endpoint is None and self.recipe_name != SMOKE:
+            raise ConfigError(
+                "there is no endpoint: pass one, as tcp://127.0.0.1:5555 (only --recipe smoke "
+                "starts a feeder of its own)"
+            )
+        if self.endpoint is not None and not self.dataset:
+            raise ConfigError("there is no dataset: pass --dataset NAME, as the feeder serves it")
+        if self.is_smoke and self.output is None:
+            raise ConfigError("--recipe smoke needs --output DIR, for its data and its results")
+        if self.output is not None and self.checkpoint is not None:
+            raise ConfigError(
+                "--output DIR keeps checkpoints in DIR/checkpoints: leave out --checkpoint"
+            )
+        if self.resume == "auto" and self.output is None and self.checkpoint is None:
+            raise ConfigError(
+                "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are"
+            )
+        if self.recipe.target_accuracy and not (self.val_dataset or self.is_smoke):
+            raise ConfigError(
+                f"target accuracy {self.recipe.target_accuracy:g} needs a validation set: pass "
+                "--val-dataset NAME, or --target-accuracy 0"
+            )
+
+    @property
+    def is_smoke(self) -> bool:
+        """Whether the job makes its data and starts a feeder."""
+        return self.endpoint is None and self.recipe_name == SMOKE
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run."""
+        return None if self.output is None else Path(self.output)
+
+    def changed(self, **changes: object) -> "TrainingOptions":
+        """Return the options with ``changes``."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

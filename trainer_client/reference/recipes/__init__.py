@@ -1,0 +1,4 @@
+"""Training recipes: their keys, their files, and those that Feeder ships.
+
+May import: errors, plan.
+"""

@@ -1,0 +1,239 @@
+"""The training recipe: all that decides a job's result, apart from the datasets.
+
+Invariant: every ``TrainingRecipe`` is valid; making one checks type and range of every key. A key's
+type, default and explanation stand once, here: recipe files, the command line, ``--show`` and the
+run's folder use them.
+
+The recipe of the data, which the feeder applies, is in two of its keys: ``data`` and ``val_data``
+hold fields of ``feeder.plan.recipe`` for training and for evaluation.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Final, Literal, Self, get_args, get_type_hints
+
+from feeder.errors import ConfigError
+from feeder.plan.recipe import Recipe
+
+Optimiser = Literal["sgd", "rmsprop-tf", "lars"]
+ScheduleKind = Literal["cosine", "polynomial", "steps"]
+Reduction = Literal["flat", "two-level"]
+Compression = Literal["none", "float16", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+Weights = Literal["float32", "bfloat16", "float16"]
+Rounding = Literal["stochastic", "nearest"]
+
+_OWN_KEYS: Final = {  # fields of the data's recipe that follow from keys of this one
+    "batch_size": "global_batch",
+    "image_size": "image_size",
+    "last_batch": "global_batch",
+    "split": "data and val_data",
+}
+
+
+def _key(default: Any, about: str, low: float | None = None, high: float | None = None) -> Any:
+    """Return the dataclass field of a key with its explanation and its range."""
+    meta = {"about": about, "low": low, "high": high}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecipe:
+    """How a model is trained; the defaults are the usual ones for ResNet-50 on ImageNet."""
+
+    model: str = _key("resnet50", "the architecture; timm:NAME where timm is installed")
+    zero_init_last: bool = _key(
+        True, "the last norm of each residual block starts at zero (Goyal et al. 2017)"
+    )
+    group_width: int = _key(
+        1, "channels in a group of EfficientNet's spatial convolutions (16 in the IPU work)", 1
+    )
+    expansion: int = _key(6, "expansion of EfficientNet's blocks (4 in the IPU work)", 1)
+
+    epochs: int = _key(90, "passes over the training set", 0)
+    image_size: int = _key(224, "side of the images, pixels", 8)
+    val_image_size: int = _key(0, "side of the images in evaluations; 0: as image_size", 0)
+    global_batch: int = _key(
+        0, "images in a step, over all ranks; 0: --batch-size (256) x ranks x accumulation", 0
+    )
+    accumulation: int = _key(
+        0,
+        "micro-batches that a rank adds up in a step; 0: what global_batch and --batch-size need",
+        0,
+    )
+
+    optimiser: Optimiser = _key("sgd", "SGD, RMSProp as TensorFlow defines it, or LARS")
+    base_lr: float = _key(0.1, "learning rate for a step of base_batch images", 0)
+    base_batch: int = _key(
+        256, "the learning rate is base_lr x global batch / base_batch; 0: base_lr as it is", 0
+    )
+    lr: float = _key(0.0, "learning rate whatever the batch; 0: from base_lr", 0)
+    momentum: float = _key(0.9, "of SGD, RMSProp and LARS", 0)
+    nesterov: bool = _key(False, "Nesterov's momentum, of SGD and LARS")
+    weight_decay: float = _key(5e-5, "of kernels and matrices; norms and biases have none", 0)
+    decay_vectors: bool = _key(False, "weight decay for norms and biases, too")
+    rmsprop_decay: float = _key(0.9, "decay of RMSProp's mean square", 0, 1)
+    rmsprop_epsilon: float = _key(1e-3, "added to RMSProp's mean square, inside the root", 0)
+    lars_trust: float = _key(0.001, "coefficient of LARS's trust ratio", 0)
+    lars_epsilon: float = _key(0.0, "added to the trust ratio's denominator", 0)
+    lars_unscaled: bool = _key(
+        False, "LARS's learning rate outside of the momentum (Kumar et al. 2019)"
+    )
+    clip_norm: float = _key(0.0, "largest norm of the gradient; 0: not clipped", 0)
+
+    warmup_epochs: float = _key(5.0, "epochs over which the learning rate rises linearly", 0)
+    schedule: ScheduleKind = _key("cosine", "how the learning rate falls after that")
+    schedule_power: float = _key(2.0, "of the polynomial schedule", 0)
+    end_lr: float = _key(0.0, "learning rate at the end of the polynomial schedule", 0)
+    step_epochs: tuple[float, ...] = _key((), "epochs at which the steps schedule falls")
+    step_every_epochs: float = _key(0.0, "or it falls every so many epochs; 0: at step_epochs", 0)
+    step_factor: float = _key(0.1, "by which it falls each time", 0, 1)
+
+    label_smoothing: float = _key(0.1, "share of the label that goes to all classes", 0, 1)
+    mixup: float = _key(0.0, "alpha of mixup, on the device; 0: off", 0)
+    cutmix: float = _key(0.0, "alpha of CutMix, on the device; 0: off", 0)
+    ema_decay: float = _key(0.0, "decay of the averaged weights; 0: no average", 0, 1)
+    ema_every_steps: int = _key(1, "steps between updates of the average", 1)
+
+    batch_norm_ranks: int = _key(1, "ranks that compute batch-norm statistics together", 1)
+    bucket_mb: float = _key(25.0, "size of a bucket of gradients, MB", 0)
+    reduction: Reduction = _key(
+        "flat", "how gradients are reduced; two-level: within each host, then between hosts"
+    )
+    compression: Compression = _key("none", "type of gradients while they are reduced")
+    precision: Precision = _key(
+        "auto", "of the forward and backward pass; auto: half precision on CUDA, float32 on a CPU"
+    )
+    weights: Weights = _key("float32", "type of the weights; half precision keeps no float32 copy")
+    rounding: Rounding = _key("stochastic", "of half-precision weights after an update")
+    recompute: tuple[str, ...] = _key(
+        (), 'modules whose activations are computed again in the backward pass, as "layer?.*"'
+    )
+
+    eval_every_epochs: int = _key(1, "epochs between evaluations; the last is evaluated anyway", 1)
+    target_accuracy: float = _key(0.0, "top-1 accuracy that ends the run; 0: none", 0, 1)
+    time_budget: str = _key("", 'time that ends the run, such as "90s", "5m" or "1.5h"')
+    seed: int = _key(0, "of order, crops, mixing and weights", 0)
+    data: Mapping[str, object] = _key({}, "fields of the data's recipe, for training")
+    val_data: Mapping[str, object] = _key({}, "fields of the data's recipe, for evaluation")
+
+    def __post_init__(self) -> None:
+        """Check every key; ConfigError names key, value and range."""
+        for each in fields(self):
+            value = _checked(each, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+        for table in ("data", "val_data"):
+            _check_data(table, getattr(self, table))
+        if self.time_budget:
+            parse_duration(self.time_budget)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.schedule == "steps" and not (self.step_epochs or self.step_every_epochs):
+            raise ConfigError(
+                "the steps schedule needs step_epochs, as [30, 60, 80], or step_every_epochs"
+            )
+        if self.weights != "float32" and self.precision not in ("auto", self.weights):
+            raise ConfigError(
+                f"weights {self.weights} need precision {self.weights} or auto, got "
+                f"{self.precision}: change one of the two"
+            )
+
+    def changed(self, changes: Mapping[str, object]) -> Self:
+        """Return the recipe with ``changes``; ConfigError for an unknown key or a bad value."""
+        check_keys(changes, "the recipe")
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return every key as TOML and JSON can hold it."""
+        values = {name: getattr(self, name) for name in KEYS}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
+
+
+KEYS: Final[Mapping[str, "Field[Any]"]] = {each.name: each for each in fields(TrainingRecipe)}
+"""Every key by name."""
+
+_TYPES: Final = get_type_hints(TrainingRecipe)
+
+
+def about_key(name: str) -> str:
+    """Return the explanation of a key."""
+    return str(KEYS[name].metadata["about"])
+
+
+def check_keys(names: Iterable[str], where: str) -> None:
+    """Raise ConfigError for the first name that is no key, with the nearest one."""
+    for name in names:
+        if name not in KEYS:
+            nearest = difflib.get_close_matches(str(name), KEYS, n=1, cutoff=0.0)
+            raise ConfigError(f"{where} has an unknown key {name!r}; nearest is {nearest[0]!r}")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a text such as "90s", "5m", "1.5h" or "600"."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f'time_budget must be a time such as "90s", "5m" or "1.5h", got {text!r}')
+    return seconds
+
+
+def _checked(key: "Field[Any]", value: object) -> object:
+    """Return ``value`` in the key's type; ConfigError unless it has that type and range."""
+    kind, name = _TYPES[key.name], key.name
+    choices = get_args(kind) if kind is not str else ()
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be true or false, got {value!r}")
+    elif kind in (int, float):
+        value = _checked_number(key, value, kind)
+    elif kind is str:
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} must be a text, got {value!r}")
+    elif kind in (tuple[float, ...], tuple[str, ...]):
+        value = _checked_list(name, value, choices[0])
+    elif name not in ("data", "val_data") and value not in choices:
+        named = ", ".join(str(choice) for choice in choices)
+        raise ConfigError(f"{name} must be one of {named}, got {value!r}")
+    return value
+
+
+def _checked_number(key: "Field[Any]", value: object, kind: type) -> int | float:
+    low, high = key.metadata["low"], key.metadata["high"]
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        is_kind = kind is float or value == int(value)
+        if is_kind and low <= value <= (math.inf if high is None else high):
+            return int(value) if kind is int else float(value)
+    wanted = "a whole number" if kind is int else "a finite number"
+    range_ = f"{low} .. {high}" if high is not None else f"{low} or more"
+    raise ConfigError(f"{key.name} must be {wanted}, {range_}, got {value}")
+
+
+def _checked_list(name: str, value: object, kind: type) -> tuple[object, ...]:
+    wanted = (int, float) if kind is float else str
+    if not isinstance(value, list | tuple) or not all(isinstance(each, wanted) for each in value):
+        what = "numbers" if kind is float else "texts"
+        raise ConfigError(f"{name} must be a list of {what}, got {value!r}")
+    return tuple(kind(each) for each in value)
+
+
+def _check_data(table: str, values: object) -> None:
+    """Raise ConfigError unless the feeder's recipe takes ``values``."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{table} must be a table of NAME = VALUE, got {values!r}")
+    for name, instead in _OWN_KEYS.items():
+        if name in values:
+            raise ConfigError(f"{table} must not have {name}: it follows from {instead}")
+    size = {"image_size": 8, "resize_size": 8} if "resize_size" not in values else {"image_size": 8}
+    Recipe.for_split("val" if table == "val_data" else "train", batch_size=1, **size | dict(values))

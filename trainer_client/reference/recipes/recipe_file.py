@@ -1,0 +1,130 @@
+"""Recipes as TOML files: those that Feeder ships, the user's own, and what is in effect.
+
+Values come from three places, the later ones first: the command line, the recipe file, the
+defaults. ``EffectiveRecipe`` keeps where each came from.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, Self
+
+from feeder.errors import ConfigError
+from trainer_client.reference.recipes.recipe import KEYS, TrainingRecipe, about_key, check_keys
+
+_SUFFIX: Final = ".toml"
+_TABLES: Final = ("data", "val_data")
+
+
+def shipped_recipes() -> list[str]:
+    """Return the names of the recipes that come with Feeder."""
+    folder = files("trainer_client.reference.recipes")
+    names = (each.name for each in folder.iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveRecipe:
+    """A recipe, and where each of its values came from."""
+
+    recipe: TrainingRecipe
+    name: str
+    """The recipe's name or file; "defaults" without one."""
+    origins: Mapping[str, str]
+    """Of each key, and of each field of ``data`` and ``val_data`` as "data.NAME"."""
+
+    @classmethod
+    def make(cls, named: str | None, changes: Mapping[str, object]) -> Self:
+        """Take a recipe by name or file and change it, as the command line asks for.
+
+        In ``changes``, ``data`` and ``val_data`` add to the recipe's fields. Raises ConfigError for
+        an unknown recipe or key, and a value out of range.
+        """
+        name = named or "defaults"
+        values = read_recipe(named) if named else {}
+        origins = {key: "default" for key in KEYS if key not in _TABLES}
+        origins |= {key: name for key in values if key not in _TABLES}
+        origins |= {key: "command line" for key in changes if key not in _TABLES}
+        merged = {**values, **changes}
+        for table in _TABLES:
+            ours, theirs = values.get(table, {}), changes.get(table, {})
+            assert isinstance(ours, Mapping)
+            assert isinstance(theirs, Mapping)
+            merged[table] = {**ours, **theirs}
+            origins |= {f"{table}.{key}": name for key in ours}
+            origins |= {f"{table}.{key}": "command line" for key in theirs}
+        return cls(recipe=TrainingRecipe().changed(merged), name=name, origins=origins)
+
+    def to_toml(self) -> str:
+        """Return the recipe as a TOML file with every key, its explanation and its origin."""
+        lines = [f"# Recipe {self.name}: every key that is in effect, and where it came from."]
+        values = self.recipe.to_dict()
+        for key, value in values.items():
+            if key not in _TABLES:
+                origin = self.origins.get(key, "default")
+                lines += ["", f"# {about_key(key)} ({origin})", f"{key} = {format_value(value)}"]
+        for table in _TABLES:
+            fields = values[table]
+            assert isinstance(fields, Mapping)
+            lines += ["", f"# {about_key(table)}", f"[{table}]"]
+            for field, value in fields.items():
+                origin = self.origins.get(f"{table}.{field}", "default")
+                lines.append(f"{field} = {format_value(value)}  # {origin}")
+        return "\n".join(lines) + "\n"
+
+
+def read_recipe(named: str) -> dict[str, object]:
+    """Return the keys of a recipe: one that Feeder ships, or a TOML file.
+
+    Raises ConfigError when there is none, when it is no TOML, and for an unknown key.
+    """
+    text = _read_text(named)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe {named} is no TOML ({error}): mend the file") from None
+    check_keys(values, f"recipe {named}")
+    for table in _TABLES:
+        if not isinstance(values.get(table, {}), dict):
+            raise ConfigError(f"recipe {named}: {table} must be a table, as [{table}]")
+    return values
+
+
+def parse_value(key: str, text: str) -> object:
+    """Return the value of a key from the command line: as in TOML, or plain text."""
+    is_list = isinstance(KEYS[key].default, tuple)
+    try:
+        value: object = tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        value = [part.strip() for part in text.split(",")] if is_list else text
+    if isinstance(KEYS[key].default, str):
+        return text
+    return value if not is_list or isinstance(value, list) else [value]
+
+
+def format_value(value: object) -> str:
+    """Return a value as TOML writes it."""
+    return json.dumps(value, ensure_ascii=False)  # equal for numbers, texts, lists and booleans
+
+
+def _read_text(named: str) -> str:
+    if named in shipped_recipes():
+        path = files("trainer_client.reference.recipes").joinpath(named + _SUFFIX)
+        return path.read_text(encoding="utf-8")
+    try:
+        return Path(named).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"recipe {named} is no text file: name a TOML file") from None
+    except (OSError, ValueError) as error:
+        names = shipped_recipes()
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        nearest = difflib.get_close_matches(named, names, n=1)
+        hint = f"; nearest is {nearest[0]!r}" if nearest else ""
+        raise ConfigError(
+            f"there is no recipe {named!r} ({reason}): use one of {', '.join(names)}{hint}, or the "
+            "name of a TOML file"
+        ) from None

@@ -1,0 +1,333 @@
+"""The run: epoch after epoch, each with its evaluation, its checkpoint and its reports.
+
+steps of an epoch ─► evaluation ─► trackers ─► checkpoint        until the last epoch, the target
+                                                                 accuracy, the time budget, SIGTERM
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from feeder.errors import ConfigError
+from trainer_client._batch import Batch
+from trainer_client._loader import FeederLoader
+from trainer_client._statistics import LoaderStatistics
+from trainer_client.reference.batch_plan import BatchPlan
+from trainer_client.reference.checkpoints.progress import Progress
+from trainer_client.reference.checkpoints.store import CheckpointFile, CheckpointFolder, Store
+from trainer_client.reference.evaluation import evaluate_epoch
+from trainer_client.reference.job import Place
+from trainer_client.reference.options import TrainingOptions
+from trainer_client.reference.recipes.recipe import parse_duration
+from trainer_client.reference.results import Ending, EpochResult, Outcome, RunInfo, StepReport
+from trainer_client.reference.run_folder import begin_folder, keep_weights
+from trainer_client.reference.saver import Saver
+from trainer_client.reference.stop_vote import Stop, StopVote
+from trainer_client.reference.tracking.tracker import Tracker
+from trainer_client.reference.trainer import Trainer
+
+LOG_EVERY_STEPS: Final = 50
+LOG_EVERY_S: Final = 5.0  # where steps take longer
+
+OnBatch = Callable[[Batch[torch.Tensor], FeederLoader], None]
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingResult:
+    """The result of this process; ``losses`` are the ranks' mean, one for each step."""
+
+    options: TrainingOptions
+    device: str
+    rank: int
+    world_size: int
+    classes: int
+    samples: int
+    connect_s: float  # from the loader's start to the feeder's welcome
+    epochs: list[EpochResult] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    was_stopped: bool = False  # by SIGTERM or by the time budget, before all epochs were done
+    loader: LoaderStatistics | None = None
+    outcome: Outcome | None = None
+
+
+class Run:
+    """One process of a job, from its first step here to its last."""
+
+    def __init__(
+        self,
+        options: TrainingOptions,
+        plan: BatchPlan,
+        place: Place,
+        loader: FeederLoader,
+        val_loader: FeederLoader | None,
+        store: Store | None,
+        group: "dist.ProcessGroup | None",
+        result: TrainingResult,
+        log: Report,
+        on_batch: OnBatch | None,
+    ) -> None:
+        self.options, self.plan, self.place = options, plan, place
+        self.loader, self.val_loader, self.store = loader, val_loader, store
+        self.result, self.log = result, log
+        self.on_batch = None if on_batch is None else lambda batch: on_batch(batch, loader)
+        self.group = group
+        self.steps_per_epoch = _steps_per_epoch(loader, plan)
+        self.trainer = Trainer(
+            options.recipe,
+            plan,
+            place,
+            classes=len(loader.classes),
+            steps_per_epoch=self.steps_per_epoch,
+            init=None if options.init is None else Path(options.init),
+        )
+        self.progress = Progress()
+        self.saver = Saver(self.trainer, loader, self.progress, place, group)
+        self.vote = StopVote(group)
+        self.trackers: list[Tracker] = []
+        self._pending: list[torch.Tensor] = []  # losses on the device
+        budget = options.recipe.time_budget
+        self._budget_s = parse_duration(budget) if budget else float("inf")
+        self._target_s: float | None = None
+
+    def resume(self) -> None:
+        """Resume from a checkpoint, if the options ask for one and there is one."""
+        wanted = self.options.resume
+        if wanted is None:
+            return
+        path = Path(wanted)
+        if wanted == "auto":
+            assert self.store is not None, "checked by the options"
+            newest = self.store.newest()
+            if newest is None:
+                where = self.options.checkpoint or self.options.output
+                self.log(f"no checkpoint {where} yet: starting from scratch")
+                return
+            path = newest
+        load = self._folder_of(path).load
+        self.saver.resume(path, load)
+        self.log(f"resumed from {path}, {self.progress}")
+
+    def _folder_of(self, path: Path) -> Store:
+        """Return the store that knows the checkpoints beside ``path``."""
+        if isinstance(self.store, CheckpointFile) and self.store.path == path:
+            return self.store
+        return CheckpointFolder(path.parent, keep=self.options.keep)
+
+    def run(self) -> None:
+        """Train the remaining epochs."""
+        info = self._describe()
+        if self.place.rank == 0 and self.options.folder is not None:
+            begin_folder(self.options.folder, self.options, info, self.loader)
+        for tracker in self.trackers:
+            tracker.begin(info)
+        ending: Ending = "finished"
+        while self.progress.epoch < self.options.recipe.epochs:
+            stop = self._train_epoch()
+            if stop:
+                ending = "stopped" if stop is Stop.SIGTERM else "time-budget"
+                break
+            if self._reached_target():
+                ending = "target"
+                break
+        self._finish(ending)
+
+    def _train_epoch(self) -> Stop:
+        """Take the remaining steps of an epoch, evaluate, save; return whether to stop the job."""
+        epoch = self.progress.epoch
+        for tracker in self.trackers:
+            tracker.begin_epoch(epoch)
+        self.trainer.model.train()
+        self.loader.set_epoch(epoch)
+        before, start_s = self.loader.statistics(), time.monotonic()
+        stop = self._take_steps(start_s, before)
+        self._collect_losses()
+        seconds = time.monotonic() - start_s
+        after = self.loader.statistics()
+        self.result.loader = after
+        if after.epoch.late == "feeder" and after.verdict:
+            self.log(f"  {after.verdict}")
+        images = (after.images - before.images) * self.place.ranks
+        is_complete = self.progress.step == self.steps_per_epoch
+        losses = self.progress.losses
+        trained = EpochResult(
+            epoch=epoch,
+            steps=images // self.plan.global_batch,
+            images=images,
+            seconds=seconds,
+            images_per_s=images / seconds,
+            wait_share=(after.wait_s - before.wait_s) / seconds,
+            loss=sum(losses) / len(losses),
+            lr=self.trainer.current_lr(),
+        )
+        if self._is_evaluation_due(is_complete, stop):
+            trained = self._evaluate(trained)
+        self.result.epochs.append(trained)
+        self.log(str(trained))
+        if is_complete:
+            self.progress.finish_epoch(trained)
+            for tracker in self.trackers:
+                tracker.end_epoch(trained)
+            self.vote.begin()  # again, as SIGTERM may have come during the evaluation
+            stop = max(stop, self.vote.end())
+            self._save()
+        return stop
+
+    def _take_steps(self, start_s: float, before: LoaderStatistics) -> Stop:
+        batches = iter(self.loader)
+        logged_s = start_s
+        for step in range(self.progress.step + 1, self.steps_per_epoch + 1):
+            if self.progress.elapsed_s > self._budget_s:
+                self.vote.request(Stop.TIME)
+            self.vote.begin()  # while the step is computed
+            parts = itertools.islice(batches, self.plan.accumulation)
+            self._pending.append(self.trainer.step(parts, self.on_batch))
+            self.progress.step = step
+            now_s = time.monotonic()
+            if self.trackers and (step % LOG_EVERY_STEPS == 0 or now_s - logged_s > LOG_EVERY_S):
+                self._report_step(start_s, before)
+                logged_s = now_s
+            stop = self.vote.end()
+            if step == self.steps_per_epoch:
+                return stop  # saved together with the epoch's evaluation
+            if stop or self.trainer.steps_done % self.options.checkpoint_steps == 0:
+                self._collect_losses()
+                self._save()
+            if stop:
+                return stop
+        return Stop.NO
+
+    def _report_step(self, start_s: float, before: LoaderStatistics) -> None:
+        after, seconds = self.loader.statistics(), time.monotonic() - start_s
+        rate = (after.images - before.images) * self.place.ranks / seconds
+        steps = self.options.recipe.epochs * self.steps_per_epoch - self.trainer.steps_done
+        report = StepReport(
+            epoch=self.progress.epoch,
+            step=self.progress.step,
+            steps_per_epoch=self.steps_per_epoch,
+            global_step=self.trainer.steps_done,
+            loss=self._pending[-1].item(),  # waits for the device
+            lr=self.trainer.current_lr(),
+            images_per_s=rate,
+            wait_share=(after.wait_s - before.wait_s) / seconds,
+            remaining_s=steps * self.plan.global_batch / rate,
+        )
+        for tracker in self.trackers:
+            tracker.log_step(report)
+
+    def _collect_losses(self) -> None:
+        """Move the losses of the latest steps to the host, averaged over the ranks."""
+        if not self._pending:
+            return
+        losses = torch.stack(self._pending).float().cpu()
+        self._pending = []
+        if self.group is not None:
+            dist.all_reduce(losses, group=self.group)
+            losses /= self.place.ranks
+        self.progress.losses += losses.tolist()
+        self.result.losses += losses.tolist()
+
+    def _is_evaluation_due(self, is_complete: bool, stop: Stop) -> bool:
+        if self.val_loader is None or (stop is Stop.SIGTERM and not is_complete):
+            return False
+        done = self.progress.epoch + 1
+        is_last = stop is Stop.TIME or done == self.options.recipe.epochs
+        return is_last or done % self.options.recipe.eval_every_epochs == 0
+
+    def _evaluate(self, trained: EpochResult) -> EpochResult:
+        assert self.val_loader is not None
+        for tracker in self.trackers:
+            tracker.begin_evaluation(trained.epoch)
+        return evaluate_epoch(
+            trained,
+            self.trainer.plain_model,
+            self.trainer.averaged_model,
+            self.val_loader,
+            self.trainer.autocast,
+        )
+
+    def _reached_target(self) -> bool:
+        target = self.options.recipe.target_accuracy
+        latest = self.progress.history[-1].best_top1
+        if not target or latest is None or latest < target:
+            return False
+        self._target_s = self.progress.elapsed_s
+        self.log(f"reached {latest:.1%} (target {target:.1%}) after {self._target_s:,.1f} s")
+        return True
+
+    def _save(self) -> None:
+        if self.store is not None:
+            self.saver.save(self.store, self.options)
+
+    def _finish(self, ending: Ending) -> None:
+        self.result.was_stopped = ending in ("stopped", "time-budget")
+        if self.result.was_stopped:
+            where = self.options.checkpoint or self.options.output
+            saved = f"; saved to {where}" if self.store is not None else ""
+            why = "SIGTERM" if ending == "stopped" else "the time budget"
+            self.log(f"stopped by {why}, {self.progress} comes next{saved}")
+        self.result.outcome = outcome = self._summarise(ending)
+        if self.place.rank == 0 and self.options.folder is not None:
+            keep_weights(self.options.folder, self.trainer)
+        for tracker in self.trackers:
+            tracker.end(outcome)
+
+    def _summarise(self, ending: Ending) -> Outcome:
+        history = [*self.progress.history]
+        partial = self.result.epochs[-1:] if ending == "time-budget" else []
+        history += [each for each in partial if each not in history]
+        scores = [(each.best_top1, each.epoch) for each in history if each.best_top1 is not None]
+        best = max(scores, key=lambda score: (score[0], -score[1]), default=(None, None))
+        evaluated = [each for each in history if each.top1 is not None]
+        seconds = sum(each.seconds for each in history)
+        return Outcome(
+            ending=ending,
+            epochs=self.progress.epoch,
+            seconds=self.progress.elapsed_s,
+            images_per_s=sum(each.images for each in history) / seconds if seconds else 0.0,
+            wait_share=sum(each.wait_share * each.seconds for each in history) / (seconds or 1),
+            val_top1=evaluated[-1].top1 if evaluated else None,
+            best_top1=best[0],
+            best_epoch=best[1],
+            target_s=self._target_s,
+        )
+
+    def _describe(self) -> RunInfo:
+        recipe = self.options.recipe
+        effective = recipe.to_dict() | {"lr": self.trainer.lr}
+        effective |= {
+            "global_batch": self.plan.global_batch,
+            "accumulation": self.plan.accumulation,
+        }
+        return RunInfo(
+            model=recipe.model,
+            optimiser=recipe.optimiser,
+            device=str(self.place.device),
+            epochs=recipe.epochs,
+            steps_per_epoch=self.steps_per_epoch,
+            global_batch=self.plan.global_batch,
+            ranks=self.place.ranks,
+            classes=len(self.loader.classes),
+            train_samples=self.loader.samples,
+            val_samples=None if self.val_loader is None else self.val_loader.samples,
+            seed=recipe.seed,
+            recipe=effective,
+            first_step=self.trainer.steps_done,
+            history=tuple(self.progress.history),
+        )
+
+
+def _steps_per_epoch(loader: FeederLoader, plan: BatchPlan) -> int:
+    steps = len(loader) // plan.accumulation
+    if not steps:
+        raise ConfigError(
+            f"an epoch of dataset {loader.dataset.name!r} has {loader.samples:,} samples, fewer "
+            f"than a step of {plan.global_batch:,}: use a smaller --global-batch"
+        )
+    return steps
