@@ -15,6 +15,7 @@
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
+# make test-smoke     the smoke recipe: three seeds, a run killed again and again (about six minutes)
 # make test-frameworks  Lightning, Accelerate, JAX and others, each in .frameworks/NAME (up to 10 GB)
 # make test-lightning   the quick part of it: Lightning trains, is killed and resumes
 #
@@ -42,7 +43,7 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-conditions test-numa test-systemd test-frameworks test-lightning test-ui clean FORCE
+	fuzz-decode exact peers test-conditions test-numa test-systemd test-smoke test-frameworks test-lightning test-ui clean FORCE
 
 setup: $(VENV)/.project
 
@@ -110,6 +111,10 @@ test-systemd: setup
 test-ui: setup $(VENV)/.test-packages .ui/.packages
 	@.ci/system-packages $(PYTHON) prometheus
 	@$(BIN)/python -m pytest -q --timeout 300 -o python_files='check_*.py' tests/ui
+
+# One run at a time: what it has to reach in five minutes is for a machine that does nothing else.
+test-smoke: setup $(VENV)/.test-packages
+	@$(BIN)/python -m pytest -q -s --timeout 900 -o python_files='check_*.py' tests/smoke
 
 test-frameworks: setup $(VENV)/.test-packages $(FRAMEWORKS:%=.frameworks/%/.project)
 	@$(CHECKS)

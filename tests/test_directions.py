@@ -203,7 +203,7 @@ TABLE: Mapping[str, Row] = {
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
 PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
 TEST_ONLY_FOLDERS = {
-    *("support", "exact", "faults", "fuzz", "numa", "ui"),
+    *("support", "exact", "faults", "fuzz", "numa", "ui", "smoke"),
     *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),
 }
 

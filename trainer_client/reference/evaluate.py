@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.program import run_guarded
@@ -89,20 +90,8 @@ class Evaluator:
             if content["average"] is not None:
                 states.append(content["average"]["model"])
             loader = self._find_loader(path, content, recipe, classes)
-            results = []
-            for state in states:
-                model = make_model(
-                    recipe.model,
-                    len(classes),
-                    zero_init_last=recipe.zero_init_last,
-                    group_width=recipe.group_width,
-                    expansion=recipe.expansion,
-                )
-                for name, value in model.named_parameters():  # half-precision weights stay such
-                    value.data = value.data.to(state[name].dtype)
-                model.load_state_dict(state)
-                model = model.to(device=self._place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-                results.append(evaluate(model, loader, make_autocast(recipe, self._place.device)))
+            models = [self._make_model(recipe, len(classes), state) for state in states]
+            results = evaluate(models, loader, make_autocast(recipe, self._place.device))
             progress = content["progress"]
             return Evaluation(
                 checkpoint=str(path),
@@ -120,6 +109,21 @@ class Evaluator:
             raise ConfigError(f"{path} cannot be evaluated: it lacks or has other {reason}") from (
                 error
             )
+
+    def _make_model(
+        self, recipe: TrainingRecipe, classes: int, state: Mapping[str, torch.Tensor]
+    ) -> nn.Module:
+        model = make_model(
+            recipe.model,
+            classes,
+            zero_init_last=recipe.zero_init_last,
+            group_width=recipe.group_width,
+            expansion=recipe.expansion,
+        )
+        for name, parameter in model.named_parameters():
+            parameter.data = parameter.data.to(state[name].dtype)  # half precision stays that
+        model.load_state_dict(state)
+        return model.to(device=self._place.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def _find_loader(
         self, path: Path, content: Mapping[str, Any], recipe: TrainingRecipe, classes: list[str]

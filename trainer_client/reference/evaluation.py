@@ -1,6 +1,7 @@
 """The accuracy of a model over a validation set: exact, over all ranks."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,19 +13,27 @@ from trainer_client._loader import FeederLoader
 from trainer_client.reference.results import EpochResult
 
 
-def evaluate(model: nn.Module, loader: FeederLoader, autocast: torch.autocast) -> AccuracyResult:
-    """Return the counts of ``model`` over one epoch of ``loader``; every rank must call this.
+def evaluate(
+    models: Sequence[nn.Module], loader: FeederLoader, autocast: torch.autocast
+) -> list[AccuracyResult]:
+    """Return the counts of each model, in one pass over ``loader``; every rank must call this.
 
-    ``model`` is a plain module with equal weights and buffers in all ranks.
+    The models are plain modules with equal weights and buffers in all ranks. Each pass is epoch 0,
+    so that a recipe with random crops gives every evaluation the same images.
     """
-    was_training = model.training
-    model.eval()
-    accuracy = Accuracy(loader.samples, loader.device)
+    were_training = [model.training for model in models]
+    accuracies = [Accuracy(loader.samples, loader.device) for _ in models]
+    for model in models:
+        model.eval()
+    loader.set_epoch(0)
     with torch.inference_mode(), autocast:
         for batch in loader:
-            accuracy.add(model(batch.images), batch)
-    model.train(was_training)
-    return accuracy.result()
+            for model, accuracy in zip(models, accuracies, strict=True):
+                accuracy.add(model(batch.images), batch)
+    loader.set_epoch(0)  # its first batches are fetched while the job trains
+    for model, was_training in zip(models, were_training, strict=True):
+        model.train(was_training)
+    return [accuracy.result() for accuracy in accuracies]
 
 
 def evaluate_epoch(
@@ -36,23 +45,20 @@ def evaluate_epoch(
 ) -> EpochResult:
     """Return ``trained`` with the counts of the model and of its averaged weights."""
     start_s = time.monotonic()
-    share_buffers(model)
-    result = evaluate(model, loader, autocast)
-    evaluated = replace(
+    models = [model] if average is None else [model, average]
+    for each in models:
+        share_buffers(each)
+    results = evaluate(models, loader, autocast)
+    averaged = results[-1] if average is not None else None
+    return replace(
         trained,
-        val_images=result.images,
-        val_correct=result.correct,
-        val_correct_top5=result.correct_top5,
+        val_images=results[0].images,
+        val_correct=results[0].correct,
+        val_correct_top5=results[0].correct_top5,
+        ema_correct=None if averaged is None else averaged.correct,
+        ema_correct_top5=None if averaged is None else averaged.correct_top5,
+        val_s=time.monotonic() - start_s,
     )
-    if average is not None:
-        share_buffers(average)
-        averaged = evaluate(average, loader, autocast)
-        evaluated = replace(
-            evaluated,
-            ema_correct=averaged.correct,
-            ema_correct_top5=averaged.correct_top5,
-        )
-    return replace(evaluated, val_s=time.monotonic() - start_s)
 
 
 def share_buffers(model: nn.Module) -> None:

@@ -217,7 +217,7 @@ def _checked_number(key: "Field[Any]", value: object, kind: type) -> int | float
             return int(value) if kind is int else float(value)
     wanted = "a whole number" if kind is int else "a finite number"
     range_ = f"{low} .. {high}" if high is not None else f"{low} or more"
-    raise ConfigError(f"{key.name} must be {wanted}, {range_}, got {value}")
+    raise ConfigError(f"{key.name} must be {wanted}, {range_}, got {value!r}")
 
 
 def _checked_list(name: str, value: object, kind: type) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ def test_changes_keep_the_other_keys_and_take_lists_for_tuples() -> None:
     [
         ({"wieght_decay": 1}, "the recipe has an unknown key 'wieght_decay'; nearest is 'weight_d"),
         ({"lr": -1}, "lr must be a finite number, 0 or more, got -1"),
-        ({"lr": "high"}, "lr must be a finite number, 0 or more, got high"),
+        ({"lr": "high"}, "lr must be a finite number, 0 or more, got 'high'"),
         ({"lr": True}, "lr must be a finite number, 0 or more, got True"),
         ({"epochs": 1.5}, "epochs must be a whole number, 0 or more, got 1.5"),
         ({"epochs": float("inf")}, "epochs must be a whole number, 0 or more, got inf"),

@@ -1,0 +1,123 @@
+"""Which checkpoints are kept, and which one is offered when one is damaged."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from feeder.errors import ConfigError, ResourceError
+from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from trainer_client.reference.checkpoints.progress import Progress
+from trainer_client.reference.checkpoints.store import (
+    CheckpointFile,
+    CheckpointFolder,
+    list_checkpoints,
+    position_of,
+)
+from trainer_client.reference.results import EpochResult
+
+
+def make_epoch(epoch: int, correct: int | None) -> EpochResult:
+    return EpochResult(
+        **{"epoch": epoch, "steps": 5, "images": 80, "seconds": 1.0, "images_per_s": 80.0},
+        **{"wait_share": 0.0, "loss": 1.0, "lr": 0.1},
+        val_images=100 if correct is not None else None,
+        val_correct=correct,
+    )
+
+
+def save_epochs(folder: CheckpointFolder, *correct: int | None) -> Progress:
+    progress = Progress()
+    for epoch, count in enumerate(correct):
+        progress.finish_epoch(make_epoch(epoch, count))
+        folder.save({"epochs": epoch + 1}, progress)
+    return progress
+
+
+def names(path: Path) -> list[str]:
+    return sorted(each.name for each in path.iterdir())
+
+
+def test_a_folder_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=2)
+    folder.check()
+    save_epochs(folder, 40, 70, 60, 50, 65)
+    assert names(folder.folder) == ["best.pt", "epoch-0004.pt", "epoch-0005.pt"]
+    assert load_checkpoint(folder.folder / "best.pt")["epochs"] == 2
+    assert folder.newest() == folder.folder / "epoch-0005.pt"
+
+
+def test_without_evaluations_there_is_no_best(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    save_epochs(folder, None, None)
+    assert names(tmp_path) == ["epoch-0001.pt", "epoch-0002.pt"]
+
+
+def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    progress = save_epochs(folder, 40)
+    for step in (2, 4):
+        progress.step = step
+        folder.save({"step": step}, progress)
+    assert names(tmp_path) == ["best.pt", "epoch-0001-step-000004.pt", "epoch-0001.pt"]
+    assert folder.newest() == tmp_path / "epoch-0001-step-000004.pt"
+    progress.finish_epoch(make_epoch(1, 30))
+    folder.save({}, progress)
+    assert names(tmp_path) == ["best.pt", "epoch-0001.pt", "epoch-0002.pt"]
+
+
+def test_the_newest_is_by_position_not_by_name(tmp_path: Path) -> None:
+    for name in ("epoch-9999.pt", "epoch-10000.pt", "epoch-10000-step-000007.pt", "notes.pt"):
+        (tmp_path / name).touch()
+    (tmp_path / "epoch-20000.pt.unfinished").touch()
+    assert len(list_checkpoints(tmp_path)) == 3
+    assert CheckpointFolder(tmp_path, keep=1).newest() == tmp_path / "epoch-10000-step-000007.pt"
+    assert position_of(tmp_path / "notes.pt") == (-1, 0)
+    assert list_checkpoints(tmp_path / "nowhere") == []
+
+
+def test_a_damaged_checkpoint_offers_the_one_before(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    save_epochs(folder, 40, 50)
+    newest, previous = tmp_path / "epoch-0002.pt", tmp_path / "epoch-0001.pt"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.raises(ConfigError) as caught:
+        folder.load(newest)
+    assert f"resume from the one before it with --resume {previous}" in str(caught.value)
+    assert folder.load(previous)["epochs"] == 1
+    previous.write_bytes(b"")
+    with pytest.raises(ConfigError, match="name another one"):
+        folder.load(previous)
+
+
+def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
+    store = CheckpointFile(tmp_path / "job.pt")
+    store.check()
+    assert store.newest() is None
+    for epoch in (1, 2, 3):
+        store.save({"epoch": epoch}, Progress())
+    assert names(tmp_path) == ["job.pt", "job.pt.previous"]
+    assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 2
+    store.path.write_bytes(store.path.read_bytes()[:-50])
+    with pytest.raises(ConfigError, match=r"one before it with --resume .*job\.pt\.previous"):
+        store.load(store.path)
+
+
+def test_a_file_system_without_links_gets_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    store = CheckpointFile(tmp_path / "job.pt")
+    store.save({"epoch": 1}, Progress())
+    store.save({"epoch": 2}, Progress())
+    assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError, match=r"cannot make the folder .*: name another --output"):
+        CheckpointFolder(tmp_path / "file" / "checkpoints", keep=3).check()
