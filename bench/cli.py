@@ -12,6 +12,7 @@ from bench import compare
 from bench.chaos import run as chaos
 from bench.compare import Comparison
 from bench.data import synthetic
+from bench.gpu import run as gpu
 from bench.micro import decode, likeness, loss, normalise, resize
 from bench.pack import run as pack
 from bench.plots import draw as plots
@@ -68,6 +69,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batch-size", 128, "images in a batch")
     _add_plot(add)
     add.set_defaults(run=soak.run)
+    add = benches.add_parser(
+        "gpu", help="is this device fed as promised? normalising, copies, a fed step"
+    )
+    gpu.add_arguments(add)
+    add.set_defaults(run=gpu.run)
     add = benches.add_parser("chaos", help="break things at random; does a client notice?")
     _add_dataset(add, images=1024)
     _add_number(add, "--minutes", 2.0, "minutes of faults")

@@ -194,8 +194,8 @@ TABLE: Mapping[str, Row] = {
     "bench.gpu": row(f"{PRODUCT} bench bench.data"),
     "bench.plots": row("errors bench bench.micro bench.rivals bench.soak bench.stream"),
     "bench.cli": row(
-        "process bench bench.chaos bench.data bench.micro bench.pack bench.plots bench.rivals "
-        "bench.soak bench.stream"
+        "process bench bench.chaos bench.data bench.gpu bench.micro bench.pack bench.plots "
+        "bench.rivals bench.soak bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }

@@ -4,15 +4,16 @@ Every key of the recipe is an option: ``weight_decay`` is ``--weight-decay``.
 """
 
 import argparse
+import difflib
 import json
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from feeder.errors import ResourceError
+from feeder.errors import ConfigError, ResourceError
 from feeder.plan.recipe import parse_field
 from feeder.process.program import run_guarded
 from trainer_client.reference.options import TrainingOptions
@@ -50,7 +51,7 @@ class Command:
 
 def parse(arguments: Sequence[str] | None) -> Command:
     """Parse a command line; ConfigError for a recipe or a value that is wrong."""
-    values = vars(_make_parser().parse_args(arguments))
+    values = parse_arguments(_make_parser(), arguments)
     changes: dict[str, object] = {}
     for key in KEYS:
         if key in _TABLES:
@@ -64,6 +65,29 @@ def parse(arguments: Sequence[str] | None) -> Command:
     recipe = EffectiveRecipe.make(values.pop("recipe"), changes)
     json_path, is_show = values.pop("json"), values.pop("show")
     return Command(values, recipe, json_path, is_show)
+
+
+class JobParser(argparse.ArgumentParser):
+    """A parser that reports what is wrong in one line: with so many options, usage fills a page."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError."""
+        raise ConfigError(f"{message} (--help lists the options)")
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return the values of the options; ConfigError names the option nearest to an unknown one."""
+    values, unknown = parser.parse_known_args(arguments)
+    for text in unknown:
+        option = text.partition("=")[0]
+        nearest = difflib.get_close_matches(option, parser._option_string_actions, n=1, cutoff=0.0)
+        if option.startswith("-"):
+            raise ConfigError(f"there is no option {option}; nearest is {nearest[0]}")
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is one argument too many (--help lists the options)")
+    return vars(values)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,9 +159,10 @@ def add_feeder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _make_parser() -> JobParser:
+    parser = JobParser(
         prog="python -m trainer_client.train",
+        usage="python -m trainer_client.train [ENDPOINT] [options]",
         description="Train an image model on batches from a feeder.",
         epilog="A smoke test without data or a feeder: --recipe smoke --output DIR",
         allow_abbrev=False,

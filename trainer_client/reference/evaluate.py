@@ -4,7 +4,6 @@ It gives the same figures as the evaluation in the loop, on one or many ranks: t
 running statistics, the same batches. Everything it needs is in the checkpoint, but for a feeder.
 """
 
-import argparse
 import contextlib
 import csv
 import io
@@ -25,7 +24,13 @@ from trainer_client._loader import FeederLoader
 from trainer_client.reference.batch_plan import BatchPlan
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
 from trainer_client.reference.checkpoints.store import list_checkpoints, name_at, position_of
-from trainer_client.reference.command import add_feeder_options, handle_signals, write_json
+from trainer_client.reference.command import (
+    JobParser,
+    add_feeder_options,
+    handle_signals,
+    parse_arguments,
+    write_json,
+)
 from trainer_client.reference.evaluation import evaluate
 from trainer_client.reference.job import Place, join, make_val_loader
 from trainer_client.reference.models import make_model
@@ -91,8 +96,10 @@ class Evaluator:
                 states.append(content["average"]["model"])
             loader = self._find_loader(path, content, recipe, classes)
             models = [self._make_model(recipe, len(classes), state) for state in states]
-            results = evaluate(models, loader, make_autocast(recipe, self._place.device))
             progress = content["progress"]
+            autocast = make_autocast(recipe, self._place.device)
+            epoch = int(progress["epoch"]) - (not progress["step"])  # that it was trained in
+            results = evaluate(models, loader, autocast, epoch=max(0, epoch))
             return Evaluation(
                 checkpoint=str(path),
                 epochs=int(progress["epoch"]),
@@ -295,7 +302,7 @@ def run_process() -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    values = vars(_make_parser().parse_args(arguments))
+    values = parse_arguments(_make_parser(), arguments)
     named = [Path(text) for text in values.pop("checkpoints")]
     json_path, results = values.pop("json"), values.pop("csv")
     is_following = values.pop("follow")
@@ -310,8 +317,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _make_parser() -> JobParser:
+    parser = JobParser(
         prog="python -m trainer_client.evaluate",
         description="Evaluate the checkpoints of a training job.",
         allow_abbrev=False,

@@ -14,23 +14,23 @@ from trainer_client.reference.results import EpochResult
 
 
 def evaluate(
-    models: Sequence[nn.Module], loader: FeederLoader, autocast: torch.autocast
+    models: Sequence[nn.Module], loader: FeederLoader, autocast: torch.autocast, *, epoch: int
 ) -> list[AccuracyResult]:
     """Return the counts of each model, in one pass over ``loader``; every rank must call this.
 
-    The models are plain modules with equal weights and buffers in all ranks. Each pass is epoch 0,
-    so that a recipe with random crops gives every evaluation the same images.
+    The models are plain modules with equal weights and buffers in all ranks. ``epoch`` is the one
+    they were trained in: a recipe with random crops then gives the same images in the loop, after a
+    resume and offline, and the next epoch's first batches are fetched ahead.
     """
     were_training = [model.training for model in models]
     accuracies = [Accuracy(loader.samples, loader.device) for _ in models]
     for model in models:
         model.eval()
-    loader.set_epoch(0)
+    loader.set_epoch(epoch)
     with torch.inference_mode(), autocast:
         for batch in loader:
             for model, accuracy in zip(models, accuracies, strict=True):
                 accuracy.add(model(batch.images), batch)
-    loader.set_epoch(0)  # its first batches are fetched while the job trains
     for model, was_training in zip(models, were_training, strict=True):
         model.train(was_training)
     return [accuracy.result() for accuracy in accuracies]
@@ -48,7 +48,7 @@ def evaluate_epoch(
     models = [model] if average is None else [model, average]
     for each in models:
         share_buffers(each)
-    results = evaluate(models, loader, autocast)
+    results = evaluate(models, loader, autocast, epoch=trained.epoch)
     averaged = results[-1] if average is not None else None
     return replace(
         trained,

@@ -60,6 +60,11 @@ class TrainingOptions:
             raise ConfigError(
                 "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are"
             )
+        if self.resume not in (None, "auto") and not Path(self.resume).is_file():
+            raise ConfigError(
+                f"there is no checkpoint {self.resume}: name a file, or pass --resume auto for the "
+                "latest one"
+            )
         if self.recipe.target_accuracy and not (self.val_dataset or self.is_smoke):
             raise ConfigError(
                 f"target accuracy {self.recipe.target_accuracy:g} needs a validation set: pass "

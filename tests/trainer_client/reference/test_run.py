@@ -239,6 +239,10 @@ def test_the_time_budget_ends_the_run_with_its_accuracy(node: FakeNode, tmp_path
         ({"resume": "auto"}, "--resume needs --checkpoint FILE or --output DIR"),
         ({"checkpoint": "x", "output": "y"}, "--output DIR keeps checkpoints in DIR/checkpoints"),
         ({"target_accuracy": 0.7}, "target accuracy 0.7 needs a validation set: pass --val-data"),
+        (
+            {"resume": "nowhere.pt"},
+            "there is no checkpoint nowhere.pt: name a file, or pass --resu",
+        ),
         ({"keep": 0}, "keep must be 1 or more, got 0"),
         ({"batch_norm_ranks": 3}, "batch_norm_ranks 3 does not divide the 1 rank"),
         ({"global_batch": 1024, "batch_size": 0}, "fewer than a step of 1,024|fewer than the"),
@@ -272,3 +276,20 @@ def test_resume_without_a_value_may_stand_before_the_endpoint(
     arguments = ["--output", str(tmp_path), "--resume", *command_line(node)]
     assert main(arguments) == 0
     assert f"no checkpoint {tmp_path} yet: starting from scratch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--wieght-decay 1", "there is no option --wieght-decay; nearest is --weight-decay"),
+        ("--epochs=3 --sead=4", "there is no option --sead; nearest is --seed"),
+        ("tcp://127.0.0.1:1 again", "'again' is one argument too many (--help lists the options)"),
+        ("--keep many", "argument --keep: invalid int value: 'many' (--help lists the options)"),
+        ("--lr", "argument --lr: expected one argument (--help lists the options)"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == ConfigError.exit_status
+    assert capsys.readouterr().err == f"train: error: {message}\n"

@@ -1,0 +1,138 @@
+"""The device that is checked, and the clock of its work.
+
+A CUDA device is timed by events in its own stream. Work that the host queues more slowly than the
+device does it would be timed as waiting, so a *queued* run begins behind copies that keep the
+device busy meanwhile: its events are then as far apart as the device needs for the work alone.
+A CPU is timed by the host's clock.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import torch
+
+from bench.rounds import Contender, run_rounds, warm_up
+from feeder.errors import ConfigError
+from trainer_client._defaults import resolve_device
+
+_TYPES: Final = ("cuda", "cpu")
+_FILLER_BYTES: Final = 256 << 20
+_FILLER_COPIES: Final = 32
+"""5 ms of an H100's time, in which a host starts over a hundred kernels."""
+
+Work = Callable[[], object]
+
+
+def open_device(name: str | None) -> torch.device:
+    """Return the device of this name, by default CUDA's if there is one, and make it current.
+
+    Raises ConfigError when it cannot be used here.
+    """
+    try:
+        device = resolve_device(name)
+        if device.type not in _TYPES:
+            raise RuntimeError(f"it is none of {', '.join(_TYPES)}")
+        torch.ones(1, device=device).item()  # runs a kernel, which torch may lack for the device
+    except (RuntimeError, AssertionError) as error:  # the latter when torch lacks CUDA
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ConfigError(
+            f"device {name or 'cuda'!r} cannot be used here ({reason}): pass --device cpu"
+        ) from None
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def describe_device(device: torch.device) -> dict[str, object]:
+    """Return the device's lines of the report's header."""
+    if device.type == "cpu":
+        return {"device": f"cpu, {torch.get_num_threads()} threads", "torch": torch.__version__}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB",
+        "torch": f"{torch.__version__}, CUDA {torch.version.cuda}",
+    }
+
+
+def forget_compiled(device: torch.device) -> None:
+    """Drop what torch has compiled for a CUDA device: it compiles a function 8 times, no more."""
+    if device.type == "cuda":
+        torch.compiler.reset()
+
+
+class DeviceClock:
+    """Stands still except while ``run`` runs; call it to read the seconds."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds = 0.0
+        self._busy: Work | None = None
+
+    def __call__(self) -> float:
+        """Return the seconds of all runs so far."""
+        return self._seconds
+
+    def run(self, work: Work, *, is_queued: bool = False) -> None:
+        """Do ``work`` and count the time until the device has done it.
+
+        ``is_queued`` leaves out the time that the host takes to start the work.
+        """
+        if self._device.type == "cuda":
+            self._seconds += self._run_on_cuda(work, is_queued)
+            return
+        began_s = time.perf_counter()
+        work()
+        self._seconds += time.perf_counter() - began_s
+
+    def _run_on_cuda(self, work: Work, is_queued: bool) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self._device)
+        if is_queued:
+            self._keep_busy()
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def _keep_busy(self) -> None:
+        if self._busy is None:
+            source, target = (
+                torch.zeros(_FILLER_BYTES, dtype=torch.uint8, device=self._device) for _ in range(2)
+            )
+            self._busy = partial(target.copy_, source)
+        for _ in range(_FILLER_COPIES):
+            self._busy()
+
+
+def time_in_turns(
+    contenders: Mapping[str, Callable[[int], object]],
+    clock: DeviceClock,
+    *,
+    rounds: int,
+    repeats: int,
+) -> dict[str, list[float]]:
+    """Return the seconds of one call of each contender, one value a round.
+
+    A contender is called ``repeats`` times in a turn, with the number of the call.
+    """
+    turns = {name: _turn_of(work, clock) for name, work in contenders.items()}
+    warm_up(turns, items=repeats, piece=repeats)
+    taken: dict[str, list[float]] = {name: [] for name in turns}
+    for seconds in run_rounds(turns, items=repeats, piece=repeats, rounds=rounds, clock=clock):
+        for name, value in seconds.items():
+            taken[name].append(value / repeats)
+    return taken
+
+
+def _turn_of(work: Callable[[int], object], clock: DeviceClock) -> Contender:
+    def turn(first: int, end: int) -> None:
+        def repeat() -> None:
+            for number in range(first, end):
+                work(number)
+
+        clock.run(repeat, is_queued=True)
+
+    return turn

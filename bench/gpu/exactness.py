@@ -1,0 +1,160 @@
+"""Check 1: normalising against ``(level / 255 - mean) / std`` in float64.
+
+Every packing, type and number of channels, all 256 levels of each channel, in the form that a
+loader runs on the device, and in the uncompiled form that replaces it where compiling fails.
+
+The product computes in float32 and rounds once. So the largest error allowed is half a unit in the
+last place of the type, and FLOAT32_ERROR for rounding scale, bias, product and sum.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.gpu.device import forget_compiled
+from bench.gpu.report import Check
+from bench.report import Result, single
+from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
+from trainer_client._device import IMAGENET_MEAN, IMAGENET_STD, Compile, Normaliser
+
+DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
+FLOAT32_ERROR: Final = 5e-7
+
+_NO_NUMBER: Final = 1e30
+"""The error of NaN, infinities and results of a wrong shape; JSON has no infinity."""
+
+_CHANNELS: Final = (4, 3)
+_IMAGES: Final = 2
+_SIDE_PX: Final = 17  # 289 pixels hold all levels, and end within a vector of any width
+_FORMS: Final[Mapping[str, Compile | None]] = {
+    "as in a loader": None,
+    "uncompiled": lambda function: function,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one packing becomes in one type and form."""
+
+    name: str
+    dtype: torch.dtype
+    error: float
+    """The largest absolute error."""
+    error_ulp: float
+    """The largest error in units in the last place of the type, at the exact value."""
+    problem: str | None
+    compile_failures: int
+
+
+def check_exactness(device: torch.device) -> Check:
+    """Normalise all levels in every way on ``device``."""
+    outcomes = [*_outcomes(device)]
+    problems = [f"{each.name}: {each.problem}" for each in outcomes if each.problem is not None]
+    failures = sum(each.compile_failures for each in outcomes)
+    rows: list[Result] = []
+    errors: list[str] = []
+    for dtype in DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        of_type = [each for each in outcomes if each.dtype == dtype]
+        ulp, error = max(each.error_ulp for each in of_type), max(each.error for each in of_type)
+        rows += [
+            single(f"exactness/{name}", "ulp", ulp),
+            single(f"exactness/{name}-absolute", "1e-6", 1e6 * error),
+        ]
+        errors.append(f"{name} {ulp:.2f} ulp ({error:.1e})")
+    rows += [
+        single("exactness/ways", "ways", len(outcomes)),
+        single("exactness/wrong", "ways", len(problems)),
+        single("exactness/compile-failures", "ways", failures),
+    ]
+    sentence = f"largest error of {len(outcomes)} ways: {', '.join(errors)}"
+    if problems:
+        sentence += f"; {len(problems)} of them are wrong, {problems[0]}"
+    else:
+        sentence += "; the fourth channel is exactly 0"
+    if failures:
+        sentence += f"; torch could not compile {failures} of them"
+    return Check(
+        name="exactness",
+        verdict="failed" if problems else "passed",
+        sentence=sentence,
+        results=rows,
+    )
+
+
+def _outcomes(device: torch.device) -> Iterator[Outcome]:
+    levels = _all_levels()
+    exact = exact_values(levels)
+    for packing, dtype, channels in itertools.product(get_args(Packing), DTYPES, _CHANNELS):
+        layout = pixel_layout_of(packing)
+        packed = np.empty((_IMAGES, *layout.image_shape(_SIDE_PX)), layout.dtype)
+        for rgb, image in zip(levels, packed, strict=True):
+            pack_levels(rgb, layout, image)
+        pixels = torch.from_numpy(packed).to(device)
+        for form, compiler in _FORMS.items():
+            forget_compiled(device)
+            normaliser = Normaliser(
+                device, dtype, channels=channels, packing=packing, compiler=compiler
+            )
+            images = normaliser(pixels)
+            error, error_ulp, problem = compare(images, exact, channels, dtype)
+            yield Outcome(
+                name=f"{packing} to {channels} channels of {dtype}, {form}",
+                dtype=dtype,
+                error=error,
+                error_ulp=error_ulp,
+                problem=problem,
+                compile_failures=normaliser.compile_failures,
+            )
+
+
+def _all_levels() -> NDArray[np.uint8]:
+    """Return images with all levels in each channel, no two channels alike: (N, S, S, 3)."""
+    numbers = np.arange(_IMAGES * _SIDE_PX * _SIDE_PX).reshape(_IMAGES, _SIDE_PX, _SIDE_PX, 1)
+    return np.asarray((numbers + np.array([0, 85, 170])) % 256, np.uint8)
+
+
+def exact_values(levels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return what uint8 ``levels`` (…, 3) are to become, float64 of the same shape."""
+    mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
+    values: NDArray[np.float64] = (levels / 255.0 - mean) / std
+    return values
+
+
+def compare(
+    images: torch.Tensor, exact: NDArray[np.float64], channels: int, dtype: torch.dtype
+) -> tuple[float, float, str | None]:
+    """Return the largest error of images (N, C, H, W), the same in ulp, and what is wrong.
+
+    ``exact`` is (N, H, W, 3). Nothing is wrong with errors that are small enough, a fourth channel
+    of zeros and the layout channels_last.
+    """
+    values = images.permute(0, 2, 3, 1).to(device="cpu", dtype=torch.float64).numpy()
+    if images.dtype != dtype or values.shape != (*exact.shape[:3], channels):
+        problem = f"the result is {images.dtype} of shape {tuple(images.shape)}"
+        return _NO_NUMBER, _NO_NUMBER, problem
+    errors = np.nan_to_num(np.abs(values[..., :3] - exact), nan=_NO_NUMBER, posinf=_NO_NUMBER)
+    ulps = ulp(exact, dtype)
+    found = float(errors.max()), float((errors / ulps).max())
+    beyond = errors - (ulps / 2 + FLOAT32_ERROR)
+    if beyond.max() > 0:
+        at = np.unravel_index(np.argmax(beyond), beyond.shape)
+        return *found, f"{values[at]:.6g} instead of {exact[at]:.6g}"
+    if np.count_nonzero(values[..., 3:]):
+        return *found, "the fourth channel is not 0"
+    if not images.is_contiguous(memory_format=torch.channels_last):
+        return *found, "the result is not channels_last"
+    return *found, None
+
+
+def ulp(values: NDArray[np.float64], dtype: torch.dtype) -> NDArray[np.float64]:
+    """Return the unit in the last place of ``dtype`` at each value, float64 of the same shape."""
+    finfo = torch.finfo(dtype)
+    _, exponents = np.frexp(np.maximum(np.abs(values), finfo.smallest_normal))
+    units: NDArray[np.float64] = np.ldexp(finfo.eps, exponents - 1)
+    return units

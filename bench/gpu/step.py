@@ -1,0 +1,261 @@
+"""Check 4: a training step fed by a real feeder, against the same step on a batch on the device.
+
+    step/resident       a step on one synthetic batch that stays on the device
+    step/fed            the same on the batches of a ``FeederLoader``
+    step/stall          1 - resident / fed, the share of a fed step that feeding costs
+    step/wait           the share of the fed turns in which the loader waited for the feeder
+    step/needed         images that steps take, at the speed of step/resident
+    step/feeder-alone   images that the loader delivers while nothing is computed
+
+Turns that take batches begin with an empty queue, else they would live on batches that the daemon
+has made during the other turns. A turn's first steps are not timed: the queue can fill in them.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+
+from bench.gpu.device import DeviceClock, forget_compiled
+from bench.gpu.report import Check, judge
+from bench.report import RATE, Result, summarise
+from bench.rounds import run_rounds, warm_up
+from trainer_client import FeederLoader
+from trainer_client.reference.resnet import resnet50, resnet_small
+
+TARGET: Final = 0.01
+
+WINDOW: Final = 4
+LEAD_IN: Final = WINDOW
+"""Steps of a turn that are not timed: as many as the loader requests ahead."""
+
+_DISCARDED_MAX: Final = 64
+"""Batches discarded before a turn; a daemon that is still ahead then keeps any device busy."""
+
+_CLASSES: Final = 1000
+_MODELS: Final = {"resnet50": resnet50, "small": resnet_small}
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Step = Callable[[Pair], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What is trained, and for how long."""
+
+    model: str
+    """"resnet50" or "small"."""
+    batch_size: int
+    image_px: int
+    steps: int
+    """Timed steps of a turn."""
+    rounds: int
+    workers: int
+    """Of the daemon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Seconds of a step, one value a round."""
+
+    resident_s: Sequence[float]
+    fed_s: Sequence[float]
+    wait_s: Sequence[float]
+    """The part of ``fed_s`` in which the loader waited."""
+    alone_s: Sequence[float]
+    """Of a batch that is taken without a step."""
+
+
+class _Turns:
+    """The contenders: a step on the resident batch, one on fed batches, and taking these alone."""
+
+    def __init__(
+        self, loader: FeederLoader, step: Step, resident: Pair, clock: DeviceClock
+    ) -> None:
+        self.waited_s = 0.0
+        """How long the loader has waited in the timed steps of ``fed``."""
+        self._loader = loader
+        self._batches = _without_end(loader)
+        self._step = step
+        self._resident = resident
+        self._clock = clock
+
+    def resident(self, first: int, end: int) -> None:
+        self._take_turn(itertools.repeat(self._resident), self._step, end - first)
+
+    def fed(self, first: int, end: int) -> None:
+        self._empty_queue()
+        self.waited_s += self._take_turn(self._batches, self._step, end - first)
+
+    def alone(self, first: int, end: int) -> None:
+        self._empty_queue()
+        self._take_turn(self._batches, lambda _: None, end - first)
+
+    def _take_turn(self, batches: Iterator[Pair], step: Step, steps: int) -> float:
+        """Do and time ``steps`` steps; return the seconds in which the loader waited in them."""
+
+        def work() -> None:
+            for batch in itertools.islice(batches, steps):
+                step(batch)
+
+        for batch in itertools.islice(batches, LEAD_IN):
+            step(batch)
+        before_s = self._loader.statistics().wait_s
+        self._clock.run(work)
+        return self._loader.statistics().wait_s - before_s
+
+    def _empty_queue(self) -> None:
+        for _ in range(_DISCARDED_MAX):
+            if not self._loader.statistics().batches_ready:
+                break
+            next(self._batches)
+
+
+def check_step(
+    device: torch.device, clock: DeviceClock, endpoint: str, dataset: str, options: StepOptions
+) -> Check:
+    """Train on ``dataset`` of the feeder at ``endpoint``."""
+    forget_compiled(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with FeederLoader(
+        endpoint,
+        dataset=dataset,
+        batch_size=options.batch_size,
+        image_size=options.image_px,
+        window=WINDOW,
+        device=device,
+        dtype=dtype,
+    ) as loader:
+        resident = make_resident_batch(options, device, dtype)
+        turns = _Turns(loader, make_step(options.model, device), resident, clock)
+        taken = _run(turns, clock, options)
+        verdict = loader.statistics().verdict
+    return judge_step(taken, options, verdict, device.type)
+
+
+def make_step(model: str, device: torch.device) -> Step:
+    """Return a step of SGD with momentum, under bfloat16 autocast on CUDA."""
+    network = _MODELS[model](_CLASSES)
+    network = network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True  # all batches have one shape
+
+    def step(batch: Pair) -> None:
+        images, labels = batch
+        optimizer.zero_grad()
+        with autocast:
+            loss = nn.functional.cross_entropy(network(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def make_resident_batch(options: StepOptions, device: torch.device, dtype: torch.dtype) -> Pair:
+    """Return a random batch as a loader makes it: (N, 4, S, S), channels_last, and labels (N,)."""
+    shape = (options.batch_size, 4, options.image_px, options.image_px)
+    images = torch.randn(shape, device=device).to(dtype)
+    images[:, 3] = 0
+    labels = torch.randint(_CLASSES, (options.batch_size,), device=device)
+    return images.contiguous(memory_format=torch.channels_last), labels
+
+
+def _run(turns: _Turns, clock: DeviceClock, options: StepOptions) -> Taken:
+    contenders = {"resident": turns.resident, "fed": turns.fed, "alone": turns.alone}
+    warm_up(contenders, items=1, piece=1)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    wait_s: list[float] = []
+    waited_s = turns.waited_s
+    steps = options.steps
+    for taken in run_rounds(
+        contenders, items=steps, piece=steps, rounds=options.rounds, clock=clock
+    ):
+        for name, value in taken.items():
+            seconds[name].append(value / steps)
+        wait_s.append((turns.waited_s - waited_s) / steps)
+        waited_s = turns.waited_s
+    return Taken(
+        resident_s=seconds["resident"],
+        fed_s=seconds["fed"],
+        wait_s=wait_s,
+        alone_s=seconds["alone"],
+    )
+
+
+def judge_step(taken: Taken, options: StepOptions, reported: str, device_type: str) -> Check:
+    """Return the check with its verdict, and the reason where the host's cores limit.
+
+    ``reported`` is what the feeder itself names as the limit, "" for nothing.
+    """
+    rows = _rows(taken, options.batch_size)
+    resident, fed, stall = (rows[f"step/{name}"] for name in ("resident", "fed", "stall"))
+    needed, alone = rows["step/needed"], rows["step/feeder-alone"]
+    is_met = stall.value < 100 * TARGET
+    sentence = (
+        f"a step takes {fed.value:.1f} ms fed and {resident.value:.1f} ms on a batch on the "
+        f"device: stalled {stall.value:.2f} % (target: under {100 * TARGET:.0f} %)"
+    )
+    if device_type == "cuda" and not is_met:
+        sentence += f", {stall.value - 100 * TARGET:.2f} points too much"
+    workers = options.workers
+    share = alone.ratio
+    assert share is not None, "it has a baseline"
+    sentence += (
+        f"; alone, a feeder with {workers} worker{'s' * (workers > 1)} delivers "
+        f"{alone.value:,.0f} images/s, {share:.2f} times the {needed.value:,.0f} of the step"
+    )
+    if share < 1:
+        enough = math.ceil(workers / share)
+        sentence += f": this host's cores limit, about {enough} workers would be enough"
+    elif not is_met:
+        sentence += f"; {_explain_stall(stall.value, rows['step/wait'].value)}"
+    if reported and not is_met:
+        sentence += f"; the feeder reports: {reported}"
+    return Check(
+        name="step",
+        verdict=judge(is_met, device_type=device_type),
+        sentence=sentence,
+        results=list(rows.values()),
+    )
+
+
+def _explain_stall(stall_percent: float, wait_percent: float) -> str:
+    """Return what costs the time, where the feeder alone is fast enough."""
+    waited = f"the loader waited {wait_percent:.2f} % of the time"
+    if 2 * wait_percent >= stall_percent:
+        return f"{waited}: beside the step, the feeder has too little of the host's cores"
+    return f"{waited}, so the copy, normalising or the host's Python costs the rest"
+
+
+def _rows(taken: Taken, batch_size: int) -> Mapping[str, Result]:
+    resident_ms, fed_ms = ([1e3 * each for each in of] for of in (taken.resident_s, taken.fed_s))
+    pairs = list(zip(taken.resident_s, taken.fed_s, strict=True))
+    stalls = [100 * (1 - resident_s / fed_s) for resident_s, fed_s in pairs]
+    waits = [100 * wait_s / fed_s for wait_s, fed_s in zip(taken.wait_s, taken.fed_s, strict=True)]
+    needed_rates, alone_rates = (
+        [batch_size / each for each in of] for of in (taken.resident_s, taken.alone_s)
+    )
+    resident = summarise("step/resident", "ms", resident_ms)
+    needed = summarise("step/needed", RATE, needed_rates)
+    rows = [
+        resident,
+        summarise("step/fed", "ms", fed_ms, baseline=resident, baseline_values=resident_ms),
+        summarise("step/stall", "% of the step", stalls),
+        summarise("step/wait", "% of the step", waits),
+        needed,
+        summarise(
+            "step/feeder-alone", RATE, alone_rates, baseline=needed, baseline_values=needed_rates
+        ),
+    ]
+    return {row.name: row for row in rows}
+
+
+def _without_end(loader: FeederLoader) -> Iterator[Pair]:
+    while True:
+        yield from loader

@@ -1,0 +1,226 @@
+"""A step: micro-batches, precision, half-precision weights, clipping, and the recipe's parts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from feeder.errors import ConfigError
+from trainer_client import Batch
+from trainer_client._batch import Origin
+from trainer_client.reference.batch_plan import BatchPlan
+from trainer_client.reference.job import Place
+from trainer_client.reference.optimisation import make_schedule, peak_lr
+from trainer_client.reference.optimisers.lars import LARS
+from trainer_client.reference.optimisers.rmsprop_tf import RMSpropTF
+from trainer_client.reference.recipes.recipe import TrainingRecipe
+from trainer_client.reference.recipes.recipe_file import EffectiveRecipe, shipped_recipes
+from trainer_client.reference.trainer import Trainer
+
+torch.set_num_threads(1)  # more threads only slow down models this small
+CLASSES = 3
+
+
+class Plain(nn.Module):
+    """Two layers without batch norm, so that micro-batches must equal the large batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3, padding=1)
+        self.fc = nn.Linear(8, CLASSES)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = torch.relu(self.conv(images)).mean((2, 3))
+        logits: torch.Tensor = self.fc(features)
+        return logits
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "trainer_client.reference.trainer.make_model", lambda *args, **options: Plain()
+    )
+
+
+def make_trainer(parts: int = 1, **keys: Any) -> Trainer:
+    recipe = TrainingRecipe(
+        **{"model": "small", "lr": 0.1, "warmup_epochs": 0.0, "epochs": 2, **keys}
+    )
+    plan = BatchPlan.make(recipe.changed({"global_batch": 16, "accumulation": parts}), 0, 1)
+    place = Place(device=torch.device("cpu"))
+    return Trainer(recipe, plan, place, classes=CLASSES, steps_per_epoch=10)
+
+
+def make_batches(steps: int, size: int = 16, side: int = 32) -> list[tuple[torch.Tensor, ...]]:
+    draws = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randn(size, 4, side, side, generator=draws),
+            torch.randint(0, CLASSES, (size,), generator=draws),
+        )
+        for _ in range(steps)
+    ]
+
+
+def split(batch: tuple[torch.Tensor, ...], parts: int, index: int) -> Iterator[Batch]:
+    images, labels = batch
+    size = len(labels) // parts
+    for part in range(parts):
+        rows = slice(part * size, (part + 1) * size)
+        origin = Origin(torch.arange(size), size, 0, index * parts + part)
+        yield Batch.of(images[rows], labels[rows], origin)
+
+
+def train(trainer: Trainer, steps: int = 6) -> list[float]:
+    batches = make_batches(steps)
+    parts = trainer.plan.accumulation
+    return [trainer.step(split(each, parts, index)).item() for index, each in enumerate(batches)]
+
+
+def weights_of(trainer: Trainer) -> torch.Tensor:
+    parameters = trainer.plain_model.parameters()
+    return torch.cat([each.detach().float().flatten() for each in parameters])
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "lars", "rmsprop-tf"])
+def test_accumulation_equals_the_large_batch_without_batch_norm(
+    plain: None, optimiser: str
+) -> None:
+    whole, parts = make_trainer(optimiser=optimiser), make_trainer(4, optimiser=optimiser)
+    assert train(whole) == pytest.approx(train(parts), rel=1e-5)
+    assert torch.allclose(weights_of(whole), weights_of(parts), atol=1e-5)
+
+
+def test_accumulation_with_batch_norm_has_the_statistics_of_each_micro_batch() -> None:
+    """Equal to ghost batches of the micro-batch's size: the mean of their losses and gradients."""
+    trainer, single = make_trainer(4), make_trainer()
+    batch = make_batches(1)[0]
+    loss = trainer.step(split(batch, 4, 0)).item()
+    model = single.plain_model
+    model.zero_grad()
+    ghosts = [single.loss(model(images), labels) for images, labels in split(batch, 4, 0)]
+    expected = torch.stack(ghosts).mean()
+    expected.backward()
+    single.optimiser.step()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(weights_of(trainer), weights_of(single), atol=1e-6)
+    assert loss != pytest.approx(make_trainer().step(split(batch, 1, 0)).item(), rel=1e-4)
+
+
+def test_the_gradient_is_clipped_as_a_whole(plain: None) -> None:
+    before = weights_of(make_trainer())
+    free, clipped = (
+        make_trainer(momentum=0.0, weight_decay=0.0),
+        make_trainer(momentum=0.0, weight_decay=0.0, clip_norm=0.01),
+    )
+    for trainer in (free, clipped):
+        train(trainer, steps=1)
+    moves = [(weights_of(trainer) - before) / -0.1 for trainer in (free, clipped)]
+    assert moves[0].norm() > 0.05
+    assert moves[1].norm() == pytest.approx(0.01, rel=1e-3)
+    assert torch.allclose(moves[1] / moves[1].norm(), moves[0] / moves[0].norm(), atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_trains_with_float32_weights(precision: str) -> None:
+    trainer = make_trainer(precision=precision)
+    losses = train(trainer, steps=8)
+    assert losses == pytest.approx(train(make_trainer(), steps=8), rel=0.1)
+    assert losses != train(make_trainer(), steps=8)
+    assert {each.dtype for each in trainer.plain_model.parameters()} == {torch.float32}
+    assert trainer.scaler.is_enabled() is (precision == "float16")
+
+
+def test_an_overflow_in_float16_skips_the_update_and_lowers_the_scale() -> None:
+    trainer = make_trainer(precision="float16")
+    before, scale = weights_of(trainer), trainer.scaler.get_scale()
+    images, labels = make_batches(1)[0]
+    trainer.step(split((images * 1e6, labels), 1, 0))
+    assert torch.equal(weights_of(trainer), before)
+    assert trainer.scaler.get_scale() < scale
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "float16"])
+def test_half_precision_weights_resume_with_the_same_roundings(weights: str) -> None:
+    keys = {"weights": weights, "ema_decay": 0.9, "clip_norm": 5.0}
+    whole, first, second = (make_trainer(2, **keys) for _ in range(3))
+    kernels = [each for each in whole.plain_model.parameters() if each.ndim > 1]
+    assert {str(each.dtype) for each in kernels} == {f"torch.{weights}"}
+    batches = make_batches(6)
+    for index, batch in enumerate(batches):
+        whole.step(split(batch, 2, index))
+    for index, batch in enumerate(batches[:3]):
+        first.step(split(batch, 2, index))
+    second.load_state_dict(first.state_dict())
+    for index, batch in enumerate(batches[3:], 3):
+        second.step(split(batch, 2, index))
+    assert torch.equal(weights_of(whole), weights_of(second))
+    assert whole.averaged_model is not None
+    assert second.averaged_model is not None
+    for one, two in zip(
+        whole.averaged_model.parameters(), second.averaged_model.parameters(), strict=True
+    ):
+        assert torch.equal(one, two)
+
+
+def test_recomputation_changes_no_loss_and_no_weight() -> None:
+    plain, again = make_trainer(), make_trainer(recompute=("layer?.*",))
+    assert train(plain) == train(again)
+    assert torch.equal(weights_of(plain), weights_of(again))
+    for one, two in zip(plain.plain_model.buffers(), again.plain_model.buffers(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_mixing_gives_the_same_losses_for_the_same_batches() -> None:
+    keys = {"mixup": 0.2, "cutmix": 1.0}
+    losses = train(make_trainer(**keys))
+    assert losses == train(make_trainer(**keys))
+    assert losses != train(make_trainer(**keys, seed=1))
+    assert losses != train(make_trainer())
+
+
+def test_a_checkpoint_with_another_key_says_what_to_pass() -> None:
+    state = make_trainer(optimiser="lars").state_dict()
+    with pytest.raises(
+        ConfigError, match="is of optimiser lars, this job has sgd: pass --optimiser lars"
+    ):
+        make_trainer().load_state_dict(state)
+
+
+def test_a_key_that_may_change_does() -> None:
+    state = make_trainer().state_dict()
+    trainer = make_trainer(epochs=9, bucket_mb=1.0, val_data={"interpolation": "bicubic"})
+    trainer.load_state_dict(state)
+    assert trainer.steps_done == 0
+
+
+def test_each_shipped_recipe_has_its_optimiser_and_schedule() -> None:
+    kinds = {"mlperf-lars": LARS, "efficientnet-b0": RMSpropTF}
+    for name in shipped_recipes():
+        recipe = EffectiveRecipe.make(name, {}).recipe
+        lr = peak_lr(recipe, recipe.global_batch)
+        schedule = make_schedule(recipe, lr, steps_per_epoch=10)
+        assert schedule.factor(int(recipe.warmup_epochs * 10) + 1) == pytest.approx(1, abs=0.06)
+        assert schedule.factor(recipe.epochs * 10 - 1) < 0.05
+        small = recipe.changed({"model": "small", "global_batch": 16})
+        plan = BatchPlan.make(small, 0, 1)
+        place = Place(device=torch.device("cpu"))
+        trainer = Trainer(small, plan, place, classes=CLASSES, steps_per_epoch=10)
+        assert isinstance(trainer.optimiser, kinds.get(name, torch.optim.SGD))
+        assert all(torch.isfinite(torch.tensor(train(trainer, steps=2))))
+
+
+def test_the_learning_rate_grows_with_the_global_batch_unless_it_is_given() -> None:
+    assert peak_lr(TrainingRecipe(), 1024) == pytest.approx(0.4)
+    assert peak_lr(TrainingRecipe(base_batch=0), 1024) == 0.1
+    assert peak_lr(TrainingRecipe(lr=10.5), 3264) == 10.5
+
+
+def test_only_kernels_and_matrices_decay() -> None:
+    decayed, free = make_trainer().optimiser.param_groups
+    assert decayed["weight_decay"] == 5e-5
+    assert free["weight_decay"] == 0.0
+    assert {each.ndim for each in free["params"]} == {1}
+    assert 1 not in {each.ndim for each in decayed["params"]}
