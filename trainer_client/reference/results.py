@@ -1,8 +1,8 @@
 """What a run reports: steps, epochs and the end of the run, as values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +99,15 @@ class EpochResult:
         return max((each for each in (self.top1, self.ema_top1) if each is not None), default=None)
 
     def __str__(self) -> str:
-        """Return the result as one line for the log."""
+        """Return the result as one line for the log, of 80 columns at most as a rule."""
         line = (
             f"epoch {self.epoch}: loss {self.loss:.3f}, {self.images_per_s:,.0f} images/s, "
-            f"waited for data {self.wait_share:.0%} of {self.seconds:.1f} s, lr {self.lr:.4f}"
+            f"waits {self.wait_share:.0%}"
         )
-        if self.val_images and self.val_correct is not None:
-            line += (
-                f", {self.val_correct:,} of {self.val_images:,} correct "
-                f"({self.val_correct / self.val_images:.1%})"
-            )
+        if self.top1 is not None:
+            line += f", {self.top1:.1%} correct"
         if self.ema_top1 is not None:
-            line += f", averaged weights {self.ema_top1:.1%}"
+            line += f", averaged {self.ema_top1:.1%}"
         return line
 
 
@@ -134,7 +131,23 @@ class Outcome:
     best_epoch: int | None
     target_s: float | None = None
     """Seconds until the target accuracy was reached."""
-    more: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the end of the run as one line for the log."""
+        line = f"{_ENDINGS[self.ending]} after {self.epochs} epochs and {self.seconds:,.0f} s"
+        if self.val_top1 is not None:
+            line += f": {self.val_top1:.1%} correct"
+        if self.best_top1 is not None and self.best_top1 != self.val_top1:
+            line += f", best {self.best_top1:.1%}"
+        return line
+
+
+_ENDINGS: Final[Mapping[Ending, str]] = {
+    "finished": "finished",
+    "target": "reached the target",
+    "time-budget": "out of time",
+    "stopped": "stopped",
+}
 
 
 def _share(count: int | None, of: int | None) -> float | None:

@@ -277,6 +277,8 @@ class Run:
             keep_weights(self.options.folder, self.trainer)
         for tracker in self.trackers:
             tracker.end(outcome)
+        where = f"; results are in {self.options.output}" if self.options.output else ""
+        self.log(f"{outcome}{where}")
 
     def _summarise(self, ending: Ending) -> Outcome:
         history = [*self.progress.history]

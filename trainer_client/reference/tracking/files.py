@@ -71,9 +71,9 @@ class RunFiles(Tracker):
         self._write_epochs()
 
     def end(self, outcome: Outcome) -> None:
-        """Write summary.json: the fields of ``outcome``, and those of its ``more`` beside them."""
-        values = {name: getattr(outcome, name) for name in _names(outcome) if name != "more"}
-        _write_json(self._folder / SUMMARY_FILE, {**values, **outcome.more, **values})
+        """Write summary.json: the fields of ``outcome``."""
+        values = {name: getattr(outcome, name) for name in _names(outcome)}
+        _write_json(self._folder / SUMMARY_FILE, values)
 
     def close(self) -> None:
         """Close steps.csv. Idempotent."""

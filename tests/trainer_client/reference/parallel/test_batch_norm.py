@@ -134,6 +134,18 @@ def train_whole(groups: int) -> Results:
     return results | {"losses": torch.stack(losses), **model.state_dict()}
 
 
+def check_conversion_for_cuda() -> None:
+    """The model for CUDA, where this process has no device to run it on."""
+    model = distribute_batch_norm(make_model(), 2, torch.device("cuda"))
+    norms = [each for each in model.modules() if isinstance(each, nn.SyncBatchNorm)]
+    first = 2 * (dist.get_rank() // 2)
+    for norm in norms:
+        assert dist.get_process_group_ranks(norm.process_group) == [first, first + 1]
+    plain = make_model()
+    assert len(norms) == sum(isinstance(each, nn.BatchNorm2d) for each in plain.modules())
+    assert model.state_dict().keys() == plain.state_dict().keys()
+
+
 def work_in_rank() -> Results:
     """All that one rank does: layers over all ranks, then models over groups of each size."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -147,6 +159,7 @@ def work_in_rank() -> Results:
         output = layer(make_far(dtype))
         assert output.is_contiguous(memory_format=torch.channels_last)
         results[str(dtype)] = output.detach()
+    check_conversion_for_cuda()
     with pytest.raises(ConfigError, match=r"is for nn.BatchNorm2d, and 1 is BatchNorm1d: use .* 1"):
         distribute_batch_norm(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(3)), ranks, CPU)
     for group in {2, ranks}:
