@@ -40,9 +40,9 @@ def restore_random_state(
     if set(states) != kinds or len(states["cpu"]) != place.ranks:
         seed_rank(place, seed=seed, steps_done=steps_done)
         return
-    torch.set_rng_state(states["cpu"][place.rank])
+    torch.set_rng_state(states["cpu"][place.rank].clone())  # of a view, torch 2.13 reads elsewhere
     if "cuda" in kinds:
-        torch.cuda.set_rng_state(states["cuda"][place.rank], place.device)
+        torch.cuda.set_rng_state(states["cuda"][place.rank].clone(), place.device)
 
 
 def _gather(state: torch.Tensor, place: Place, group: "dist.ProcessGroup | None") -> torch.Tensor:

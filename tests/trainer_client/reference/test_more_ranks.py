@@ -52,7 +52,12 @@ def recipe_keys(**changes: object) -> dict[str, object]:
 
 
 def train_ranks(
-    node: FakeNode, folder: Path, ranks: int, *, recipe: Mapping[str, object], **options: object
+    node: FakeNode,
+    folder: Path,
+    ranks: int,
+    *,
+    recipe: Mapping[str, object],
+    **options: object,
 ) -> list[dict[str, Any]]:
     """Train in processes of their own; return each rank's losses and steps."""
     fields = {"endpoint": node.endpoint, "dataset": "train", "device": "cpu", "timeout_s": 60.0}
@@ -127,6 +132,20 @@ def test_a_job_goes_on_with_another_number_of_ranks_up_to_rounding(
     rest, later = train_here(node, **kept)
     assert joined_steps(two) + later == steps
     assert two[0]["losses"] + rest.losses == pytest.approx(whole.losses, abs=1e-4)
+
+
+def test_two_ranks_resume_with_the_same_losses(node: FakeNode, tmp_path: Path) -> None:
+    """Bit by bit, in mid-epoch, with gradients in float16."""
+    keys = recipe_keys(batch_norm_ranks=2, compression="float16")
+    kept: dict[str, object] = {"checkpoint_steps": 4, "resume": "auto"}
+    whole = train_ranks(node, tmp_path, 2, recipe=keys | {"epochs": 2})
+    kept["checkpoint"] = str(tmp_path / "job.pt")
+    short = keys | {"epochs": 2, "time_budget": "0.001s"}
+    stopped = train_ranks(node, tmp_path, 2, recipe=short, **kept)
+    rest = train_ranks(node, tmp_path, 2, recipe=keys | {"epochs": 2}, **kept)
+    assert len(stopped[0]["losses"]) == 1
+    assert stopped[0]["losses"] + rest[0]["losses"] == whole[0]["losses"]
+    assert joined_steps(stopped) + joined_steps(rest) == joined_steps(whole)
 
 
 def test_accumulation_takes_the_samples_of_the_large_batch(node: FakeNode, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         return output.to(input.dtype)
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
-        """Update the running statistics, of which the variance is the unbiased one."""
+        """Update the running statistics, with the unbiased variance."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None

@@ -1,11 +1,11 @@
 """How the gradients of all ranks are averaged: DistributedDataParallel and its communication hooks.
 
 DDP reduces gradients in buckets while the backward pass goes on. ``flat`` is one all-reduce of each
-bucket over all ranks. ``two-level`` has the three steps of Mikami et al. (2018), who call it a
-2D-torus all-reduce: a reduce-scatter within each host, which leaves each rank the sums of its share
-of the bucket; an all-reduce of these shares between the hosts, over the ranks with the same place
-in their hosts; an all-gather of the shares within each host. So a rank exchanges 1 / (ranks of a
-host) of the bucket with other hosts.
+bucket over all ranks. ``two-level`` has the three steps of the 2D-torus all-reduce (Mikami et al.
+2018): a reduce-scatter within each host, which leaves each rank the sums of its share of the
+bucket; an all-reduce of these shares between the hosts, over the ranks with the same place in their
+hosts; an all-gather of the shares within each host. So a rank exchanges 1 / (ranks of a host) of
+the bucket with other hosts.
 
 Both return the average of the same gradients. They differ by rounding, as they add in another order
 and floating-point addition is not associative. Compression is torch's: buckets are cast to half
@@ -68,7 +68,8 @@ def wrap(
         raise ConfigError(f"bucket_mb must be a number above 0, got {bucket_mb:g}")
     if compress == "bfloat16" and device.type != "cuda":
         raise ConfigError(
-            f"compress bfloat16 is for CUDA devices, this job runs on {device}: use float16 or none"
+            f"compression bfloat16 is for CUDA devices, this job runs on {device}: use float16 or "
+            "none"
         )
     state = None
     if reduction == "two-level":
@@ -101,7 +102,7 @@ def check_ranks_per_host(ranks_per_host: int, world_size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TwoLevel:
-    """The process groups of the two-level reduction, of which each rank is in two."""
+    """The two process groups of a rank in the two-level reduction."""
 
     host: dist.ProcessGroup
     """The ranks of this rank's host."""
@@ -157,7 +158,7 @@ def _two_level(
     with torch.cuda.stream(state.stream):
         buffer.record_stream(state.stream)
         state.average(buffer)
-        done.set_result(buffer)  # whoever waits for it waits for this stream
+        done.set_result(buffer)  # records this stream: waiting for the result waits for it
     return done
 
 

@@ -110,7 +110,7 @@ def train_rank(batch_norm_ranks: int) -> Results:
 
 
 def train_whole(groups: int) -> Results:
-    """Train as ``groups`` groups of ranks do, of which the first keeps the running statistics."""
+    """Train as ``groups`` groups of ranks do; the first group keeps the statistics."""
     model = make_model()
     results, losses = {}, []
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -36,7 +36,7 @@ FLAT = {"flat", "flat float16", "two-level, one host", "two-level, single ranks"
 
 
 def backward(model: nn.Module, rank: int) -> Results:
-    """Return the gradients of a step of micro-batches, of which only the last is reduced."""
+    """Return the gradients of a step of micro-batches; only the last one is reduced."""
     torch.manual_seed(100 + rank)
     for number in range(MICRO_BATCHES):
         images = torch.randn(2, 4, 32, 32, dtype=torch.float64)
