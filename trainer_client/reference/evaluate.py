@@ -9,7 +9,7 @@ import csv
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,6 @@ from feeder.process.program import run_guarded
 from trainer_client._loader import FeederLoader
 from trainer_client.reference.batch_plan import BatchPlan
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
-from trainer_client.reference.checkpoints.store import list_checkpoints, name_at, position_of
 from trainer_client.reference.command import (
     JobParser,
     add_feeder_options,
@@ -32,16 +31,15 @@ from trainer_client.reference.command import (
     write_json,
 )
 from trainer_client.reference.evaluation import evaluate
+from trainer_client.reference.follow import find_checkpoints, follow
 from trainer_client.reference.job import Place, join, make_val_loader
 from trainer_client.reference.models import make_model
 from trainer_client.reference.options import SMOKE, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.precision import make_autocast
 from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.run_folder import SUMMARY
 from trainer_client.reference.tracking.output_file import replace_file
 
-POLL_S: Final = 1.0
 RESULTS: Final = "evaluations.csv"
 
 
@@ -168,67 +166,6 @@ class Evaluator:
             make_val_loader(options, plan, self._place, classes)
         )
         return self._loader
-
-
-def find_checkpoints(named: Sequence[Path]) -> list[Path]:
-    """Return the checkpoints that are named, and those in folders that are: by epoch and step."""
-    found: list[Path] = []
-    for path in named:
-        if path.is_dir():
-            inside = list_checkpoints(_folder_of(path))
-            found += sorted(inside, key=position_of)
-        else:
-            found.append(path)
-    return found
-
-
-def _folder_of(path: Path) -> Path:
-    """Return the folder of checkpoints of a run's folder, or the folder itself."""
-    inside = path / "checkpoints"
-    return inside if inside.is_dir() else path
-
-
-def follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
-    """Yield the checkpoints that there are, then new ones, until the run of the folder has ended.
-
-    All ranks get the same ones, which rank 0 finds. Raises ConfigError unless one folder is named.
-    """
-    if len(named) != 1 or not named[0].is_dir():
-        raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
-    run = named[0]
-    seen: set[Path] = set()
-    while True:
-        has_ended = (run / SUMMARY).exists() or (run.parent / SUMMARY).exists()  # before the list
-        new = [each for each in find_checkpoints([run]) if each not in seen]
-        if not _agree(bool(new), place) and _agree(has_ended, place):
-            return
-        for path in _agreed_paths(new, _folder_of(run), place):
-            seen.add(path)
-            yield path
-        if not new:
-            time.sleep(POLL_S)
-
-
-def _agree(flag: bool, place: Place) -> bool:
-    """Return rank 0's flag in all ranks."""
-    if place.ranks == 1:
-        return flag
-    votes = torch.tensor([int(flag)], device=place.device)
-    dist.broadcast(votes, 0)
-    return bool(votes.item())
-
-
-def _agreed_paths(paths: list[Path], folder: Path, place: Place) -> list[Path]:
-    """Return rank 0's checkpoints in all ranks: their positions name them."""
-    if place.ranks == 1:
-        return paths
-    count = torch.tensor([len(paths)], device=place.device)
-    dist.broadcast(count, 0)
-    positions = torch.zeros((int(count.item()), 2), dtype=torch.int64, device=place.device)
-    if place.rank == 0 and paths:
-        positions.copy_(torch.tensor([position_of(path) for path in paths]))
-    dist.broadcast(positions, 0)
-    return [folder / name_at(epoch, step) for epoch, step in positions.tolist()]
 
 
 def run_evaluation(
