@@ -91,6 +91,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add_shared(add, images=1024, rounds=5)
     _add_number(add, "--steps", 4, "training steps of each kind in a round")
     add.set_defaults(run=_run_loaders)
+    add = benches.add_parser(
+        "training-step", help="a training step's memory and speed, by ways to need less memory"
+    )
+    add.add_argument("--model", default="resnet50", metavar="NAME", help="a ResNet (resnet50)")
+    _add_number(add, "--batch", 16, "images in a batch, a multiple of 4")
+    _add_number(add, "--image-size", 224, "side of an image in pixels")
+    _add_number(add, "--rounds", 5, "rounds to take the median of")
+    _add_json(add)
+    _add_core(add)
+    add.set_defaults(run=_run_training_step)
     add = benches.add_parser("resume", help="a loader's state, and how fast a resumed one begins")
     _add_shared(add, images=512, rounds=15)
     add.set_defaults(run=_run_resume)
@@ -151,6 +161,12 @@ def _run_loaders(arguments: argparse.Namespace) -> Report:
     from bench.stream import loaders  # with torch, as below
 
     return loaders.run(arguments)
+
+
+def _run_training_step(arguments: argparse.Namespace) -> Report:
+    from bench.micro import training_step  # with torch, as below
+
+    return training_step.run(arguments)
 
 
 def _run_resume(arguments: argparse.Namespace) -> Report:
