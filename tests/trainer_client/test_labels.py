@@ -26,7 +26,7 @@ from tests.support.synthetic_sets import (
     write_labelled,
 )
 from trainer_client import Accuracy, FeederLoader, NumpyLoader
-from trainer_client.train import TrainingOptions, train
+from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
 SAMPLES, BATCH, SIDE = 23, 5, 16
 NAMES = {f"{labels.kind}{labels.width}": labels for labels in EVERY_KIND}
@@ -193,8 +193,9 @@ def test_the_reference_job_refuses_other_kinds_in_one_line(
     labels: LabelSpec, endpoints: dict[str, str]
 ) -> None:
     name = f"{labels.kind}{labels.width}"
+    recipe = TrainingRecipe(image_size=SIDE)
     options = TrainingOptions(
-        endpoint=endpoints["ipc"], dataset=name, batch_size=BATCH, image_size=SIDE, device="cpu"
+        endpoint=endpoints["ipc"], dataset=name, batch_size=BATCH, recipe=recipe, device="cpu"
     )
     with pytest.raises(ConfigError, match="trains on one class a sample") as caught:
         train(options, report=lambda line: None)

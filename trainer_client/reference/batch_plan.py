@@ -60,8 +60,8 @@ class BatchPlan:
         if remainder or not parts:
             raise ConfigError(
                 f"batch_size {batch_size} on {_count(ranks, 'rank')} does not divide the global "
-                f"batch of {total}: use a --batch-size of which {ranks} times a whole number is "
-                f"{total}, or leave it out"
+                f"batch of {total}: use a --batch-size that divides {total / ranks:g}, or leave it "
+                "out"
             )
         return parts
 

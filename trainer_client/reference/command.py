@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.plan.recipe import parse_field
 from feeder.process.program import run_guarded
 from trainer_client.reference.options import TrainingOptions
-from trainer_client.reference.recipes.recipe import KEYS, about_key
+from trainer_client.reference.recipes.recipe import KEYS, KINDS, about_key
 from trainer_client.reference.recipes.recipe_file import (
     EffectiveRecipe,
     format_value,
@@ -209,9 +209,11 @@ def _make_parser() -> JobParser:
     for key, described in KEYS.items():
         if key not in _TABLES:
             default = format_value(described.default).replace("%", "%%")
+            choices = get_args(KINDS[key])
+            is_choice = bool(choices) and isinstance(choices[0], str)
             keys.add_argument(
                 f"--{key.replace('_', '-')}",
-                metavar="VALUE",
+                metavar="|".join(choices) if is_choice else "VALUE",
                 help=f"{about_key(key).replace('%', '%%')}; {default}",
             )
     for table, option, use in (

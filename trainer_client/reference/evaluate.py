@@ -5,8 +5,6 @@ running statistics, the same batches. Everything it needs is in the checkpoint, 
 """
 
 import contextlib
-import csv
-import io
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +29,14 @@ from trainer_client.reference.command import (
     write_json,
 )
 from trainer_client.reference.evaluation import evaluate
-from trainer_client.reference.follow import find_checkpoints, follow
-from trainer_client.reference.job import Place, join, make_val_loader
+from trainer_client.reference.follow import agreed_checkpoints, follow
+from trainer_client.reference.job import Place, explain_lost_ranks, join, make_val_loader
 from trainer_client.reference.models import make_model
 from trainer_client.reference.options import SMOKE, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.precision import make_autocast
 from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.tracking.output_file import replace_file
+from trainer_client.reference.tracking.merged_rows import MergedRows
 
 RESULTS: Final = "evaluations.csv"
 
@@ -48,8 +46,8 @@ class Evaluation:
     """One checkpoint's accuracy."""
 
     checkpoint: str
-    epochs: int
-    """Epochs done."""
+    epoch: int
+    """The epoch that it was trained in last, as in epochs.csv."""
     steps: int
     """Steps done in the whole job."""
     val_images: int
@@ -62,12 +60,10 @@ class Evaluation:
     def __str__(self) -> str:
         """Return the result as one line."""
         line = (
-            f"{Path(self.checkpoint).name}: {self.epochs} epochs, {self.val_top1:.2%} of "
-            f"{self.val_images:,} correct, top 5 {self.val_top5:.2%}"
+            f"{Path(self.checkpoint).name}: {self.val_top1:.2%} of {self.val_images:,} correct, "
+            f"top 5 {self.val_top5:.2%}"
         )
-        if self.ema_top1 is not None:
-            line += f", averaged weights {self.ema_top1:.2%}"
-        return f"{line}, {self.seconds:.1f} s"
+        return line if self.ema_top1 is None else f"{line}, averaged {self.ema_top1:.2%}"
 
 
 class Evaluator:
@@ -96,11 +92,11 @@ class Evaluator:
             models = [self._make_model(recipe, len(classes), state) for state in states]
             progress = content["progress"]
             autocast = make_autocast(recipe, self._place.device)
-            epoch = int(progress["epoch"]) - (not progress["step"])  # that it was trained in
-            results = evaluate(models, loader, autocast, epoch=max(0, epoch))
+            epoch = max(0, int(progress["epoch"]) - (not progress["step"]))
+            results = evaluate(models, loader, autocast, epoch=epoch)
             return Evaluation(
                 checkpoint=str(path),
-                epochs=int(progress["epoch"]),
+                epoch=epoch,
                 steps=int(content["steps_done"]),
                 val_images=results[0].images,
                 val_top1=results[0].top1,
@@ -148,6 +144,11 @@ class Evaluator:
         )
         if options.endpoint is None:  # the smoke recipe: its data is in the run's folder
             folder = path.absolute().parent.parent
+            if not (folder / "data").is_dir():
+                raise ConfigError(
+                    f"{path} is of a job with a feeder of its own, whose data is not in {folder}: "
+                    "name a feeder with --endpoint, and --val-dataset"
+                )
             options = replace(options, recipe_name=SMOKE, output=str(folder))
             options = serve_in_rank_0(options, self._place, lambda line: None, self._stack)
         if options.val_dataset is None:
@@ -176,26 +177,40 @@ def run_evaluation(
     results: Path | None,
     report: Callable[[str], None],
 ) -> list[Evaluation]:
-    """Evaluate checkpoints; ``results`` is a CSV file that is replaced after each of them.
+    """Evaluate checkpoints; ``results`` is a CSV file to which each of them is added.
 
-    While following, a checkpoint that was removed before its turn is skipped, with a line.
+    A checkpoint of a folder that was removed before its turn, or that is damaged, is skipped, with
+    a line; if any was damaged, a ConfigError comes last.
     """
     done: list[Evaluation] = []
+    skipped = 0
     with contextlib.ExitStack() as stack:
         place = join(options.device, stack)
+        stack.enter_context(explain_lost_ranks(place))
+        log = report if place.rank == 0 else _discard
         evaluator = Evaluator(options, place, stack)
-        paths = follow(named, place) if is_following else iter(find_checkpoints(named))
+        rows = None
+        if results is not None and place.rank == 0:
+            rows = MergedRows(results, "steps")
+        paths = follow(named, place) if is_following else iter(agreed_checkpoints(named, place))
         for path in paths:
-            content = _load(path, place, is_following)
-            if content is None:
-                if place.rank == 0:
-                    report(f"{path.name} was removed before its turn: train with a larger --keep")
-                continue
-            done.append(evaluator.evaluate(path, content))
-            if place.rank == 0:
-                report(str(done[-1]))
-                if results is not None:
-                    replace_file(results, _to_csv(done))
+            content, problem = _load(path, place)
+            if content is not None:
+                done.append(evaluator.evaluate(path, content))
+                log(str(done[-1]))
+                if rows is not None:
+                    rows.add(asdict(done[-1]))
+            elif path in named:
+                raise ConfigError(problem)
+            elif not path.exists():
+                log(f"{path.name} was removed before its turn: train with a larger --keep")
+            else:
+                skipped += 1
+                log(f"skipped: {problem}")
+    if skipped:
+        raise ConfigError(
+            f"{skipped} of {len(done) + skipped} checkpoints cannot be read, see above"
+        )
     if not done:
         raise ConfigError(
             f"there are no checkpoints in {', '.join(map(str, named))}: name a run's folder or "
@@ -204,27 +219,22 @@ def run_evaluation(
     return done if place.rank == 0 else []
 
 
-def _load(path: Path, place: Place, is_following: bool) -> dict[str, Any] | None:
-    """Return a checkpoint's content; None, in all ranks, if it has been removed in one."""
-    content = None
+def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
+    """Return a checkpoint's content; None, in all ranks, if one cannot read it, and the reason."""
+    content, problem = None, "another rank cannot read it"
     try:
         content = load_checkpoint(path)
-    except ResourceError:
-        if not is_following:
-            raise
-    if place.ranks > 1 and is_following:
+    except (ConfigError, ResourceError) as error:
+        problem = str(error)
+    if place.ranks > 1:
         votes = torch.tensor([int(content is not None)], device=place.device)
         dist.all_reduce(votes, dist.ReduceOp.MIN)
-        return content if votes.item() else None
-    return content
+        content = content if votes.item() else None
+    return content, problem
 
 
-def _to_csv(done: Sequence[Evaluation]) -> bytes:
-    text = io.StringIO()
-    rows = csv.DictWriter(text, asdict(done[0]), lineterminator="\n")
-    rows.writeheader()
-    rows.writerows(asdict(each) for each in done)
-    return text.getvalue().encode()
+def _discard(line: str) -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -264,7 +274,7 @@ def _make_parser() -> JobParser:
         "checkpoints",
         nargs="+",
         metavar="CHECKPOINT",
-        help="files, or the folder of a run, of which all are evaluated",
+        help="files, or a run's folder: all its checkpoints after an epoch",
     )
     parser.add_argument(
         "--follow",

@@ -1,12 +1,13 @@
 """Where a job runs and what it reads: device, ranks, loaders."""
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, FeederError, PeerError
 from trainer_client._dataset import describe_samples
 from trainer_client._loader import FeederLoader
 from trainer_client._ranks import check_alone, has_rendezvous
@@ -43,6 +44,54 @@ def join(device_name: str | None, stack: contextlib.ExitStack) -> Place:
     return Place(device=device, rank=dist.get_rank(), ranks=dist.get_world_size())
 
 
+@contextlib.contextmanager
+def explain_lost_ranks(place: Place) -> Iterator[None]:
+    """Raise torch's error about a rank that has ended as a PeerError of one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        is_lost = isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text
+        if place.ranks == 1 or not is_lost:
+            raise
+        raise PeerError(
+            f"rank {place.rank} has lost another rank, which has ended: see that rank's own line "
+            f"({text.partition(chr(10))[0][:200]})"
+        ) from error
+
+
+def broadcast_text(text: str, place: Place) -> str:
+    """Return rank 0's ``text`` in all ranks, each of which must call this."""
+    if place.ranks == 1:
+        return text
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=place.device)
+    size = torch.tensor([len(data)], device=place.device)
+    dist.broadcast(size, 0)
+    if place.rank:
+        data = torch.zeros(int(size.item()), dtype=torch.uint8, device=place.device)
+    if len(data):
+        dist.broadcast(data, 0)
+    return bytes(data.tolist()).decode()
+
+
+def in_rank_0(place: Place, work: Callable[[], None]) -> None:
+    """Do ``work`` in rank 0; every rank must call this.
+
+    If it fails, rank 0 raises its error and the others a PeerError with the same text.
+    """
+    problem: FeederError | None = None
+    if place.rank == 0:
+        try:
+            work()
+        except FeederError as error:
+            problem = error
+    text = broadcast_text("" if problem is None else str(problem), place)
+    if problem is not None:
+        raise problem
+    if text:
+        raise PeerError(f"rank 0 cannot go on: {text}")
+
+
 def choose_device(name: str | None) -> torch.device:
     """Return a usable device; "cuda" is this rank's. ConfigError when it is not usable."""
     if name is None:
@@ -51,6 +100,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
         if device == torch.device("cuda"):  # names no index
             device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError(f"this job runs on cpu and cuda, not on {device.type}")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter when torch lacks CUDA
         reason = str(error).partition("\n")[0].partition(". ")[0]

@@ -37,6 +37,7 @@ class TrainingOptions:
     tensorboard: bool = False
     wandb: str | None = None  # project
     mllog: bool = False
+    has_own_feeder: bool = False  # set by a job of the smoke recipe, with the endpoint
 
     def check(self) -> None:
         """Raise ConfigError for options that do not fit together, or that nothing else checks."""

@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import torch
-import torch.distributed as dist
-
 from feeder.errors import ResourceError
 from feeder.process.path_text import path_to_text
 from feeder.process.python_process import child_environment
-from trainer_client.reference.job import Place
+from trainer_client.reference.job import Place, broadcast_text, in_rank_0
 from trainer_client.reference.options import TrainingOptions
 
 CLASSES: Final = 10
@@ -32,7 +29,6 @@ LONGER_SIDE_PX: Final = 192  # enough for crops of 64 pixels, in an eighth of th
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 _POLL_S: Final = 0.05
-_ENDPOINT_BYTES: Final = 256  # more than a socket's path can have
 _READY: Final = "feeder: ready, "
 _MANIFEST: Final = "manifest.json"
 
@@ -75,18 +71,17 @@ def serve_in_rank_0(
     stack: contextlib.ExitStack,
 ) -> TrainingOptions:
     """Start the feeder in rank 0, until ``stack`` is closed; return options with its endpoint."""
-    endpoint = ""
-    if place.rank == 0:
+    endpoints: list[str] = []
+
+    def start() -> None:
         assert options.folder is not None, "checked by the options"
-        endpoint = stack.enter_context(own_feeder(options.folder, report))
-    if place.ranks > 1:
-        text = torch.zeros(_ENDPOINT_BYTES, dtype=torch.uint8)
-        data = endpoint.encode()
-        text[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
-        text = text.to(place.device)
-        dist.broadcast(text, 0)
-        endpoint = bytes(text.tolist()).rstrip(b"\0").decode()
-    return options.changed(endpoint=endpoint, dataset="train", val_dataset="val")
+        endpoints.append(stack.enter_context(own_feeder(options.folder, report)))
+
+    in_rank_0(place, start)
+    endpoint = broadcast_text("".join(endpoints), place)
+    return options.changed(
+        endpoint=endpoint, dataset="train", val_dataset="val", has_own_feeder=True
+    )
 
 
 def _make_dataset(

@@ -134,7 +134,8 @@ class Outcome:
 
     def __str__(self) -> str:
         """Return the end of the run as one line for the log."""
-        line = f"{_ENDINGS[self.ending]} after {self.epochs} epochs and {self.seconds:,.0f} s"
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        line = f"{_ENDINGS[self.ending]} after {epochs} and {self.seconds:,.0f} s"
         if self.val_top1 is not None:
             line += f": {self.val_top1:.1%} correct"
         if self.best_top1 is not None and self.best_top1 != self.val_top1:

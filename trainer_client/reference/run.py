@@ -22,7 +22,7 @@ from trainer_client.reference.batch_plan import BatchPlan
 from trainer_client.reference.checkpoints.progress import Progress
 from trainer_client.reference.checkpoints.store import CheckpointFile, CheckpointFolder, Store
 from trainer_client.reference.evaluation import evaluate_epoch
-from trainer_client.reference.job import Place
+from trainer_client.reference.job import Place, in_rank_0
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.recipes.recipe import parse_duration
 from trainer_client.reference.results import Ending, EpochResult, Outcome, RunInfo, StepReport
@@ -94,27 +94,36 @@ class Run:
         self._pending: list[torch.Tensor] = []  # losses on the device
         budget = options.recipe.time_budget
         self._budget_s = parse_duration(budget) if budget else float("inf")
-        self._target_s: float | None = None
 
     def resume(self) -> None:
         """Resume from a checkpoint, if the options ask for one and there is one."""
         wanted = self.options.resume
         if wanted is None:
             return
-        path = Path(wanted)
+        path: Path | None = Path(wanted)
         if wanted == "auto":
             assert self.store is not None, "checked by the options"
-            newest = self.store.newest()
-            if newest is None:
-                where = self.options.checkpoint or self.options.output
-                self.log(f"no checkpoint {where} yet: starting from scratch")
-                return
-            path = newest
-        load = self._folder_of(path).load
-        self.saver.resume(path, load)
+            path = self.store.newest()
+        epochs = before = self.options.recipe.epochs
+        if path is not None:
+            before = self.saver.resume(path, self._store_of(path).load)
+        self.saver.check_agreement(path)
+        if path is None:
+            where = self.options.checkpoint or self.options.output
+            self.log(f"no checkpoint {where} yet: starting from scratch")
+            return
         self.log(f"resumed from {path}, {self.progress}")
+        if epochs != before:
+            self.log(
+                f"epochs is {epochs} now, {before} in the checkpoint: the learning rate follows "
+                "the new schedule"
+            )
+        if self.place.rank == 0 and self.store is not None:
+            self.store.mend(path, self.progress)
+        if not self.progress.step and self._latest_accuracy() < self.options.recipe.target_accuracy:
+            self.progress.target_s = None  # the target was lower
 
-    def _folder_of(self, path: Path) -> Store:
+    def _store_of(self, path: Path) -> Store:
         """Return the store that knows the checkpoints beside ``path``."""
         if isinstance(self.store, CheckpointFile) and self.store.path == path:
             return self.store
@@ -123,20 +132,28 @@ class Run:
     def run(self) -> None:
         """Train the remaining epochs."""
         info = self._describe()
-        if self.place.rank == 0 and self.options.folder is not None:
+        in_rank_0(self.place, lambda: self._begin(info))
+        # Of the checkpoint, so that all ranks agree; later they vote.
+        stop = Stop.TIME if self.progress.earlier_s > self._budget_s else Stop.NO
+        while (ending := self._find_ending(stop)) is None:
+            stop = self._train_epoch()
+        self._finish(ending)
+
+    def _begin(self, info: RunInfo) -> None:
+        if self.options.folder is not None:
             begin_folder(self.options.folder, self.options, info, self.loader)
         for tracker in self.trackers:
             tracker.begin(info)
-        ending: Ending = "finished"
-        while self.progress.epoch < self.options.recipe.epochs:
-            stop = self._train_epoch()
-            if stop:
-                ending = "stopped" if stop is Stop.SIGTERM else "time-budget"
-                break
-            if self._reached_target():
-                ending = "target"
-                break
-        self._finish(ending)
+
+    def _find_ending(self, stop: Stop) -> Ending | None:
+        """Return how the job has ended, also one that is resumed after its end."""
+        if self.progress.step == 0 and self.progress.target_s is not None:
+            return "target"
+        if self.progress.epoch >= self.options.recipe.epochs:
+            return "finished"
+        if stop is Stop.NO:
+            return None
+        return "stopped" if stop is Stop.SIGTERM else "time-budget"
 
     def _train_epoch(self) -> Stop:
         """Take the remaining steps of an epoch, evaluate, save; return whether to stop the job."""
@@ -172,6 +189,7 @@ class Run:
         self.log(str(trained))
         if is_complete:
             self.progress.finish_epoch(trained)
+            self._note_target()
             for tracker in self.trackers:
                 tracker.end_epoch(trained)
             self.vote.begin()  # again, as SIGTERM may have come during the evaluation
@@ -182,6 +200,7 @@ class Run:
     def _take_steps(self, start_s: float, before: LoaderStatistics) -> Stop:
         batches = iter(self.loader)
         logged_s = start_s
+        log_every = max(1, min(LOG_EVERY_STEPS, self.steps_per_epoch // 10))
         for step in range(self.progress.step + 1, self.steps_per_epoch + 1):
             if self.progress.elapsed_s > self._budget_s:
                 self.vote.request(Stop.TIME)
@@ -190,7 +209,7 @@ class Run:
             self._pending.append(self.trainer.step(parts, self.on_batch))
             self.progress.step = step
             now_s = time.monotonic()
-            if self.trackers and (step % LOG_EVERY_STEPS == 0 or now_s - logged_s > LOG_EVERY_S):
+            if self.trackers and (step % log_every == 0 or now_s - logged_s > LOG_EVERY_S):
                 self._report_step(start_s, before)
                 logged_s = now_s
             stop = self.vote.end()
@@ -204,6 +223,7 @@ class Run:
         return Stop.NO
 
     def _report_step(self, start_s: float, before: LoaderStatistics) -> None:
+        loss = self._pending[-1].item()  # waits for the device
         after, seconds = self.loader.statistics(), time.monotonic() - start_s
         rate = (after.images - before.images) * self.place.ranks / seconds
         steps = self.options.recipe.epochs * self.steps_per_epoch - self.trainer.steps_done
@@ -212,7 +232,7 @@ class Run:
             step=self.progress.step,
             steps_per_epoch=self.steps_per_epoch,
             global_step=self.trainer.steps_done,
-            loss=self._pending[-1].item(),  # waits for the device
+            loss=loss,
             lr=self.trainer.current_lr(),
             images_per_s=rate,
             wait_share=(after.wait_s - before.wait_s) / seconds,
@@ -225,13 +245,28 @@ class Run:
         """Move the losses of the latest steps to the host, averaged over the ranks."""
         if not self._pending:
             return
-        losses = torch.stack(self._pending).float().cpu()
+        # In float64, the sum does not depend on the order in which ranks are added.
+        losses = torch.stack(self._pending).double().cpu()
         self._pending = []
         if self.group is not None:
             dist.all_reduce(losses, group=self.group)
             losses /= self.place.ranks
+        self._check_losses(losses)
         self.progress.losses += losses.tolist()
         self.result.losses += losses.tolist()
+
+    def _check_losses(self, losses: torch.Tensor) -> None:
+        """Raise ConfigError when training has diverged: further steps cannot mend the weights."""
+        is_finite = losses.isfinite()
+        # A scaled loss may overflow now and then, and the step is skipped.
+        is_scaled = self.trainer.scaler.is_enabled()
+        if bool(is_finite.any() if is_scaled else is_finite.all()):
+            return
+        kept = "" if self.store is None else "; the latest checkpoint is from before"
+        raise ConfigError(
+            f"the loss is {losses[~is_finite][0].item()} in epoch {self.progress.epoch}: use a "
+            f"lower --lr, a longer --warmup-epochs or --clip-norm{kept}"
+        )
 
     def _is_evaluation_due(self, is_complete: bool, stop: Stop) -> bool:
         if self.val_loader is None or (stop is Stop.SIGTERM and not is_complete):
@@ -252,14 +287,16 @@ class Run:
             self.trainer.autocast,
         )
 
-    def _reached_target(self) -> bool:
-        target = self.options.recipe.target_accuracy
-        latest = self.progress.history[-1].best_top1
-        if not target or latest is None or latest < target:
-            return False
-        self._target_s = self.progress.elapsed_s
-        self.log(f"reached {latest:.1%} (target {target:.1%}) after {self._target_s:,.1f} s")
-        return True
+    def _note_target(self) -> None:
+        """Note when the target accuracy was reached, by the weights as trained or their average."""
+        target, latest = self.options.recipe.target_accuracy, self._latest_accuracy()
+        if target and latest >= target:
+            seconds = self.progress.target_s = self.progress.elapsed_s
+            self.log(f"reached {latest:.1%} (target {target:.1%}) after {seconds:,.1f} s")
+
+    def _latest_accuracy(self) -> float:
+        history = self.progress.history
+        return (history[-1].best_top1 if history else None) or 0.0
 
     def _save(self) -> None:
         if self.store is not None:
@@ -297,7 +334,7 @@ class Run:
             val_top1=evaluated[-1].top1 if evaluated else None,
             best_top1=best[0],
             best_epoch=best[1],
-            target_s=self._target_s,
+            target_s=self.progress.target_s,
         )
 
     def _describe(self) -> RunInfo:

@@ -2,7 +2,8 @@
 
 DIR/recipe.toml    every key in effect, and where it came from; --recipe DIR/recipe.toml repeats it
 DIR/plan.json      versions, seed, dataset and order: what decides the samples of each step
-DIR/weights.pt     at the end: an ordinary state dict of three channels; weights-averaged.pt, too
+DIR/weights.pt     at the end: an ordinary state dict of three channels, of four if --init gave
+                   the fourth weights; weights-averaged.pt, too
 """
 
 import io
@@ -14,13 +15,15 @@ from typing import Final
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 
 import feeder
+from feeder.errors import ConfigError
 from trainer_client._loader import FeederLoader
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.results import RunInfo
-from trainer_client.reference.stem import find_stem, three_channel_state
+from trainer_client.reference.stem import three_channel_state
 from trainer_client.reference.tracking.output_file import (
     explain_errors,
     make_folder,
@@ -75,6 +78,13 @@ def keep_weights(folder: Path, trainer: Trainer) -> None:
         models["weights-averaged.pt"] = trainer.averaged_model
     for name, model in models.items():
         content = io.BytesIO()
-        has_plain_stem = find_stem(model) is not None  # not all of timm's have
-        torch.save(three_channel_state(model) if has_plain_stem else model.state_dict(), content)
+        torch.save(_ordinary_state(model), content)
         replace_file(folder / name, content.getvalue())
+
+
+def _ordinary_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return three channels if the fourth has no weights and the stem is an ordinary one."""
+    try:
+        return three_channel_state(model)
+    except ConfigError:
+        return dict(model.state_dict())

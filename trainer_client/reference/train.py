@@ -9,8 +9,20 @@ import torch.distributed as dist
 
 from feeder.errors import ConfigError
 from trainer_client.reference.batch_plan import BatchPlan
-from trainer_client.reference.checkpoints.store import CheckpointFile, CheckpointFolder, Store
-from trainer_client.reference.job import Place, join, make_loader, make_val_loader
+from trainer_client.reference.checkpoints.store import (
+    CHECKPOINTS,
+    CheckpointFile,
+    CheckpointFolder,
+    Store,
+)
+from trainer_client.reference.job import (
+    Place,
+    explain_lost_ranks,
+    in_rank_0,
+    join,
+    make_loader,
+    make_val_loader,
+)
 from trainer_client.reference.models import check_model_name, check_model_options
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
@@ -48,6 +60,7 @@ def train(
     )
     with contextlib.ExitStack() as stack:
         place = join(options.device, stack)
+        stack.enter_context(explain_lost_ranks(place))
         plan = BatchPlan.make(recipe, options.batch_size, place.ranks)
         check_batch_norm_ranks(recipe.batch_norm_ranks, place.ranks)
         log = report if place.rank == 0 else _discard
@@ -72,7 +85,7 @@ def train(
         run = Run(options, plan, place, loader, val_loader, store, group, result, log, on_batch)
         log(
             f"{recipe.model} on {place.device}, {plan}, {run.steps_per_epoch} steps an "
-            f"epoch, {loader.samples:,} images of {len(loader.classes)} classes"
+            f"epoch, {loader.samples:,} images, {len(loader.classes)} classes"
         )
         run.resume()
         if place.rank == 0:
@@ -95,19 +108,22 @@ def _make_store(options: TrainingOptions, place: Place) -> Store | None:
     """Return where checkpoints are, checked in rank 0; None where none are kept."""
     store: Store
     if options.folder is not None:
-        store = CheckpointFolder(options.folder / "checkpoints", keep=options.keep)
+        store = CheckpointFolder(options.folder / CHECKPOINTS, keep=options.keep)
     elif options.checkpoint is not None:
         store = CheckpointFile(Path(options.checkpoint))
     else:
         return None
-    if place.rank == 0:
-        if options.folder is not None and options.resume is None and store.newest() is not None:
-            raise ConfigError(
-                f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
-                "name another --output"
-            )
-        store.check()
+    in_rank_0(place, lambda: _check_store(options, store))
     return store
+
+
+def _check_store(options: TrainingOptions, store: Store) -> None:
+    if options.folder is not None and options.resume is None and store.newest() is not None:
+        raise ConfigError(
+            f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
+            "name another --output"
+        )
+    store.check()
 
 
 def _discard(line: str) -> None:

@@ -11,6 +11,7 @@ Losses stay on the device until an epoch ends or a line is due: reading one wait
 
 import contextlib
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,9 @@ from trainer_client.reference.parallel.reduction import wrap
 from trainer_client.reference.precision import make_autocast, make_scaler, weight_type
 from trainer_client.reference.random_state import seed_rank
 from trainer_client.reference.recipes.recipe import TrainingRecipe
+from trainer_client.reference.recipes.recipe_file import format_value
 from trainer_client.reference.recompute import recompute_at
+from trainer_client.reference.stem import CHANNELS
 
 _MAY_CHANGE: Final = {
     *("epochs", "global_batch", "accumulation", "batch_norm_ranks", "bucket_mb", "reduction"),
@@ -115,7 +118,26 @@ class Trainer:
         self.loss = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         self.autocast = make_autocast(recipe, place.device)
         self.scaler = make_scaler(recipe, place.device)
+        if place.ranks > 1:
+            self._settle_buckets(place)
         seed_rank(place, seed=recipe.seed, steps_done=0)
+
+    def _settle_buckets(self, place: Place) -> None:
+        """Run a pass on zeros, after which DDP has its final buckets.
+
+        After its first backward pass DDP divides the gradients into buckets by their order, and the
+        order of adding up over three ranks or more changes with it. A resumed job must not differ.
+        """
+        buffers = [buffer.clone() for buffer in self.plain_model.buffers()]
+        side = self.recipe.image_size
+        images = torch.zeros(2, CHANNELS, side, side, device=place.device)
+        with self.autocast:
+            loss = self.model(images.contiguous(memory_format=torch.channels_last)).sum()
+        (loss * 0).backward()
+        self.model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, value in zip(self.plain_model.buffers(), buffers, strict=True):
+                buffer.copy_(value)
 
     @property
     def averaged_model(self) -> nn.Module | None:
@@ -150,8 +172,16 @@ class Trainer:
         images, labels = batch
         if self.mixing is not None:
             images, labels = self.mixing(images, labels, epoch=batch.epoch, index=batch.index)
-        with self.autocast:
-            loss: torch.Tensor = self.loss(self.model(images), labels)
+        try:
+            with self.autocast:
+                loss: torch.Tensor = self.loss(self.model(images), labels)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(
+                "batch norm needs more than one value of a channel, the last layers have one: use "
+                "a larger --batch-size or --image-size"
+            ) from error
         return loss
 
     def _reducing(self, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
@@ -194,21 +224,20 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at ``state``; ConfigError when it is of another model or recipe."""
-        try:
-            self._check_recipe(state["recipe"], state["global_batch"])
-            self.plain_model.load_state_dict(state["model"])
-            (self.half_weights or self.optimiser).load_state_dict(state["optimiser"])
-            self.scaler.load_state_dict(state["scaler"])
-            if self.average is not None:
-                self.average.load_state_dict(state["average"])
-            self.steps_done = int(state["steps_done"])
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
+        """Resume at ``state``, whose recipe is checked.
 
-    def _check_recipe(self, saved: Mapping[str, object], global_batch: int) -> None:
+        Raises KeyError, RuntimeError, TypeError or ValueError when it is of another job.
+        """
+        self.plain_model.load_state_dict(state["model"])
+        (self.half_weights or self.optimiser).load_state_dict(state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.steps_done = int(state["steps_done"])
+
+    def check_recipe(self, state: Mapping[str, Any]) -> None:
         """Raise ConfigError for a key that must not change, with what to pass instead."""
+        saved, global_batch = state["recipe"], state["global_batch"]
         here = self.recipe.to_dict()
         if saved["model"] != here["model"]:
             raise ConfigError(
@@ -222,13 +251,17 @@ class Trainer:
             )
         for name, value in here.items():
             if name not in _MAY_CHANGE and not _equal(saved.get(name, value), value):
-                option = f"--{name.replace('_', '-')} {saved[name]}"
+                option = f"--{name.replace('_', '-')} {shlex.quote(_show(saved[name]))}"
                 if name == "data":
                     option = "the same --data-recipe"
                 raise ConfigError(
-                    f"the checkpoint is of {name} {saved[name]}, this job has {value}: "
-                    f"pass {option}"
+                    f"the checkpoint is of {name} {_show(saved[name])}, this job has "
+                    f"{_show(value)}: pass {option}"
                 )
+
+
+def _show(value: object) -> str:
+    return value if isinstance(value, str) else format_value(value)
 
 
 def _equal(saved: object, here: object) -> bool:

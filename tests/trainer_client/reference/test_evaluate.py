@@ -44,17 +44,17 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def figures(rows: list[dict[str, str]]) -> list[tuple[int, ...]]:
-    """Epochs done, and images correct by raw and averaged weights."""
+    """The epoch, and images correct by raw and averaged weights."""
     names = ("val_top1", "val_top5", "ema_top1", "ema_top5")
     return [
-        (int(row["epochs"]), *(round(float(row[name]) * SAMPLES) for name in names)) for row in rows
+        (int(row["epoch"]), *(round(float(row[name]) * SAMPLES) for name in names)) for row in rows
     ]
 
 
 def expected(result: TrainingResult) -> list[tuple[int | None, ...]]:
     return [
         (
-            each.epoch + 1,
+            each.epoch,
             *(each.val_correct, each.val_correct_top5, each.ema_correct, each.ema_correct_top5),
         )
         for each in result.epochs
@@ -83,16 +83,46 @@ def test_a_run_evaluated_afterwards_has_the_same_figures_by_epoch(
     rows = rows_of(tmp_path / "evaluations.csv")
     assert figures(rows) == expected(result)
     assert [row["steps"] for row in rows] == ["6", "12", "18"]
-    assert capsys.readouterr().out.startswith("epoch-0001.pt: 1 epochs, ")
+    assert capsys.readouterr().out.startswith("epoch-0001.pt: ")
     assert [each["val_images"] for each in json.loads(path.read_text())] == [SAMPLES] * EPOCHS
 
 
-def test_files_are_evaluated_in_the_order_they_are_named(node: FakeNode, tmp_path: Path) -> None:
+def test_files_are_evaluated_and_added_to_a_table_by_epoch(node: FakeNode, tmp_path: Path) -> None:
+    """Rows of checkpoints that have been removed since stay."""
     result = run(node, tmp_path, epochs=2)
-    files = [str(tmp_path / "checkpoints" / f"epoch-000{epoch}.pt") for epoch in (2, 1)]
     table = tmp_path / "some.csv"
-    assert main([*files, "--device", "cpu", "--csv", str(table)]) == 0
-    assert figures(rows_of(table)) == expected(result)[::-1]
+    for epoch in (2, 1, 2):
+        path = tmp_path / "checkpoints" / f"epoch-000{epoch}.pt"
+        assert main([str(path), "--device", "cpu", "--csv", str(table)]) == 0
+    assert figures(rows_of(table)) == expected(result)
+
+
+def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
+    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(node, tmp_path)
+    damaged = tmp_path / "checkpoints" / "epoch-0002.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    assert main([str(tmp_path), "--device", "cpu"]) == ConfigError.exit_status
+    output, error = capsys.readouterr()
+    assert f"skipped: {damaged} is no checkpoint (" in output
+    assert error == "evaluate: error: 1 of 3 checkpoints cannot be read, see above\n"
+    both = expected(result)
+    assert figures(rows_of(tmp_path / "evaluations.csv")) == [both[0], both[2]]
+
+
+def test_only_the_folders_own_summary_ends_following(node: FakeNode, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").touch()  # of a run above
+    folder = tmp_path / "run"
+    with evaluate_process(str(folder), "--follow") as process:  # which is not there yet
+        try:
+            result = run(node, folder, epochs=2)
+            output, error = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    assert figures(rows_of(folder / "evaluations.csv")) == expected(result)
+    assert output.count("\n") == 2
 
 
 def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_it(

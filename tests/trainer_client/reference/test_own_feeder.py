@@ -41,7 +41,7 @@ def test_a_smoke_run_needs_nothing_and_its_data_is_used_again(
     assert main([*arguments, "--epochs", "1"]) == 0
     output = capsys.readouterr().out
     assert "drawing 120 synthetic images\npacking them\n" in output
-    assert "1 x 32 images a step, 3 steps an epoch, 120 images of 10 classes" in output
+    assert "1 x 32 images a step, 3 steps an epoch, 120 images, 10 classes" in output
     assert sorted(each.name for each in (tmp_path / "data").iterdir()) == ["train", "val"]
     assert main([*arguments, "--epochs", "2", "--resume", "auto"]) == 0
     output = capsys.readouterr().out

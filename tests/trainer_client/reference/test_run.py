@@ -192,8 +192,7 @@ class Recorder(Tracker):
         self.calls.append("close")
 
 
-def test_trackers_follow_a_run(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer_client.reference.run.LOG_EVERY_STEPS", 3)
+def test_trackers_follow_a_run(node: FakeNode) -> None:
     recorder = Recorder()
     options = make_options(node, val_dataset="val", epochs=3, eval_every_epochs=2)
     train(options, report=lambda line: None, trackers=[recorder])
@@ -201,7 +200,7 @@ def test_trackers_follow_a_run(node: FakeNode, monkeypatch: pytest.MonkeyPatch) 
         *("begin", "epoch 0", "result", "epoch 1", "evaluation", "result"),
         *("epoch 2", "evaluation", "result", "finished", "close"),
     ]
-    assert [report.global_step for report in recorder.reports] == [3, 6, 9, 12, 15, 18]
+    assert [report.global_step for report in recorder.reports] == [*range(1, 19)]
     assert recorder.reports[-1].remaining_s == 0
     assert recorder.run is not None
     assert recorder.run.val_samples == SAMPLES
@@ -218,9 +217,70 @@ def test_the_target_accuracy_ends_the_run(node: FakeNode, tmp_path: Path) -> Non
     assert 0 < summary["target_s"] <= summary["seconds"]
 
 
+def test_a_run_that_reached_its_target_has_ended_also_after_a_resume(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    """As after a kill between the checkpoint and the summary."""
+    run(node, tmp_path, [], epochs=9, target_accuracy=0.01)
+    first = json.loads((tmp_path / "summary.json").read_text())
+    again = run(node, tmp_path, [], epochs=9, target_accuracy=0.01, resume="auto")
+    assert again.epochs == []
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["ending"], summary["target_s"]) == ("target", first["target_s"])
+    higher = run(node, tmp_path, [], epochs=2, target_accuracy=1.0, resume="auto")
+    assert len(higher.epochs) == 1
+    assert higher.outcome is not None
+    assert (higher.outcome.ending, higher.outcome.target_s) == ("finished", None)
+
+
+def test_the_target_counts_where_the_time_is_up_too(node: FakeNode, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"batch_size": 96, "target_accuracy": 0.01}  # one step an epoch
+    result = run(node, tmp_path, [], epochs=9, time_budget="0.0000001s", **keys)
+    assert result.outcome is not None
+    assert result.outcome.ending == "target"
+
+
+def test_a_used_up_time_budget_takes_no_further_step(node: FakeNode, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"epochs": 9, "time_budget": "0.0000001s"}
+    run(node, tmp_path, [], **keys)
+    again = run(node, tmp_path, [], resume="auto", **keys)
+    assert (again.losses, again.was_stopped) == ([], True)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(node: FakeNode, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"the loss is (nan|inf) in epoch 0: use a lower --lr, "
+    ) as (caught):
+        run(node, tmp_path, [], lr=1e18, warmup_epochs=0.0)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_weights_of_a_fourth_channel_are_kept(node: FakeNode, tmp_path: Path) -> None:
+    state = resnet_small(3).state_dict()
+    state["conv1.weight"][:, 3] = 1.0
+    torch.save(state, tmp_path / "four.pt")
+    run(node, tmp_path / "run", [], epochs=1, init=str(tmp_path / "four.pt"))
+    kept = torch.load(tmp_path / "run" / "weights.pt", weights_only=True)
+    assert kept["conv1.weight"].shape[1] == 4
+
+
+def test_more_epochs_change_the_schedule_with_a_line(node: FakeNode, tmp_path: Path) -> None:
+    run(node, tmp_path, [], epochs=1)
+    lines: list[str] = []
+    run(node, tmp_path, lines, epochs=2, resume="auto")
+    assert any(line.startswith("epochs is 2 now, 1 in the checkpoint") for line in lines)
+
+
+def test_a_micro_batch_that_batch_norm_cannot_take_is_one_line(node: FakeNode) -> None:
+    options = make_options(node, batch_size=1, image_size=8)
+    with pytest.raises(ConfigError, match="batch norm needs more than one value of a channel"):
+        train(options, report=lambda line: None)
+
+
 def test_the_time_budget_ends_the_run_with_its_accuracy(node: FakeNode, tmp_path: Path) -> None:
     lines: list[str] = []
-    result = run(node, tmp_path, lines, epochs=9, time_budget="0.001s")
+    result = run(node, tmp_path, lines, epochs=9, time_budget="0.0000001s")
     assert result.was_stopped
     assert [each.steps for each in result.epochs] == [1]
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -268,6 +268,26 @@ def test_ranks_without_torchrun_find_each_other_by_the_environment(node: FakeNod
     assert "small on cpu, 2 x 16 images a step, 3 steps an epoch" in output
 
 
+def test_a_rank_that_loses_another_one_ends_with_one_line(node: FakeNode) -> None:
+    node.script = lambda key, messages: [] if key == (0, 4) else messages  # both ranks wait here
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = ["-m", "trainer_client.train", *command_line(node, "--timeout-s", "100")]
+    with (
+        run_job(*command, environment={**here, "RANK": "1"}) as second,
+        run_job(*command, environment={**here, "RANK": "0"}) as first,
+    ):
+        try:
+            node.wait_until(lambda: any_wanted(node, (0, 4)), "the job does not train")
+            first.kill()
+            error = second.communicate(timeout=150)[1]
+        finally:
+            first.kill()
+            second.kill()
+    assert second.returncode == PeerError.exit_status, error
+    assert error.startswith("train: error: rank 1 has lost another rank, which has ended: see that")
+    assert error.count("\n") == 1
+
+
 def test_a_missing_batch_ends_the_job_with_its_name(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] > 2 else messages
     with pytest.raises(PeerError, match="no batch 3 of epoch 0 from tcp://"):

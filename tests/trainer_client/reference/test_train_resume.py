@@ -206,11 +206,7 @@ def test_another_ranks_vote_stops_this_one_too(monkeypatch: pytest.MonkeyPatch) 
 def test_ranks_that_read_different_checkpoints_are_an_error(node: FakeNode, tmp_path: Path) -> None:
     """As where the path is on each host's own disk."""
     files = [tmp_path / f"rank-{rank}.pt" for rank in range(2)]
-    for epochs, path in enumerate(files, 1):
-        train(
-            make_options(node, epochs=epochs, checkpoint=str(path), batch_size=16),
-            report=lambda line: None,
-        )
+    train(make_options(node, epochs=1, checkpoint=str(files[0])), report=lambda line: None)
     port, processes = free_port(), []
     for rank, path in enumerate(files):
         command = ["-m", "trainer_client.train", node.endpoint, "--dataset", "train"]
@@ -225,7 +221,8 @@ def test_ranks_that_read_different_checkpoints_are_an_error(node: FakeNode, tmp_
     finally:
         for process in processes:
             process.kill()
-    assert any("another rank elsewhere: all ranks must read the same" in each for each in errors)
+    text = "another rank has another: all ranks must read the same checkpoint, from a shared disk"
+    assert any(text in each for each in errors)
     assert all(process.returncode for process in processes), errors
 
 

@@ -181,17 +181,22 @@ def test_mixing_gives_the_same_losses_for_the_same_batches() -> None:
     assert losses != train(make_trainer())
 
 
-def test_a_checkpoint_with_another_key_says_what_to_pass() -> None:
+def test_a_checkpoint_with_another_key_names_the_option() -> None:
     state = make_trainer(optimiser="lars").state_dict()
     with pytest.raises(
         ConfigError, match="is of optimiser lars, this job has sgd: pass --optimiser lars"
     ):
-        make_trainer().load_state_dict(state)
+        make_trainer().check_recipe(state)
+    with pytest.raises(
+        ConfigError, match="nesterov true, this job has false: pass --nesterov true"
+    ):
+        make_trainer().check_recipe(make_trainer(nesterov=True).state_dict())
 
 
 def test_a_key_that_may_change_does() -> None:
     state = make_trainer().state_dict()
     trainer = make_trainer(epochs=9, bucket_mb=1.0, val_data={"interpolation": "bicubic"})
+    trainer.check_recipe(state)
     trainer.load_state_dict(state)
     assert trainer.steps_done == 0
 

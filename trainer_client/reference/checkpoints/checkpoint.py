@@ -57,8 +57,8 @@ def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[st
         file = open_regular_file(path)
     except OSError as error:
         raise ResourceError(
-            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or start "
-            "without --resume"
+            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or name "
+            "another one"
         ) from error
     with file:
         try:

@@ -19,6 +19,8 @@ class Progress:
     """Of the steps of this epoch so far, averaged over the ranks."""
     history: list[EpochResult] = field(default_factory=list)
     """Every epoch that is complete."""
+    target_s: float | None = None
+    """When the target accuracy was reached, in the time that the job has spent."""
     earlier_s: float = 0.0
     """Time that earlier processes of this job spent training and evaluating."""
     start_s: float = field(default_factory=time.monotonic)
@@ -41,6 +43,7 @@ class Progress:
             "losses": list(self.losses),
             "history": [asdict(each) for each in self.history],
             "elapsed_s": self.elapsed_s,
+            "target_s": self.target_s,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -50,6 +53,7 @@ class Progress:
             self.losses = [float(loss) for loss in state["losses"]]
             self.history = [EpochResult(**each) for each in state["history"]]
             self.earlier_s = float(state["elapsed_s"])
+            self.target_s = state["target_s"]
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"the checkpoint does not fit this job: its progress lacks {error}"

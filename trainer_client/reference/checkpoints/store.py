@@ -20,6 +20,8 @@ from feeder.errors import ConfigError, ResourceError
 from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from trainer_client.reference.checkpoints.progress import Progress
 
+CHECKPOINTS: Final = "checkpoints"
+"""The folder's name in that of a run."""
 BEST: Final = "best.pt"
 _NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
 
@@ -37,6 +39,10 @@ class Store(Protocol):
 
     def load(self, path: Path) -> dict[str, Any]:
         """Return a checkpoint's content; if it is damaged, the ConfigError offers another one."""
+        ...
+
+    def mend(self, path: Path, progress: Progress) -> None:
+        """Complete what a kill has interrupted after ``path`` was written, which is resumed."""
         ...
 
     def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
@@ -63,6 +69,9 @@ class CheckpointFile:
         """Return the content; if it is damaged, the error offers the one before."""
         return load_checkpoint(path, instead=_offer(self._previous()))
 
+    def mend(self, path: Path, progress: Progress) -> None:
+        """Nothing: the file before is written first."""
+
     def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
         """Write the file; the present one becomes the previous one."""
         if self.path.exists():
@@ -82,9 +91,11 @@ class CheckpointFolder:
         self._keep = keep
 
     def check(self) -> None:
-        """Make the folder; ResourceError when that fails."""
+        """Make the folder, without unfinished files in it; ResourceError when that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in self.folder.glob("*.unfinished"):
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise ResourceError(
                 f"cannot make the folder {self.folder} ({error.strerror}): name another --output"
@@ -101,18 +112,24 @@ class CheckpointFolder:
         return load_checkpoint(path, instead=_offer(earlier[-1] if earlier else None))
 
     def save(self, content: Mapping[str, Any], progress: Progress) -> Path:
-        """Write a checkpoint; remove the oldest ones, and steps of epochs that are complete."""
+        """Write a checkpoint; remove the oldest ones, and steps of epochs that are complete.
+
+        Later ones are of a run that was left when an earlier checkpoint was resumed: removed, too.
+        """
         path = self.folder / name_at(progress.epoch, progress.step)
         save_checkpoint(path, content)
-        if not progress.step and _is_best(progress):
-            _link(path, self.folder / BEST)
+        self.mend(path, progress)
         names = sorted(list_checkpoints(self.folder), key=position_of)
-        epochs = [each for each in names if not position_of(each)[1]]
-        kept = {path, *epochs[-self._keep :]}
-        for each in names:
-            if each not in kept and position_of(each) < position_of(path):
-                each.unlink(missing_ok=True)
+        past = [each for each in names if position_of(each) <= position_of(path)]
+        epochs = [each for each in past if not position_of(each)[1]]
+        for each in {*names} - {path, *epochs[-self._keep :]}:
+            each.unlink(missing_ok=True)
         return path
+
+    def mend(self, path: Path, progress: Progress) -> None:
+        """Make the checkpoint the best one, if it is after an epoch and the most accurate."""
+        if path.parent == self.folder and not progress.step and _is_best(progress):
+            _link(path, self.folder / BEST)
 
 
 def name_at(epoch: int, step: int) -> str:
@@ -137,7 +154,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def _is_best(progress: Progress) -> bool:
     scores = [each.best_top1 for each in progress.history]
     latest = scores[-1] if scores else None
-    return latest is not None and latest == max(each for each in scores if each is not None)
+    return latest is not None and all(each is None or latest > each for each in scores[:-1])
 
 
 def _link(path: Path, name: Path) -> None:

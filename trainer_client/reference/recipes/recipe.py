@@ -133,10 +133,20 @@ class TrainingRecipe:
         self._check_together()
 
     def _check_together(self) -> None:
-        if self.schedule == "steps" and not (self.step_epochs or self.step_every_epochs):
+        if self.schedule == "steps" and bool(self.step_epochs) == bool(self.step_every_epochs):
             raise ConfigError(
-                "the steps schedule needs step_epochs, as [30, 60, 80], or step_every_epochs"
+                "the steps schedule needs one of step_epochs, as [30, 60, 80], and "
+                "step_every_epochs; set the other to [] or 0"
             )
+        if (
+            list(self.step_epochs) != sorted({*self.step_epochs})
+            or min(self.step_epochs, default=1) <= 0
+        ):
+            raise ConfigError(f"step_epochs must rise from above 0, got {list(self.step_epochs)}")
+        if self.nesterov and not self.momentum:
+            raise ConfigError("nesterov needs a momentum above 0, got 0")
+        if not self.bucket_mb:
+            raise ConfigError("bucket_mb must be above 0, got 0")
         if self.weights != "float32" and self.precision not in ("auto", self.weights):
             raise ConfigError(
                 f"weights {self.weights} need precision {self.weights} or auto, got "
@@ -160,7 +170,8 @@ class TrainingRecipe:
 KEYS: Final[Mapping[str, "Field[Any]"]] = {each.name: each for each in fields(TrainingRecipe)}
 """Every key by name."""
 
-_TYPES: Final = get_type_hints(TrainingRecipe)
+KINDS: Final = get_type_hints(TrainingRecipe)
+"""The type of every key."""
 
 
 def about_key(name: str) -> str:
@@ -191,7 +202,7 @@ def parse_duration(text: str) -> float:
 
 def _checked(key: "Field[Any]", value: object) -> object:
     """Return ``value`` in the key's type; ConfigError unless it has that type and range."""
-    kind, name = _TYPES[key.name], key.name
+    kind, name = KINDS[key.name], key.name
     choices = get_args(kind) if kind is not str else ()
     if kind is bool:
         if not isinstance(value, bool):
@@ -211,7 +222,7 @@ def _checked(key: "Field[Any]", value: object) -> object:
 
 def _checked_number(key: "Field[Any]", value: object, kind: type) -> int | float:
     low, high = key.metadata["low"], key.metadata["high"]
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63:
         is_kind = kind is float or value == int(value)
         if is_kind and low <= value <= (math.inf if high is None else high):
             return int(value) if kind is int else float(value)
@@ -222,10 +233,18 @@ def _checked_number(key: "Field[Any]", value: object, kind: type) -> int | float
 
 def _checked_list(name: str, value: object, kind: type) -> tuple[object, ...]:
     wanted = (int, float) if kind is float else str
-    if not isinstance(value, list | tuple) or not all(isinstance(each, wanted) for each in value):
+    values = value if isinstance(value, list | tuple) else [None]
+    if not all(isinstance(each, wanted) and _is_plain(each) for each in values):
         what = "numbers" if kind is float else "texts"
         raise ConfigError(f"{name} must be a list of {what}, got {value!r}")
-    return tuple(kind(each) for each in value)
+    return tuple(kind(each) for each in values)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is a text or a number that is neither a boolean nor beyond all bounds."""
+    if isinstance(value, bool):
+        return False
+    return not isinstance(value, int | float) or abs(value) < 2**63
 
 
 def _check_data(table: str, values: object) -> None:

@@ -66,7 +66,8 @@ class EffectiveRecipe:
         for key, value in values.items():
             if key not in _TABLES:
                 origin = self.origins.get(key, "default")
-                lines += ["", f"# {about_key(key)} ({origin})", f"{key} = {format_value(value)}"]
+                line = f"{key} = {format_value(value)}{self._describe_result(key)}"
+                lines += ["", f"# {about_key(key)} ({origin})", line]
         for table in _TABLES:
             fields = values[table]
             assert isinstance(fields, Mapping)
@@ -75,6 +76,13 @@ class EffectiveRecipe:
                 origin = self.origins.get(f"{table}.{field}", "default")
                 lines.append(f"{field} = {format_value(value)}  # {origin}")
         return "\n".join(lines) + "\n"
+
+    def _describe_result(self, key: str) -> str:
+        """Return a comment with what follows from the keys together, where that is known."""
+        recipe = self.recipe
+        if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
+            return f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
+        return ""
 
 
 def read_recipe(named: str) -> dict[str, object]:
@@ -96,14 +104,22 @@ def read_recipe(named: str) -> dict[str, object]:
 
 def parse_value(key: str, text: str) -> object:
     """Return the value of a key from the command line: as in TOML, or plain text."""
-    is_list = isinstance(KEYS[key].default, tuple)
-    try:
-        value: object = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
-        value = [part.strip() for part in text.split(",")] if is_list else text
-    if isinstance(KEYS[key].default, str):
+    default = KEYS[key].default
+    if isinstance(default, str):
         return text
-    return value if not is_list or isinstance(value, list) else [value]
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
+    value = _parse_toml(text)
+    if isinstance(default, tuple) and not isinstance(value, list):
+        return [_parse_toml(part.strip()) for part in text.split(",")]
+    return value
+
+
+def _parse_toml(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text
 
 
 def format_value(value: object) -> str:

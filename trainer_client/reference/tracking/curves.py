@@ -47,6 +47,7 @@ class Curves(Tracker):
         self._folder = folder
         self._report = report
         self._title = ""
+        self._steps_per_epoch = 0
         self._results: dict[int, EpochResult] = {}
 
     def begin(self, run: RunInfo) -> None:
@@ -55,6 +56,7 @@ class Curves(Tracker):
             f"{run.model}, {run.optimiser}, {run.global_batch:,} images a step on "
             f"{run.ranks} x {run.device}"
         )
+        self._steps_per_epoch = run.steps_per_epoch
         self._results = {result.epoch: result for result in run.history}
 
     def end_epoch(self, result: EpochResult) -> None:
@@ -65,13 +67,24 @@ class Curves(Tracker):
         """Draw the picture; ResourceError where it cannot be written."""
         history = [self._results[epoch] for epoch in sorted(self._results)]
         steps = read_losses(self._folder / STEPS_FILE)
-        line = draw_curves(history, steps, self._folder / CURVES_FILE, self._title)
+        line = draw_curves(
+            history,
+            steps,
+            self._folder / CURVES_FILE,
+            self._title,
+            steps_per_epoch=self._steps_per_epoch,
+        )
         if line is not None:
             self._report(line)
 
 
 def draw_curves(
-    history: Sequence[EpochResult], steps: Sequence[tuple[int, float]], path: Path, title: str
+    history: Sequence[EpochResult],
+    steps: Sequence[tuple[int, float]],
+    path: Path,
+    title: str,
+    *,
+    steps_per_epoch: int,
 ) -> str | None:
     """Draw the curves of ``history`` to the PNG ``path``; return why not, where that is so.
 
@@ -88,7 +101,9 @@ def draw_curves(
             f"{path.name} was not drawn, because {error.name} is not installed: "
             "pip install 'feeder[train]'"
         )
-    chart = alt.vconcat(*_panels(history, steps), spacing=14).resolve_scale(color="independent")
+    chart = alt.vconcat(*_panels(history, steps, steps_per_epoch), spacing=14).resolve_scale(
+        color="independent"
+    )
     chart = chart.properties(
         title=alt.TitleParams(title, anchor="start", fontSize=15, color=_INK, offset=12),
         padding=18,
@@ -115,10 +130,9 @@ def draw_curves(
     return None
 
 
-def _panels(history: Sequence[EpochResult], steps: Sequence[tuple[int, float]]) -> Iterator[Chart]:
-    steps_per_epoch = max(
-        result.steps for result in history
-    )  # of a resumed epoch, some are missing
+def _panels(
+    history: Sequence[EpochResult], steps: Sequence[tuple[int, float]], steps_per_epoch: int
+) -> Iterator[Chart]:
     end = history[-1].epoch + 1
     middles = [result.epoch + 0.5 for result in history]
     ends = [float(result.epoch + 1) for result in history]

@@ -121,3 +121,36 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match=r"cannot make the folder .*: name another --output"):
         CheckpointFolder(tmp_path / "file" / "checkpoints", keep=3).check()
+
+
+def test_of_equal_ones_the_first_is_the_best(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=1)
+    save_epochs(folder, 50, 50, None, 50)
+    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 1
+
+
+def test_a_kill_before_the_best_was_named_is_mended(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    progress = save_epochs(folder, 40, 90)
+    (tmp_path / "best.pt").unlink()
+    folder.mend(tmp_path / "epoch-0002.pt", progress)
+    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 2
+    progress.history[-1] = make_epoch(1, 30)
+    folder.mend(tmp_path / "epoch-0001.pt", progress)
+    assert load_checkpoint(tmp_path / "best.pt")["epochs"] == 2
+
+
+def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
+    """After an earlier one was resumed, so that the newest is that of the present run."""
+    folder = CheckpointFolder(tmp_path, keep=2)
+    save_epochs(folder, 40, 50, 60)
+    progress = Progress(epoch=2, step=4, history=[make_epoch(0, 40), make_epoch(1, 50)])
+    folder.save({}, progress)
+    assert names(tmp_path) == ["best.pt", "epoch-0002-step-000004.pt", "epoch-0002.pt"]
+    assert folder.newest() == tmp_path / "epoch-0002-step-000004.pt"
+
+
+def test_unfinished_files_of_a_killed_job_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "epoch-0001-step-000003.pt.unfinished").touch()
+    CheckpointFolder(tmp_path, keep=2).check()
+    assert names(tmp_path) == []

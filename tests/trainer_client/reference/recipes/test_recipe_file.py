@@ -38,7 +38,7 @@ def test_each_shipped_recipe_is_valid_and_explains_every_key(name: str) -> None:
 
 @pytest.mark.parametrize("name", [None, *NAMES])
 def test_the_recipe_in_effect_is_itself_a_recipe(name: str | None, tmp_path: Path) -> None:
-    changes = {"lr": 0.25, "data": {"brightness": 0.4}, "step_epochs": [1.5, 2]}
+    changes = {"lr": 0.25, "data": {"brightness": 0.4}, "warmup_epochs": 1.5}
     effective = EffectiveRecipe.make(name, changes)
     path = tmp_path / "recipe.toml"
     path.write_text(effective.to_toml(), encoding="utf-8")
@@ -108,6 +108,8 @@ def test_a_recipe_that_does_not_exist_lists_those_that_do(name: str) -> None:
         ("recompute", '["layer1.*", "layer2.*"]', ["layer1.*", "layer2.*"]),
         ("recompute", "layer1.*, layer2.*", ["layer1.*", "layer2.*"]),
         ("step_epochs", "30", [30]),
+        ("step_epochs", "30,60, 80", [30, 60, 80]),
+        ("nesterov", "False", False),
         ("step_epochs", "[30, 60]", [30, 60]),
     ],
 )
@@ -126,3 +128,7 @@ def test_any_text_is_a_value_or_one_line(key: str, text: str) -> None:
         shown = EffectiveRecipe(recipe=recipe, name="x", origins={}).to_toml()
         assert TrainingRecipe().changed(tomllib.loads(shown)) == recipe
     assert "\n" not in message
+
+
+def test_the_learning_rate_that_follows_is_shown() -> None:
+    assert "lr = 0.0  # so 0.4" in EffectiveRecipe.make("imagenet-90", {}).to_toml()

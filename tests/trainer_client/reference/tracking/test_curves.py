@@ -27,7 +27,8 @@ def draw(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return the pixels of the picture."""
     path = folder / "curves.png"
-    assert draw_curves(history, steps, path, "resnet50, sgd, 32 images a step on 2 x cpu") is None
+    title = "resnet50, sgd, 32 images a step on 2 x cpu"
+    assert draw_curves(history, steps, path, title, steps_per_epoch=history[0].steps) is None
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
 
@@ -95,7 +96,9 @@ def test_the_tracker_draws_all_epochs_of_a_resumed_run_when_it_ends(tmp_path: Pa
     drawn = (tmp_path / "curves.png").read_bytes()
     title = "resnet50, sgd, 32 images a step on 2 x cpu"
     same = tmp_path / "same.png"
-    assert draw_curves([make_result(0), make_result(1)], [(8, 2.008)], same, title) is None
+    both = [make_result(0), make_result(1)]
+    per_epoch = make_run().steps_per_epoch
+    assert draw_curves(both, [(8, 2.008)], same, title, steps_per_epoch=per_epoch) is None
     assert drawn == same.read_bytes()
 
 
@@ -112,7 +115,8 @@ def test_without_its_packages_the_run_ends_well_with_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    line = draw_curves([make_result()], [], tmp_path / "curves.png", "title")
+    path = tmp_path / "curves.png"
+    line = draw_curves([make_result()], [], path, "title", steps_per_epoch=8)
     assert line == (
         f"curves.png was not drawn, because {missing} is not installed: pip install 'feeder[train]'"
     )
