@@ -189,13 +189,13 @@ $(VENV)/.torch: Makefile | $(VENV)/bin/python
 $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/native/*) $(VENV)/.pillow-simd $(VENV)/.torch
 	@echo "feeder: building and installing the project"
 	@rm -f feeder/jpeg/_native*.so trainer_client/_native*.so  # no stale extension if the build fails
-	@$(PIP) --quiet install --editable '.[daemon,client,dev]'
+	@$(PIP) --quiet install --editable '.[daemon,client,plots,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@
 
-# Tests draw the bench's plots and read all kinds of sources; `locales` is for file names in other
+# Tests read all kinds of sources; `locales` is for file names in other
 # encodings. The extras' packages are installed by name, because pip would build the project again.
-EXTRAS := plots parquet zstd imagenet
+EXTRAS := parquet zstd imagenet
 NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(name for extra in sys.argv[1:] for name in extras[extra]))
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales

@@ -16,7 +16,7 @@ from trainer_client.reference.checkpoints.store import (
     position_of,
 )
 from trainer_client.reference.job import Place, broadcast_text
-from trainer_client.reference.run_folder import SUMMARY
+from trainer_client.reference.tracking.files import SUMMARY_FILE
 
 POLL_S: Final = 1.0
 
@@ -61,7 +61,7 @@ def follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
     seen: set[Path] = set()
     while True:
         # Looked for before the list, as the last checkpoint comes before the summary.
-        has_ended = bool(broadcast_text("ended" if (run / SUMMARY).exists() else "", place))
+        has_ended = bool(broadcast_text("ended" if (run / SUMMARY_FILE).exists() else "", place))
         new = [path for path in agreed_checkpoints([run], place) if path not in seen]
         if not new:
             if has_ended:

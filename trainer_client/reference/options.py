@@ -14,7 +14,7 @@ SMOKE = "smoke"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What to train on and what to keep; ``recipe`` says how to train."""
+    """What to train on and what to keep; ``recipe`` holds the training recipe."""
 
     endpoint: str | None = None  # None: the smoke recipe, with a feeder of its own
     dataset: str = ""

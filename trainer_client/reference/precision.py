@@ -1,8 +1,8 @@
 """Which types a job computes in: autocast and the scale of the loss.
 
-Weights are float32 unless the recipe says otherwise, and so are norms and losses. In half precision
-the forward and backward pass run under autocast; float16 has too few exponents for small gradients,
-so its loss is scaled (Micikevicius et al. 2018), bfloat16's is not.
+Weights are float32 unless the recipe sets another type, and so are norms and losses. In half
+precision the forward and backward pass run under autocast; float16 has too few exponents for small
+gradients, so its loss is scaled (Micikevicius et al. 2018), bfloat16's is not.
 """
 
 from collections.abc import Mapping

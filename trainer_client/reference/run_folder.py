@@ -1,6 +1,6 @@
 """What a run's folder keeps beside results and checkpoints: recipe, versions, plan, weights.
 
-DIR/recipe.toml    every key in effect, and where it came from; --recipe DIR/recipe.toml repeats it
+DIR/recipe.toml    every key in effect, and where it came from; itself a recipe
 DIR/plan.json      versions, seed, dataset and order: what decides the samples of each step
 DIR/weights.pt     at the end: an ordinary state dict of three channels, of four if --init gave
                    the fourth weights; weights-averaged.pt, too
@@ -10,7 +10,6 @@ import io
 import json
 import platform
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -25,20 +24,16 @@ from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.results import RunInfo
 from trainer_client.reference.stem import three_channel_state
 from trainer_client.reference.tracking.output_file import (
-    explain_errors,
     make_folder,
     replace_file,
 )
 from trainer_client.reference.trainer import Trainer
 
-SUMMARY: Final = "summary.json"
-"""It is there when the run has ended; a tracker writes it."""
-
 
 def begin_folder(
     folder: Path, options: TrainingOptions, run: RunInfo, loader: FeederLoader
 ) -> None:
-    """Write recipe and plan, remove an earlier summary; ResourceError when that fails."""
+    """Write recipe and plan; ResourceError when that fails."""
     effective = EffectiveRecipe(
         recipe=options.recipe, name=options.recipe_name, origins=options.recipe_origins
     )
@@ -65,8 +60,6 @@ def begin_folder(
         "val_samples": run.val_samples,
     }
     make_folder(folder)
-    with explain_errors(folder):
-        (folder / SUMMARY).unlink(missing_ok=True)
     replace_file(folder / "recipe.toml", effective.to_toml().encode())
     replace_file(folder / "plan.json", (json.dumps(plan, indent=2) + "\n").encode())
 

@@ -18,7 +18,7 @@ from trainer_client.reference.trainer import Trainer
 
 
 class Saver:
-    """What a checkpoint holds of a job; ``store`` says where it lies."""
+    """What a checkpoint holds of a job; ``store`` is where it is written."""
 
     def __init__(
         self,

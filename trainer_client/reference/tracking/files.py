@@ -47,7 +47,7 @@ class RunFiles(Tracker):
         self._steps: StepRows | None = None
 
     def begin(self, run: RunInfo) -> None:
-        """Write run.json and what of the tables is true at the step where the job starts."""
+        """Write run.json, and the rows of the tables from before the step where the job starts."""
         make_folder(self._folder)
         summary = self._folder / SUMMARY_FILE
         with explain_errors(summary):

@@ -44,7 +44,7 @@ class TensorBoardEvents(Tracker):
         self._steps_per_epoch = run.steps_per_epoch
         self._flushed_s = self._clock()
         with explain_errors(self._folder):
-            # The name has only seconds: the suffix tells files of quick resumes apart.
+            # The name has only seconds: the suffix distinguishes files of quick resumes.
             suffix = f".{run.first_step:010d}"
             self._writer = EventsWriter(str(self._folder / "events"), suffix)
             # 1 more, as the events of the last step before stay.
