@@ -120,8 +120,8 @@ class Run:
             )
         if self.place.rank == 0 and self.store is not None:
             self.store.mend(path, self.progress)
-        if not self.progress.step and self._latest_accuracy() < self.options.recipe.target_accuracy:
-            self.progress.target_s = None  # the target was lower
+        if not self.progress.step:
+            self._note_target()  # which may be another one now
 
     def _store_of(self, path: Path) -> Store:
         """Return the store that knows the checkpoints beside ``path``."""
@@ -289,14 +289,13 @@ class Run:
 
     def _note_target(self) -> None:
         """Note when the target accuracy was reached, by the weights as trained or their average."""
-        target, latest = self.options.recipe.target_accuracy, self._latest_accuracy()
-        if target and latest >= target:
+        target, history = self.options.recipe.target_accuracy, self.progress.history
+        latest = (history[-1].best_top1 if history else None) or 0.0
+        if not target or latest < target:
+            self.progress.target_s = None
+        elif self.progress.target_s is None:
             seconds = self.progress.target_s = self.progress.elapsed_s
             self.log(f"reached {latest:.1%} (target {target:.1%}) after {seconds:,.1f} s")
-
-    def _latest_accuracy(self) -> float:
-        history = self.progress.history
-        return (history[-1].best_top1 if history else None) or 0.0
 
     def _save(self) -> None:
         if self.store is not None:

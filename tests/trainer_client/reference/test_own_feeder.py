@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from feeder.client.stats import request_counters
 from feeder.errors import ResourceError
 from tests.support.daemon import wait_until
 from trainer_client.reference import own_feeder as module
@@ -43,19 +42,11 @@ def test_a_smoke_run_needs_nothing_and_its_data_is_used_again(
     assert "drawing 120 synthetic images\npacking them\n" in output
     assert "1 x 32 images a step, 3 steps an epoch, 120 images, 10 classes" in output
     assert sorted(each.name for each in (tmp_path / "data").iterdir()) == ["train", "val"]
+    assert processes_of(tmp_path) == []
     assert main([*arguments, "--epochs", "2", "--resume", "auto"]) == 0
     output = capsys.readouterr().out
     assert "drawing" not in output
     assert "epoch 1: loss " in output
-
-
-def test_the_feeder_ends_with_the_context(tmp_path: Path) -> None:
-    lines: list[str] = []
-    with own_feeder(tmp_path, lines.append) as endpoint:
-        assert request_counters(endpoint, 20.0)
-        assert processes_of(tmp_path)
-    assert processes_of(tmp_path) == []
-    assert not Path(endpoint.removeprefix("ipc://")).parent.exists()
 
 
 def test_not_even_sigkill_leaves_a_process(tmp_path: Path) -> None:

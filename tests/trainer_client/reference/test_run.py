@@ -227,6 +227,8 @@ def test_a_run_that_reached_its_target_has_ended_also_after_a_resume(
     assert again.epochs == []
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["ending"], summary["target_s"]) == ("target", first["target_s"])
+    lower = run(node, tmp_path, [], epochs=9, target_accuracy=0.005, resume="auto")
+    assert lower.epochs == []
     higher = run(node, tmp_path, [], epochs=2, target_accuracy=1.0, resume="auto")
     assert len(higher.epochs) == 1
     assert higher.outcome is not None
