@@ -224,7 +224,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume at ``state``, whose recipe is checked.
+        """Resume at ``state``, which ``check_recipe`` has accepted.
 
         Raises KeyError, RuntimeError, TypeError or ValueError when it is of another job.
         """
