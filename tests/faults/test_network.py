@@ -56,11 +56,14 @@ def no_leaks(daemon: Daemon, undisturbed: list[str]) -> Iterator[None]:
 
 
 def take(
-    loader: FeederLoader, strike: Callable[[], None] = lambda: None, at: tuple[int, ...] = ()
+    loader: FeederLoader,
+    strike: Callable[[], None] = lambda: None,
+    at: tuple[int, ...] = (),
+    epochs: int = EPOCHS,
 ) -> list[str]:
     """Take all epochs; call ``strike`` after each number of batches in ``at``."""
     taken: list[str] = []
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for batch in loader:
             taken.append(digest(batch))
             if len(taken) in at:
@@ -132,10 +135,11 @@ def test_proxy_holds_pieces_only_while_stalled(proxy: TcpProxy) -> None:
 def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
     """Cut after some pieces of a chunk have arrived."""
     with make_loader(daemon.endpoint, **LARGE) as loader:
-        undisturbed = take(loader)
+        undisturbed = take(loader, epochs=EPOCHS + 1)
     with make_loader(proxy.endpoint, **LARGE) as loader, ThreadPoolExecutor() as pool:
-        # More batches remain than a window holds, so the client needs the network each time.
-        taken = pool.submit(take, loader, proxy.stall, at=(1, 4))
+        # More batches lie between the stalls, and remain after them, than a window holds: the first
+        # stall ends before the second, and the client needs the network each time.
+        taken = pool.submit(take, loader, proxy.stall, at=(1, 6), epochs=EPOCHS + 1)
         for _ in range(2):
             wait_until(lambda: proxy.pieces_held, "part of a message is in flight")
             cut(proxy)
