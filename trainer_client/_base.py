@@ -39,6 +39,7 @@ import numpy as np
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
+from feeder.plan.lanes import resolve_lanes
 from feeder.plan.recipe import Recipe
 from trainer_client._dataset import DatasetInfo, describe_samples
 from trainer_client._epoch import EpochIterator
@@ -193,8 +194,9 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Resume at ``state``, from another loader's ``state_dict``.
 
-        The order is that of the batch size that the job began with. If this loader's differs, the
-        session is reopened; ``recipe={"order_batch_size": …}`` with the state's value avoids that.
+        The order is that of the batch size and the lanes that the job began with. If this loader's
+        differ, the session is reopened; ``recipe={"order_batch_size": …, "lanes": …}`` with the
+        state's values avoids that.
 
         Raises ConfigError for an invalid state, one of another dataset, recipe or seed, and in a
         loader of which a batch was taken. A state of another global batch is a ConfigError, too: at
@@ -202,14 +204,16 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         """
         self._feed.check_usable()
         parsed = LoaderState.parse(state)
-        parsed.check_order(self._state(Ranks(0, 1)))
+        here = self._state(Ranks(0, 1))
+        parsed.check_order(here)
+        resolve_lanes(parsed.lanes, self.dataset.samples, parsed.order_batch_size)  # or ConfigError
         if self._ranks.is_fixed:
             self._check_fits(parsed)
             self._cursor.check(len(self), parsed.position)
         self._cursor.load(parsed.position)
         self._loaded = parsed
-        if parsed.order_batch_size != self.recipe.order_batch_size:
-            self._reopen(parsed.order_batch_size)
+        if (parsed.order_batch_size, parsed.lanes) != (here.order_batch_size, here.lanes):
+            self._reopen(parsed)
         self._fetch_ahead()
 
     # --- Statistics and the end ---------------------------------------------------------------
@@ -238,13 +242,14 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     # --- Inside -------------------------------------------------------------------------------
 
     def _state(self, ranks: Ranks) -> LoaderState:
-        position = self._cursor.at
+        position, recipe = self._cursor.at, self.recipe
         return LoaderState(
             epoch=position.epoch,
             step=position.step,
             world_size=ranks.world_size,
-            batch_size=self.recipe.batch_size,
-            order_batch_size=self.recipe.order_batch_size,
+            batch_size=recipe.batch_size,
+            order_batch_size=recipe.order_batch_size,
+            lanes=resolve_lanes(recipe.lanes, self.dataset.samples, recipe.order_batch_size),
             seed=self._options.seed,
             dataset=self.dataset.name,
             fingerprint=self.dataset.fingerprint,
@@ -341,10 +346,12 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
             self._options, self.recipe, self._stage, self._allocate, rank=self._ranks.known_rank
         )
 
-    def _reopen(self, order_batch_size: int) -> None:
-        """Open another session, for an order that a recipe with another batch size began."""
+    def _reopen(self, loaded: LoaderState) -> None:
+        """Open another session, for the order of a job that began with another batch size."""
         self._feed.close()
-        self.recipe = msgspec.structs.replace(self.recipe, order_batch_size=order_batch_size)
+        self.recipe = msgspec.structs.replace(
+            self.recipe, order_batch_size=loaded.order_batch_size, lanes=loaded.lanes
+        )
         self._feed = self._open_feed()
         fingerprint = self._feed.welcome.fingerprint
         if fingerprint != self.dataset.fingerprint:

@@ -88,6 +88,7 @@ class LoaderOptions:
     server_key: str | os.PathLike[str] | None
     client_key: str | os.PathLike[str] | None
     summary: Callable[[str], None] | None
+    job: str = ""
 
     def make_recipe(self) -> Recipe:
         """Return the recipe; ConfigError for invalid options."""
@@ -135,7 +136,7 @@ class Feed(Generic[AnyBatch]):
         self._timeout_s = options.timeout_s
         self._begun: tuple[int, range, int] | None = None  # until a batch is taken
         keys = read_client_keys(options.server_key, options.client_key)
-        directory = Directory(options.endpoint)
+        directory = Directory(options.endpoint, keys)
         self.name: str = directory.name
         # What labels of another kind take is known only from the welcome, and small beside pixels.
         layout = SlotLayout.of_recipe(recipe, INDEX_LABELS, slots=1)
@@ -151,13 +152,19 @@ class Feed(Generic[AnyBatch]):
             seed=options.seed,
             window=slots,
             client=_name_client(rank),
+            job=options.job,
         )
         try:
             encode(hello)
         except ProtocolError as error:
-            raise ConfigError(f"dataset, seed or window is out of range: {error}") from None
+            raise ConfigError(f"dataset, seed, window or job is invalid: {error}") from None
         self._prefetch = Prefetch(recipe, buffers=buffers)
-        job = Job(name=directory.name, hello=hello, share_memory=options.share_memory)
+        job = Job(
+            name=directory.name,
+            hello=hello,
+            share_memory=options.share_memory,
+            rank=os.getpid() if rank is None else rank,
+        )
         self._session = session = ClientSession(job, self._prefetch)
         self._buffers = BatchBuffers(recipe, lambda: session.labels, allocate)
         transport = Transport(self._session, directory, self._buffers, SlotBuffer, keys)
@@ -225,6 +232,8 @@ class Feed(Generic[AnyBatch]):
             "batches_ready": self._prefetch.ready,
             "feeders": session.feeders,
             "feeders_left_out": session.feeders_left_out,
+            "batches_requested": session.batches_requested,
+            "batches_of_owners": session.batches_of_owners,
             "batches_asked_again": session.batches_asked_again,
             "batches_hedged": session.batches_hedged,
             "batches_lent": self._prefetch.lent,

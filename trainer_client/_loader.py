@@ -73,6 +73,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         server_key: str | os.PathLike[str] | None = None,
         client_key: str | os.PathLike[str] | None = None,
         summary: Callable[[str], None] | None = None,
+        job: str = "",
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
@@ -97,7 +98,9 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         ``server_key``, the feeder's public key (a file or its 40 characters), and ``client_key``,
         the file of this client's secret key, are for tcp where the feeder has keys. ``summary``,
         ``print`` for example (``tqdm.write`` under ``progress()``), is called on every rank at the
-        end of each epoch that is not left early, with a line on which side waited.
+        end of each epoch that is not left early, with a line on which side waited. ``job`` names
+        the job, the same on all of its ranks and loaders: feeders divide their workers' time
+        between jobs, not loaders; those without a name are one job of their client.
 
         Raises ConfigError for invalid arguments (also those that only the feeder can check) and in
         a worker of a DataLoader, DatasetError when the feeder does not serve the dataset, PeerError
@@ -122,6 +125,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
             server_key=server_key,
             client_key=client_key,
             summary=summary,
+            job=job,
         )
         made = options.make_recipe()
         self._is_default_device = device is None

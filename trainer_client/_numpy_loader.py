@@ -211,6 +211,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         server_key: str | os.PathLike[str] | None = None,
         client_key: str | os.PathLike[str] | None = None,
         summary: Callable[[str], None] | None = None,
+        job: str = "",
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
@@ -239,6 +240,7 @@ class NumpyLoader(Loader[Batch[Array]]):
             server_key=server_key,
             client_key=client_key,
             summary=summary,
+            job=job,
         )
         made = options.make_recipe()
         if dtype not in get_args(ArrayType):

@@ -5,9 +5,9 @@ A state is a flat dict of integers and strings, under 1 KB as JSON, made in cons
     version                        of this dict
     epoch, step                    the next batch: step ``step`` of epoch ``epoch``, of every rank
     world_size, batch_size         their product, the global batch, must not change on resume
-    order_batch_size, seed         with the dataset, they determine the order of every epoch
+    order_batch_size, lanes, seed  with the dataset, they determine the order of every epoch
     dataset, fingerprint           name and identity of the dataset
-    recipe                         fingerprint of the recipe without its two batch sizes
+    recipe                         fingerprint of the recipe without its batch sizes and lanes
 
 Invariant: every position has one form, since ``step`` is below the number of steps: after an
 epoch's last step comes step 0 of the next. All ranks take the same steps, so they have the same
@@ -22,9 +22,10 @@ from msgspec import Meta
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import MAX_EPOCH, MAX_SEED
+from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-STATE_VERSION: Final = 1  # increment when the meaning of a key changes
+STATE_VERSION: Final = 2  # increment when the meaning of a key changes
 
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -137,6 +138,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     world_size: Annotated[int, Meta(ge=1, le=2**32)]
     batch_size: _BatchSize
     order_batch_size: _BatchSize
+    lanes: Annotated[int, Meta(ge=1, le=LANES_LIMIT)]
+    """Their number, also where the recipe leaves it to the dataset's size."""
     seed: Annotated[int, Meta(ge=0)]
     dataset: _Name
     fingerprint: _Fingerprint
@@ -144,7 +147,7 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def parse(cls, state: Mapping[str, object]) -> Self:
-        """Parse a state dict; ConfigError when it is invalid or of a later version."""
+        """Parse a state dict; ConfigError when it is invalid or of another version."""
         if not isinstance(state, Mapping):
             raise ConfigError(f"a state is a dict, this is {type(state).__name__}: {_REMEDY}")
         version = state.get("version")
@@ -152,6 +155,12 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(
                 f"the state has version {version}, this trainer_client reads up to "
                 f"{STATE_VERSION}: install the version that saved it"
+            )
+        if type(version) is int and 1 <= version < STATE_VERSION:
+            raise ConfigError(
+                f"the state has version {version}, and the order of epochs has changed since: "
+                "begin the epoch again with set_epoch(), without the state, or install the version "
+                "that saved it"
             )
         try:
             if "version" not in state:
@@ -188,8 +197,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.recipe != loader.recipe:
             raise ConfigError(
                 f"the state is of a recipe with fingerprint {self.recipe}, this loader's has "
-                f"{loader.recipe} (batch sizes aside): pass split, image_size and recipe as in the "
-                "job that saved it"
+                f"{loader.recipe} (batch sizes and lanes aside): pass split, image_size and recipe "
+                "as in the job that saved it"
             )
         if self.seed != loader.seed:
             raise ConfigError(
@@ -214,5 +223,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def state_recipe(recipe: Recipe) -> str:
-    """Return the fingerprint of a recipe without its batch sizes, which may change."""
-    return msgspec.structs.replace(recipe, batch_size=1, order_batch_size=1).fingerprint()
+    """Return the fingerprint of a recipe without its batch sizes, which may change, and lanes.
+
+    The recipe's lanes may be 0, which stands for a number that depends on the batch size.
+    """
+    return msgspec.structs.replace(recipe, batch_size=1, order_batch_size=1, lanes=0).fingerprint()

@@ -111,6 +111,10 @@ class LoaderStatistics:
     """Node processes that serve this loader now."""
     feeders_left_out: int
     """Endpoints that reply but cannot serve this job; the log has the reason."""
+    batches_requested: int
+    """Batches that were requested from feeders, each counted once."""
+    batches_of_owners: int
+    """Those that were first requested from their lane's owner, which has it in its cache."""
     batches_asked_again: int
     """Requested again: their node was lost, or failed to make them."""
     batches_hedged: int

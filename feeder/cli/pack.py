@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
+    from feeder.pack.task_pool import MakePool
 
 _KIND_HELP: Final = (
     "kind of SRC (default: recognised by its content): class-folder, labelled-folder, webdataset, "
@@ -128,7 +129,7 @@ def _add_loss_options(group: "argparse._ArgumentGroup") -> None:
 
 def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--shards", type=int, help="number of shard files (default: by size)")
-    group.add_argument("--lanes", type=int, help="lanes of shards (default: up to 8)")
+    group.add_argument("--lanes", help=argparse.SUPPRESS)  # of earlier versions
     group.add_argument(
         "--tile-width",
         type=int,
@@ -138,6 +139,14 @@ def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
     )
     group.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
     group.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="pack on the hosts of a Ray cluster, which share SRC and DST; --jobs are tasks at a "
+        "time then (default: its CPUs; head: $RAY_ADDRESS, else that of this machine)",
+    )
     group.add_argument(
         "--apply-exif",
         action="store_true",
@@ -153,9 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.process.stop_signals import StopSignals
 
+    if arguments.lanes is not None:
+        raise ConfigError(
+            "--lanes is no option of packing any more: leave it out, and give the recipe lanes "
+            "only where the number chosen by size does not fit"
+        )
     options = PackOptions(
         shards=arguments.shards,
-        lanes=arguments.lanes,
         tile_width_px=arguments.tile_width,
         seed=arguments.seed,
         jobs=choose_jobs(arguments.jobs),
@@ -180,7 +193,11 @@ def run(arguments: argparse.Namespace) -> int:
     with StopSignals() as signals:
         try:
             summary = pack_dataset(
-                arguments.source, arguments.destination, options, ProgressLine(sys.stderr)
+                arguments.source,
+                arguments.destination,
+                options,
+                ProgressLine(sys.stderr),
+                make_pool=_choose_pool(arguments),
             )
         except KeyboardInterrupt:
             name = signals.received.name if signals.received else "Ctrl-C"
@@ -191,6 +208,18 @@ def run(arguments: argparse.Namespace) -> int:
             return signals.exit_status
     print("\n".join(format_summary(arguments.destination, summary)))
     return 0
+
+
+def _choose_pool(arguments: argparse.Namespace) -> "MakePool | None":
+    if arguments.ray is None:
+        return None
+    import functools
+
+    from feeder.cli.cluster import choose_address
+    from feeder.cluster.pack_pool import RayTaskPool
+
+    address = choose_address(arguments.ray)
+    return functools.partial(RayTaskPool, address=address, tasks=arguments.jobs or 0)
 
 
 def _choose_split(arguments: argparse.Namespace) -> "SplitOptions | None":
@@ -223,7 +252,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     rate = summary.packed_files / max(summary.seconds, 1e-9)
     lines = [
         f"packed {manifest.samples:,} images{_describe_labels(manifest)} into {destination}: "
-        f"{_plural(len(manifest.shards), 'shard')}, {_plural(manifest.lanes, 'lane')}",
+        f"{_plural(len(manifest.shards), 'shard')}",
         f"  fingerprint {manifest.fingerprint}",
         f"  {packed / 1e6:,.1f} MB from {manifest.source_bytes / 1e6:,.1f} MB "
         f"({packed / max(manifest.source_bytes, 1):.3f})",

@@ -46,8 +46,8 @@ _FORMATS: Final = {
 """By operation, the text of its amount; operations without one are absent."""
 
 _IN_SENTENCE: Final = frozenset(
-    {"split", "batch_size", "order_batch_size", "image_size", "crop", "scale", "ratio"}
-    | {"resize_size", "flip_probability", "interpolation"}
+    {"split", "batch_size", "order_batch_size", "lanes", "image_size", "crop", "scale"}
+    | {"ratio", "resize_size", "flip_probability", "interpolation"}
 )
 """Fields that the title has, or that the recipe's line always states."""
 

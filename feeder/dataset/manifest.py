@@ -27,7 +27,7 @@ QUARANTINE_NAME: Final = "quarantine.jsonl"
 QUARANTINE_BYTES_MAX: Final = 1 << 30  # room for millions of source files
 WORK_FOLDER_NAME: Final = ".packing"
 FORMAT: Final = "feeder-dataset"
-VERSION: Final = 2
+VERSION: Final = 3
 _QUOTED_CHARACTERS_MAX: Final = 200
 _BYTES_MAX: Final = 256 << 20  # room for a million shards
 
@@ -48,7 +48,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: str = FORMAT
     version: int = VERSION
     samples: int
-    lanes: int
     classes: tuple[str, ...]
     """Names by label where the kind of ``labels`` is "index" or "multi", else none."""
     labels: LabelSpec = INDEX_LABELS
@@ -92,8 +91,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         contradiction = self.labels.find_contradiction(len(self.classes))
         if contradiction is not None:
             return contradiction
-        if not 1 <= self.lanes <= shards:
-            return f"it has {self.lanes} lanes for {shards} shards"
         for number, shard in enumerate(self.shards):
             if shard.name != shard_name(number):
                 return f"shard {number} is called {shard.name!r}"

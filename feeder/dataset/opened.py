@@ -72,9 +72,7 @@ class Dataset:
         self.classes = manifest.classes
         self.labels = manifest.labels
         self._record_labels = self.labels.count_record_labels(len(self.classes))
-        self.layout = ShardLayout(
-            samples=manifest.samples, shards=len(manifest.shards), lanes=manifest.lanes
-        )
+        self.layout = ShardLayout(samples=manifest.samples, shards=len(manifest.shards))
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
         self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards

@@ -14,8 +14,9 @@ from feeder.plan.epoch import MAX_SEED, MAX_SHARDS
 from feeder.plan.labels import LabelKind
 
 _SHARD_BYTES: Final = 256 << 20  # large enough to read in sequence, small enough to move around
-_LANES: Final = 8  # node processes that may share a dataset evenly
-_SHARD_SAMPLES_MIN: Final = 8  # with fewer, lanes would hold no whole batch
+_SHARDS_MIN: Final = 8  # of a small source: parts that worker processes pack side by side
+_SHARD_SAMPLES_MIN: Final = 8  # fewer shards than _SHARDS_MIN where they would hold fewer samples
+_SHARDS_STEP: Final = 256  # any power of two of hosts up to this one reads equal numbers of shards
 _FORCED_QUALITY: Final = 95  # of images that cannot stay as they are; training notices no loss
 _SIDE_PX_MIN: Final = 16
 _SIDE_PX_MAX: Final = 65_500  # libjpeg's
@@ -39,7 +40,6 @@ class PackOptions:
     """How to pack; None chooses by the size of the source."""
 
     shards: int | None = None
-    lanes: int | None = None
     tile_width_px: int = 32  # 64 decodes 7 % more, 16 takes 2 % more storage
     seed: int = 0
     jobs: int = 1
@@ -56,7 +56,6 @@ class PackOptions:
     def __post_init__(self) -> None:
         ranges: tuple[tuple[str, int | None, int, int], ...] = (
             ("--shards", self.shards, 1, MAX_SHARDS),
-            ("--lanes", self.lanes, 1, MAX_SHARDS),
             ("--seed", self.seed, 0, MAX_SEED),
             ("--quality", self.quality, 1, 100),
             ("--max-side", self.max_side, _SIDE_PX_MIN, _SIDE_PX_MAX),
@@ -88,22 +87,25 @@ class PackOptions:
         )
 
 
-def choose_layout(files: int, total_bytes: int, options: PackOptions) -> tuple[int, int]:
-    """Return the numbers of shards and lanes; ConfigError if those requested do not fit."""
+def choose_shards(files: int, total_bytes: int, options: PackOptions) -> int:
+    """Return the number of shards for ``files`` of ``total_bytes``.
+
+    By default one for each 256 MiB, at least 8 if each would then hold 8 files. The number is
+    rounded up to a power of two, and above 256 to a multiple of 256, so that hosts or processes of
+    many numbers read equal numbers of shards; it is never more than the files. Raises ConfigError
+    if more shards than files are requested.
+    """
     if options.shards is None:
-        shards = max(-(-total_bytes // _SHARD_BYTES), min(_LANES, files // _SHARD_SAMPLES_MIN), 1)
-        if shards > _LANES:
-            shards = -(-shards // _LANES) * _LANES  # the same number in each lane
-        shards = min(shards, files, MAX_SHARDS)
-    else:
-        shards = options.shards
-    if shards > files:
-        raise ConfigError(f"--shards {shards} is more than the {files} files to pack: use fewer")
-    if options.lanes is None:
-        divisors = [n for n in range(_LANES // 2, _LANES + 1) if shards % n == 0]
-        lanes = max(divisors, default=min(shards, _LANES))
-    else:
-        lanes = options.lanes
-    if lanes > shards:
-        raise ConfigError(f"--lanes {lanes} is more than the {shards} shards: use fewer")
-    return shards, lanes
+        needed = max(
+            -(-total_bytes // _SHARD_BYTES), min(_SHARDS_MIN, files // _SHARD_SAMPLES_MIN), 1
+        )
+        if needed <= _SHARDS_STEP:
+            even = 1 << (needed - 1).bit_length()
+        else:
+            even = -(-needed // _SHARDS_STEP) * _SHARDS_STEP
+        return min(even, files, MAX_SHARDS)
+    if options.shards > files:
+        raise ConfigError(
+            f"--shards {options.shards} is more than the {files} files to pack: use fewer"
+        )
+    return options.shards

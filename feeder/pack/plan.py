@@ -16,7 +16,7 @@ from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.pack.containers import forget_containers, list_containers, read_lists, read_spec
 from feeder.pack.item_list import WrittenList, write_items
 from feeder.pack.merge import SourceItems, check_names, merge_lists
-from feeder.pack.options import PackOptions, choose_layout
+from feeder.pack.options import PackOptions, choose_shards
 from feeder.pack.progress import ProgressLine
 from feeder.pack.split import Selection, select_items
 from feeder.pack.work_folder import QuarantineEntry, WorkFolder, WorkState
@@ -69,7 +69,7 @@ def plan_packing(
     classes = plan_classes(items, spec, known)
     order = items.order(selection.rows, options.seed)
     total_bytes = int(items.rows["size_bytes"][order].sum())
-    shards, lanes = choose_layout(files, total_bytes, options)
+    shards = choose_shards(files, total_bytes, options)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
     written = write_items(work.items_path, items, order, classes, sizes)
     counted = f" in {len(classes.classes):,} classes" if classes.classes else ""
@@ -81,7 +81,6 @@ def plan_packing(
         files=files,
         source_bytes=total_bytes,
         shards=shards,
-        lanes=lanes,
         tile_width_px=options.tile_width_px,
         seed=options.seed,
         apply_exif=options.apply_exif,

@@ -89,7 +89,6 @@ def publish_parts(
     write_duplicates(destination, duplicates)
     manifest = Manifest(
         samples=sum(counts),
-        lanes=min(state.lanes, shards),
         classes=classes,
         tile_width_px=state.tile_width_px,
         seed=state.seed,

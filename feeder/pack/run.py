@@ -39,7 +39,7 @@ from feeder.pack.plan import LOOSE_KINDS, PackPlan, plan_packing
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.spool import refuse_spool
-from feeder.pack.task_pool import TaskPool
+from feeder.pack.task_pool import MakePool, TaskPool
 from feeder.pack.work_folder import (
     STATE_NAME,
     QuarantineEntry,
@@ -77,10 +77,12 @@ def pack_dataset(
     progress: ProgressLine,
     *,
     spec: SourceSpec | None = None,
+    make_pool: MakePool | None = None,
 ) -> PackSummary:
     """Pack ``source`` into the dataset ``destination``, or resume a killed run.
 
-    ``spec`` is the source if it is recognised already. Raises ConfigError (impossible request),
+    ``spec`` is the source if it is recognised already. ``make_pool`` makes the workers of the
+    parts, by default processes of this host. Raises ConfigError (impossible request),
     DatasetError (nothing to pack, or more bad images than ``max_bad`` allows) and ResourceError
     (disk full or not writable).
     """
@@ -102,7 +104,7 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
-            packing = _Packing(destination, work, options, progress)
+            packing = _Packing(destination, work, options, progress, make_pool or TaskPool)
             try:
                 plan = plan_packing(work, spec, options, known, progress)
             except TooManyBadImages:
@@ -210,7 +212,9 @@ class _Packing:
         work: WorkFolder,
         options: PackOptions,
         progress: ProgressLine,
+        make_pool: MakePool,
     ) -> None:
+        self._make_pool = make_pool
         self._destination = destination
         self._work = work
         self._options = options
@@ -245,7 +249,7 @@ class _Packing:
             result = work.read_result(part)
             bad.count += len(result.quarantine) if result is not None else 0
         try:
-            with TaskPool(
+            with self._make_pool(
                 "feeder.pack.part", msgspec.to_builtins(setup), jobs=self._options.jobs
             ) as pool:
                 for _, _, counts in pool.run(self._tasks(todo, plan, bad)):

@@ -42,7 +42,7 @@ _ARGUMENTS: Final = {
         option: option.removeprefix("--").replace("-", "_")
         for option in (
             *("--class-names", "--classes-of", "--max-bad", "--max-side", "--quality"),
-            *("--subsampling", "--shards", "--lanes", "--tile-width", "--seed", "--jobs"),
+            *("--subsampling", "--shards", "--tile-width", "--seed", "--jobs"),
         )
     },
 }
@@ -80,7 +80,6 @@ def pack_samples(
     subsampling: SubsamplingName | None = None,
     apply_exif: bool = False,
     shards: int | None = None,
-    lanes: int | None = None,
     tile_width: int = 32,
     seed: int = 0,
     jobs: int | None = None,
@@ -119,7 +118,6 @@ def pack_samples(
         with _worded_for_python():
             options = PackOptions(
                 shards=shards,
-                lanes=lanes,
                 tile_width_px=tile_width,
                 seed=seed,
                 jobs=choose_jobs(jobs),

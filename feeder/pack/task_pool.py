@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
@@ -52,6 +52,23 @@ class _Worker:
     socket: socket.socket
     task: int = -1  # the number of its task; -1 when idle
     last_message_s: float = field(default_factory=time.monotonic)
+
+
+class Pool(Protocol):
+    """What performs tasks: a context manager that ends them all."""
+
+    def run(self, tasks: Iterable[Message]) -> Iterator[tuple[int, str, Message]]:
+        """As ``TaskPool.run``."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class MakePool(Protocol):
+    """Makes a pool; ``jobs`` tasks at once."""
+
+    def __call__(self, module: str, setup: Mapping[str, Any], *, jobs: int) -> Pool: ...
 
 
 class TaskPool:
@@ -84,7 +101,7 @@ class TaskPool:
                     continue
                 number, (kind, body) = worker.task, self._receive(worker)
                 if kind == "error":
-                    _raise_error(body)
+                    raise_error(body)
                 if kind == "done":
                     self._assign(worker, next(waiting, None))
                 yield number, kind, body
@@ -201,7 +218,8 @@ def _encode(message: Message) -> bytes:
     return json.dumps(message).encode("ascii")
 
 
-def _raise_error(body: Message) -> None:
+def raise_error(body: Message) -> None:
+    """Raise what a task's message of kind "error" describes: a FeederError or OSError."""
     if "errno" in body:
         raise OSError(body["errno"], body["message"], body["path"])
     raise _ERRORS.get(body["error"], ResourceError)(body["message"])
@@ -232,6 +250,18 @@ def main(arguments: list[str]) -> int:
                 answer = _perform_one(perform, setup, json.loads(packet), report)
                 parent_socket.send(_encode(answer))
     return 0
+
+
+def perform_here(module: str, setup: Message, task: Message) -> list[Message]:
+    """Perform a task in this process; return its reports and its end, as a worker sends them."""
+    messages: list[Message] = []
+
+    def report(body: Message) -> None:
+        messages.append({"kind": "report", **body})
+
+    perform = importlib.import_module(module).perform
+    end = _perform_one(perform, setup, task, report)
+    return [*messages, end]
 
 
 def _raise(error: Exception, *_: object) -> Message:

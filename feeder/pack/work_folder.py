@@ -31,7 +31,7 @@ from feeder.plan.labels import LabelSpec
 from feeder.process.regular_file import read_regular
 
 STATE_NAME: Final = "state.json"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
@@ -71,7 +71,6 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     files: int
     source_bytes: int
     shards: int
-    lanes: int
     tile_width_px: int
     seed: int
     apply_exif: bool
@@ -96,7 +95,6 @@ _OPTION_FIELDS: Final = (
     "subsampling",
     "split",
     "shards",
-    "lanes",
 )
 
 
@@ -135,7 +133,9 @@ class WorkFolder:
 
     def _check_state(self, path: Path, state: WorkState) -> None:
         try:
-            begun = msgspec.convert(json.loads(read_regular(path, _JSON_BYTES_MAX)), WorkState)
+            fields = json.loads(read_regular(path, _JSON_BYTES_MAX))
+            self._check_version(fields)
+            begun = msgspec.convert(fields, WorkState)
         except ValueError:
             raise self.damaged(path) from None
         old, new = msgspec.to_builtins(begun), msgspec.to_builtins(state)
@@ -157,6 +157,15 @@ class WorkFolder:
                 f"{self.path.parent} holds the beginning of another packing "
                 f"({'; '.join(different) or 'of another feeder version'}): give the same source "
                 f"and options to resume it, or remove {self.path.parent} to start over"
+            )
+
+    def _check_version(self, fields: object) -> None:
+        version = fields.get("version") if isinstance(fields, dict) else None
+        if isinstance(version, int) and version != _VERSION:
+            raise ConfigError(
+                f"{self.path.parent} holds the beginning of a packing by another feeder version "
+                f"(of format {version}, this one continues {_VERSION}): remove "
+                f"{self.path.parent} and pack again"
             )
 
     def remove_unfinished(self) -> None:

@@ -1,16 +1,17 @@
 """The order of an epoch: which samples make batch ``index``, as pure arithmetic.
 
-    lane 0: shards 0, L, 2L, …  ── permuted with key (seed, epoch, lane) ── cut: B B B B │ leftovers
-    lane 1: shards 1, L+1, …    ── permuted …                            ── cut: B B B   │ leftovers
+    lane 0: samples 0 …  ── permuted with key (seed, epoch, lane) ── cut: B B B B │ leftovers
+    lane 1: … the next   ── permuted …                            ── cut: B B B   │ leftovers
     …
     turn 0: every lane's batch 0, lanes in an order keyed by (seed, epoch, turn)
     turn 1: every lane's batch 1, … (lanes without such a batch are skipped)
     then:   the leftovers of all lanes, permuted together, cut into the last batches
 
 The result is one order of the samples, 0 .. N - 1. It depends on B, the ``order_batch_size`` that
-lanes are cut by. Batches usually have the same size; a job that resumes with another world size
-keeps its global batch and its order, and so changes ``batch_size`` only. Batch ``index`` is always
-the rows from index · ``batch_size`` of that order.
+lanes are cut by, and on the number of lanes (``feeder.plan.lanes``). Batches usually have that
+size; a job that resumes with another world size keeps its global batch and its order, and so
+changes ``batch_size`` only. Batch ``index`` is always the rows from index · ``batch_size`` of that
+order.
 
 Invariant: every sample is in exactly one row of exactly one batch of the epoch (padding), or in at
 most one, with fewer than ``batch_size`` samples left out (dropping). All batches but the last are
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
+from feeder.plan.lanes import LANES_LIMIT, LaneLayout, resolve_lanes
 from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
 from feeder.plan.rng import Purpose, derive_key, derive_keys
 
@@ -43,19 +45,17 @@ class LastBatch(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLayout:
-    """How samples are spread over shards and lanes; sample ids go through shard 0, then 1, ….
+    """How samples are spread over shards; sample ids go through shard 0, then 1, ….
 
-    Shard s holds samples // shards + (s < samples % shards) rows and is in lane s mod lanes.
+    Shard s holds samples // shards + (s < samples % shards) rows.
     """
 
     samples: int
     shards: int
-    lanes: int
 
     def __post_init__(self) -> None:
         _check_range("layout", "samples", self.samples, 1, MAX_SIZE)
         _check_range("layout", "shards", self.shards, 1, MAX_SHARDS)
-        _check_range("layout", "lanes", self.lanes, 1, self.shards)
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shard and the row in it of each of ``sample_ids``, both int64 (n,).
@@ -67,36 +67,13 @@ class ShardLayout:
             first = int(sample_ids[outside][0])
             raise IndexError(f"sample {first} is outside this dataset's 0 .. {self.samples - 1}")
         short_rows, long_shards = divmod(self.samples, self.shards)
-        shards = _divide_rows(sample_ids, short_rows, long_shards)
+        # Long shards, with one more row, come first. Inside them the first quotient is right and
+        # the second no larger; past them the second is right and the first no larger. max(…, 1)
+        # only avoids a division by 0: short shards that are empty hold no sample.
+        shards = np.maximum(
+            sample_ids // (short_rows + 1), (sample_ids - long_shards) // max(short_rows, 1)
+        )
         return shards, sample_ids - shards * short_rows - np.minimum(shards, long_shards)
-
-    def lane_sizes(self) -> NDArray[np.int64]:
-        """Return the number of samples in each lane, int64 (lanes,)."""
-        short_rows = self.samples // self.shards
-        lanes = np.arange(self.lanes, dtype=np.int64)
-        shards = (self.shards - lanes + self.lanes - 1) // self.lanes
-        return shards * short_rows + self._long_shards(lanes)
-
-    def sample_ids(
-        self, lanes: NDArray[np.int64], positions: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return the ids of the samples at ``positions`` of ``lanes`` in packed order, int64 (n,).
-
-        A lane's packed order is its shards by number, each by row. Positions are unchecked.
-        """
-        short_rows, long_shards = divmod(self.samples, self.shards)
-        lane_long_shards = self._long_shards(lanes)
-        turns = _divide_rows(positions, short_rows, lane_long_shards)
-        shards = lanes + turns * self.lanes
-        # Add the rows of earlier shards of other lanes; ``positions`` counts those of this lane.
-        sample_ids = positions + (shards - turns) * short_rows
-        sample_ids += np.minimum(shards, long_shards)
-        sample_ids -= np.minimum(turns, lane_long_shards)
-        return sample_ids
-
-    def _long_shards(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many shards of each lane hold one sample more than the others."""
-        return (self.samples % self.shards + self.lanes - 1 - lanes) // self.lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +98,18 @@ class EpochPlan:
         shuffle: bool,
         last_batch: LastBatch,
         order_batch_size: int = 0,
+        lanes: int = 0,
     ) -> None:
         """Plan the epoch; ConfigError when a number is out of its range.
 
-        ``order_batch_size`` 0 means ``batch_size``. A dataset smaller than one batch has 0 batches
-        when the last batch is dropped.
+        ``order_batch_size`` 0 means ``batch_size``, ``lanes`` 0 as many as the size allows. A
+        dataset smaller than one batch has 0 batches when the last batch is dropped.
         """
         _check_range("plan", "batch_size", batch_size, 1, MAX_SIZE)
         _check_range("plan", "order_batch_size", order_batch_size, 0, MAX_SIZE)
         _check_range("plan", "seed", seed, 0, MAX_SEED)
         _check_range("plan", "epoch", epoch, 0, MAX_EPOCH)
+        _check_range("plan", "lanes", lanes, 0, LANES_LIMIT)
         self.layout = layout
         self.batch_size = batch_size
         self.order_batch_size = order_batch_size or batch_size
@@ -141,7 +120,13 @@ class EpochPlan:
         padding = batch_size - 1 if last_batch == LastBatch.PAD else 0
         self.batches = (layout.samples + padding) // batch_size
 
-        sizes = layout.lane_sizes()
+        self.lanes = resolve_lanes(lanes, layout.samples, self.order_batch_size)
+        lane_layout = LaneLayout(
+            samples=layout.samples, lanes=self.lanes, order_batch_size=self.order_batch_size
+        )
+        lane_numbers = np.arange(self.lanes, dtype=np.int64)
+        self._starts = lane_layout.starts(lane_numbers)
+        sizes = lane_layout.sizes()
         self._whole_batches = sizes // self.order_batch_size  # (lanes,), those of the order
         self._stages = _plan_stages(self._whole_batches)
         # Cache of one turn's lane order, which chunks and neighbouring batches use again.
@@ -150,9 +135,7 @@ class EpochPlan:
         self._lane_rows = int(self._whole_batches.sum()) * self.order_batch_size
         leftovers = sizes - self._whole_batches * self.order_batch_size
         self._leftover_starts = np.cumsum(leftovers) - leftovers  # (lanes,), among all leftovers
-        lane_keys = derive_keys(
-            derive_key(Purpose.LANE_ORDER, seed, epoch), np.arange(layout.lanes, dtype=np.int64)
-        )
+        lane_keys = derive_keys(derive_key(Purpose.LANE_ORDER, seed, epoch), lane_numbers)
         self._permute_lanes = KeyedPermutations(sizes, lane_keys)
         self._permute_leftovers = KeyedPermutations(
             np.array([leftovers.sum()], dtype=np.int64),
@@ -204,7 +187,7 @@ class EpochPlan:
             lanes[rest], positions[rest] = self._find_leftovers(positions[rest] - self._lane_rows)
         if self.shuffle:
             positions = self._permute_lanes(lanes, positions)
-        return self.layout.sample_ids(lanes, positions)
+        return self._starts[lanes] + positions
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.batches:
@@ -259,8 +242,7 @@ def rank_indices(batches: int, rank: int, world_size: int, last_batch: LastBatch
 def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:
     """Split the turns where lanes run out of whole batches.
 
-    Lanes have at most four sizes, as they differ by at most one shard and by at most one long
-    shard. So there are few stages, however many lanes.
+    Lanes differ by at most one batch, so there are two stages at most, however many lanes.
     """
     stages: list[_Stage] = []
     index = turn = 0
@@ -271,21 +253,6 @@ def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:
             index += (until - turn) * len(lanes)
             turn = until
     return tuple(stages)
-
-
-def _divide_rows(
-    positions: NDArray[np.int64], short_rows: int, long_shards: int | NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the shard of each position, where ``long_shards`` with one more row come first.
-
-    Inside the long shards the first quotient is right and the second no larger; past them the
-    second is right and the first no larger. max(…, 1) only avoids a division by 0: short shards
-    that are empty hold no position.
-    """
-    shards: NDArray[np.int64] = np.maximum(
-        positions // (short_rows + 1), (positions - long_shards) // max(short_rows, 1)
-    )
-    return shards
 
 
 def _check_range(where: str, name: str, value: int, low: int, high: int) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import force_setattr
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.packing import DEFAULT_PACKING, Packing
 from feeder.plan.recipe_checks import (
     check_choice,
@@ -51,6 +52,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch_size: rows of a batch, which one rank takes in one step.
     order_batch_size: the batch size that decides the epoch's order; 0 is replaced by batch_size. A
         job that resumes with another batch size keeps the order by keeping this.
+    lanes: parts of the dataset that take turns in giving batches, the unit of what a feeder caches;
+        0 leaves the number to the dataset's size and order_batch_size. It changes the order only.
     image_size: side of the square output, pixels.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
@@ -87,6 +90,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     split: Split
     batch_size: int
     order_batch_size: int = 0
+    lanes: int = 0
     image_size: int = 224
     crop: Crop
     scale: tuple[float, float] = (0.08, 1.0)
@@ -165,6 +169,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "order_batch_size", self.order_batch_size, 0, MAX_BATCH_SIZE
         )
         checked["order_batch_size"] = order_batch_size or checked["batch_size"]
+        checked["lanes"] = check_integer("lanes", self.lanes, 0, LANES_LIMIT)
         if self.crop == "centre" and self.resize_size < self.image_size:
             raise ConfigError(
                 f"recipe: resize_size must be a whole number {self.image_size} .. "
@@ -217,6 +222,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             shuffle=self.shuffle,
             last_batch=self.last_batch,
             order_batch_size=self.order_batch_size,
+            lanes=self.lanes,
         )
 
     def fingerprint(self) -> str:

@@ -35,7 +35,7 @@ from feeder.sample.cache_plan import FillAllowance
 
 NON_RANDOM_FIELDS: Final = frozenset(
     {
-        *("split", "batch_size", "order_batch_size", "shuffle", "last_batch"),
+        *("split", "batch_size", "order_batch_size", "lanes", "shuffle", "last_batch"),
         *("image_size", "resize_size", "crop", "scale", "ratio", "flip_probability"),
         *("dct_scaling", "interpolation", "packing"),
     }
@@ -202,6 +202,7 @@ class PackedRows(_Part):
             split="val",
             batch_size=1,
             order_batch_size=1,
+            lanes=0,
             shuffle=False,
             last_batch=LastBatch.PAD,
         )

@@ -39,7 +39,7 @@ KEYS: Final = ((0, 0), (2**64 - 1, 7))
 """Seed and epoch of each batch."""
 
 _TILE_WIDTH_PX: Final = 32
-_LAYOUT: Final = ShardLayout(samples=97, shards=7, lanes=3)
+_LAYOUT: Final = ShardLayout(samples=97, shards=7)
 
 
 def _recipe(split: Split, image_size: int, **fields: object) -> Recipe:

@@ -141,7 +141,7 @@ def packing_section(manifest: Manifest) -> str:
     rows = [
         ("Fingerprint", f"<code>{escape(manifest.fingerprint)}</code>"),
         ("Format", f"version {manifest.version}"),
-        ("Shards", f"{len(manifest.shards):,} in {plural(manifest.lanes, 'lane')}"),
+        ("Shards", f"{len(manifest.shards):,}"),
         (
             "Bytes",
             f"{format_bytes(packed)} from {format_bytes(manifest.source_bytes)} ({ratio:.3f})",

@@ -35,7 +35,6 @@ def make_manifest() -> Manifest:
     )
     return Manifest(
         samples=_SAMPLES,
-        lanes=8,
         classes=tuple(f"n{number:08d}" for number in range(_CLASSES)),
         tile_width_px=32,
         seed=0,

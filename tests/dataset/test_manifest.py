@@ -24,6 +24,8 @@ from feeder.dataset.manifest import (
 from feeder.errors import DatasetError
 from feeder.plan.labels import LabelSpec
 
+GOLDEN = Path(__file__).parent / "golden"
+
 
 def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -> Manifest:
     entries = tuple(
@@ -37,7 +39,6 @@ def make_manifest(sample_count: int = 7, shard_count: int = 3, **changes: Any) -
     )
     manifest = Manifest(
         samples=sample_count,
-        lanes=min(shard_count, 8),
         classes=("cat", "dög\udcff"),
         tile_width_px=32,
         seed=0,
@@ -76,7 +77,7 @@ def test_fingerprint_depends_on_every_field() -> None:
         make_manifest(classes=("cat", "dog")).fingerprint,
         make_manifest(quarantine_xxh3="1" * 16).fingerprint,
         make_manifest(odd={}).fingerprint,
-        make_manifest(lanes=1).fingerprint,
+        make_manifest(duplicates=1).fingerprint,
     }
     assert len(prints) == 7
     assert all(len(each) == 32 for each in prints)
@@ -101,9 +102,9 @@ def test_missing_and_additional_bytes_are_found() -> None:
 
 def test_newer_version_names_both_versions_and_the_upgrade() -> None:
     fields = json.loads(make_manifest().encode())
-    fields["version"] = 3
+    fields["version"] = 4
     fields["unknown"] = "of later feeders"
-    with pytest.raises(DatasetError, match="version 3, this feeder reads 2: upgrade feeder"):
+    with pytest.raises(DatasetError, match="version 4, this feeder reads 3: upgrade feeder"):
         decode_manifest(canonical_json(fields), "m")
 
 
@@ -111,8 +112,19 @@ def test_older_version_is_to_be_packed_again() -> None:
     fields = json.loads(make_manifest().encode())
     fields["version"] = 1
     del fields["labels"], fields["duplicates"]
-    with pytest.raises(DatasetError, match="version 1, this feeder reads 2: pack the source again"):
+    with pytest.raises(DatasetError, match="version 1, this feeder reads 3: pack the source again"):
         decode_manifest(canonical_json(fields), "m")
+
+
+def test_a_dataset_with_packed_lanes_is_to_be_packed_again(tmp_path: Path) -> None:
+    # of 7 images in 2 shards, as feeder pack wrote it before version 3
+    (tmp_path / MANIFEST_NAME).write_bytes((GOLDEN / "manifest-2.json").read_bytes())
+    with pytest.raises(DatasetError) as caught:
+        load_manifest(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / MANIFEST_NAME} is of dataset format version 2, this feeder reads 3: "
+        "pack the source again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,13 +174,10 @@ def test_every_kind_of_labels_survives_a_round_trip(
         ({"labels": LabelSpec(kind="multi", width=3)}, "it has 2 classes, its labels are of 3"),
         ({"labels": LabelSpec(kind="float")}, "it has 2 classes, its labels are of kind float"),
         ({"labels": LabelSpec(kind="none")}, "it has 2 classes, its labels are of kind none"),
-        ({"lanes": 4}, "4 lanes for 3 shards"),
-        ({"lanes": 0}, "0 lanes for 3 shards"),
         ({"format": "tar"}, "format is 'tar'"),
         (
             {
                 "samples": 1,
-                "lanes": 1,
                 "shards": (ShardEntry(name="../x", samples=1, bytes=1, index_xxh3="0"),),
             },
             "shard 0 is called '../x'",

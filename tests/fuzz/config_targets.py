@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from feeder.client.endpoints import check_endpoint, parse_list
+from feeder.client.endpoint_list import check_endpoint, parse_list
 from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.placement_plan import parse_pin
@@ -214,6 +214,7 @@ _STATE = LoaderState(
     world_size=8,
     batch_size=32,
     order_batch_size=256,
+    lanes=512,
     seed=7,
     dataset="imagenet",
     fingerprint="f" * 32,

@@ -79,7 +79,6 @@ def _manifest_of(shard: bytes, labels: LabelSpec) -> Manifest:
     entry = ShardEntry(name=_SHARD, samples=_SAMPLES, bytes=len(shard), index_xxh3=f"{index:016x}")
     return Manifest(
         samples=_SAMPLES,
-        lanes=1,
         classes=() if labels.kind == "float" else _CLASSES,
         labels=labels,
         tile_width_px=128,
@@ -103,7 +102,7 @@ def _manifest_bytes(rng: random.Random) -> bytes:
         shards = tuple(
             ShardEntry(name=f"shard-{k:05d}.fds", samples=1, bytes=9, index_xxh3="") for k in (0, 1)
         )
-        valid = msgspec.structs.replace(valid, shards=shards, samples=2, lanes=2).sealed()
+        valid = msgspec.structs.replace(valid, shards=shards, samples=2).sealed()
     data = valid.encode()
     if rng.random() < 0.7:
         fields = mutate_value(rng, msgspec.to_builtins(valid))
@@ -111,7 +110,7 @@ def _manifest_bytes(rng: random.Random) -> bytes:
             number = rng.choice((1, 2**20, 2**40, 2**47, 2**48, 2**48 + 1, 2**63))
             fields["samples"] = number
             entry = msgspec.to_builtins(valid.shards[0])
-            fields |= {"shards": [entry | {"samples": number, "bytes": number}], "lanes": 1}
+            fields["shards"] = [entry | {"samples": number, "bytes": number}]
         data = _sealed(fields)
     if rng.random() < 0.3:
         data = mutate_bytes(rng, data, tokens=(b"NaN", b"1e999", b"[" * 3000, b'"\\ud800"', b"{}"))

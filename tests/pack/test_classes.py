@@ -36,7 +36,6 @@ def _lists(
 def _known(*classes: str, labels: LabelSpec | None = None) -> Manifest:
     return Manifest(
         samples=1,
-        lanes=1,
         classes=classes,
         tile_width_px=32,
         seed=0,

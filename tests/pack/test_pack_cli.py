@@ -292,15 +292,22 @@ def test_killed_worker_ends_the_run_with_one_line(large_source: Path, tmp_path: 
     assert "died (SIGKILL): if memory ran out, use fewer --jobs" in stderr
 
 
+def test_lanes_are_no_option_of_packing_any_more(source: Path, tmp_path: Path) -> None:
+    result = run_feeder("pack", source, tmp_path / "packed", "--lanes", "8")
+    assert error_line(result).startswith("feeder: error: --lanes is no option of packing any more")
+    assert result.returncode == 2
+    assert not (tmp_path / "packed").exists()
+
+
 def test_newer_and_damaged_datasets_exit_3(source: Path, tmp_path: Path) -> None:
     packed = run_feeder("pack", source, tmp_path / "packed", "--shards", "2")
     assert packed.returncode == 0
     manifest = tmp_path / "packed" / MANIFEST_NAME
     whole = manifest.read_bytes()
-    manifest.write_bytes(whole.replace(b'"version": 2', b'"version": 3'))
+    manifest.write_bytes(whole.replace(b'"version": 3', b'"version": 4'))
     for verb in (["verify"], ["unpack", tmp_path / "out"]):
         result = run_feeder(verb[0], tmp_path / "packed", *verb[1:])
-        assert "is of dataset format version 3, this feeder reads 2" in error_line(result)
+        assert "is of dataset format version 4, this feeder reads 3" in error_line(result)
         assert result.returncode == 3
     manifest.write_bytes(whole[:-3])
     result = run_feeder("verify", tmp_path / "packed")

@@ -14,12 +14,13 @@ from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.options import PackOptions, choose_layout
+from feeder.pack.options import PackOptions, choose_shards
 from feeder.pack.verify import Verification
 from feeder.pack.work_folder import STATE_NAME, WorkFolder
 from feeder.plan.epoch import MAX_SEED
 from tests.support.sources import InlinePool, encoded, file_tree, image, make_source, pack, silent
 
+GOLDEN = Path(__file__).parent / "golden"
 _IMAGES = 29
 
 
@@ -123,7 +124,6 @@ def test_seed_and_options_change_the_fingerprint(
     variants: list[dict[str, Any]] = [
         {"seed": 1},
         {"shards": 5},
-        {"lanes": 2},
         {"tile_width_px": 64},
         {"apply_exif": True},
         {"quality": 90},
@@ -132,7 +132,7 @@ def test_seed_and_options_change_the_fingerprint(
     for number, options in enumerate(variants):
         path = tmp_path / str(number)
         prints.add(pack(source, path, **{"shards": 6, **options}).manifest.fingerprint)
-    assert len(prints) == 7
+    assert len(prints) == 6
 
 
 def test_moved_source_gives_the_same_dataset(
@@ -149,13 +149,12 @@ def test_fewer_samples_than_shards_drops_the_empty_shards(tmp_path: Path, inline
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
     summary = pack(source, tmp_path / "packed", shards=7)
     assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
-    assert summary.manifest.lanes == 3
     assert _problems(tmp_path / "packed") == []
 
 
 def test_the_summary_counts_one_shard_and_several(tmp_path: Path, inline: None) -> None:
     source = make_source(tmp_path / "source", 3)
-    for shards, counts in ((1, "1 shard, 1 lane"), (3, "3 shards, 3 lanes")):
+    for shards, counts in ((1, "1 shard"), (3, "3 shards")):
         destination = tmp_path / str(shards)
         first, *_ = format_summary(destination, pack(source, destination, shards=shards))
         assert first.endswith(f"into {destination}: {counts}")
@@ -370,33 +369,45 @@ def _WrongTask(**fields: int) -> dict[str, int]:  # noqa: N802  # stands in for 
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**13))
-def test_default_layout_fits_and_is_balanced(files: int, total_bytes: int) -> None:
-    shards, lanes = choose_layout(files, total_bytes, PackOptions())
-    assert 1 <= lanes <= min(shards, 8)
-    assert shards <= files
+def test_default_shards_are_a_number_that_many_divide(files: int, total_bytes: int) -> None:
+    shards = choose_shards(files, total_bytes, PackOptions())
+    assert 1 <= shards <= files
     if files >= 64:
         assert shards >= 8
-        assert lanes >= 4
-    if shards > 8 and shards < files:
-        assert shards % lanes == 0
+    if shards < files:
+        assert shards.bit_count() == 1 if shards <= 256 else shards % 256 == 0
         assert total_bytes / shards <= 256 << 20
 
 
-def test_layouts_that_do_not_fit_are_refused() -> None:
-    assert choose_layout(100, 1, PackOptions(shards=10)) == (10, 5)
-    assert choose_layout(100, 1, PackOptions(shards=11)) == (11, 8)
-    assert choose_layout(100, 1, PackOptions(shards=6, lanes=4)) == (6, 4)
+@pytest.mark.parametrize(
+    ("files", "gibibytes", "shards"),
+    [
+        (7, 0, 1),
+        (24, 0, 4),  # 3, of 8 files each
+        (100, 0, 8),
+        (10_000, 2, 8),
+        (10_000, 3, 16),
+        (1_281_167, 64, 256),
+        (1_281_167, 64.1, 512),
+        (1_281_167, 140, 768),
+        (14_197_122, 1300, 5376),
+        (300, 140, 300),
+    ],
+)
+def test_default_shards_of_known_sizes(files: int, gibibytes: float, shards: int) -> None:
+    assert choose_shards(files, int(gibibytes * 2**30), PackOptions()) == shards
+
+
+def test_a_number_of_shards_is_taken_as_it_is_if_the_files_suffice() -> None:
+    assert choose_shards(100, 1, PackOptions(shards=11)) == 11
     with pytest.raises(ConfigError, match=r"--shards 11 is more than the 10 files"):
-        choose_layout(10, 1, PackOptions(shards=11))
-    with pytest.raises(ConfigError, match=r"--lanes 7 is more than the 6 shards"):
-        choose_layout(10, 1, PackOptions(shards=6, lanes=7))
+        choose_shards(10, 1, PackOptions(shards=11))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"shards": 0}, "--shards 0 is not within 1"),
-        ({"lanes": -1}, "--lanes -1"),
         ({"seed": -1}, "--seed -1"),
         ({"seed": MAX_SEED + 1}, "--seed"),
         ({"quality": 101}, r"--quality 101 is not within 1 \.\. 100"),
@@ -406,6 +417,24 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
 def test_invalid_options_are_named(options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PackOptions(**options)
+
+
+def test_the_beginning_of_an_older_versions_packing_is_refused(
+    source: Path, tmp_path: Path, inline: None
+) -> None:
+    path = tmp_path / "packed"
+    (path / WORK_FOLDER_NAME).mkdir(parents=True)
+    # as a packing with --strict left it at a bad image, before version 3
+    shutil.copy(GOLDEN / "state-2.json", path / WORK_FOLDER_NAME / STATE_NAME)
+    with pytest.raises(ConfigError) as caught:
+        pack(source, path)
+    assert str(caught.value) == (
+        f"{path} holds the beginning of a packing by another feeder version (of format 2, this "
+        f"one continues 3): remove {path} and pack again"
+    )
+    shutil.rmtree(path)
+    pack(source, path)
+    assert _problems(path) == []
 
 
 def test_work_folder_can_be_closed_twice(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,13 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.lanes import LANES_LIMIT, LaneLayout
 from tests.support.fairness import chi_square_z
 
-layouts = st.integers(1, 40).flatmap(
-    lambda shards: st.builds(
-        ShardLayout,
-        samples=st.integers(1, 700) | st.sampled_from([1, 2, 3, 97, 251, 509, 1009]),
-        shards=st.just(shards),
-        lanes=st.integers(1, shards),
-    )
+layouts = st.builds(
+    ShardLayout,
+    samples=st.integers(1, 700) | st.sampled_from([1, 2, 3, 97, 251, 509, 1009]),
+    shards=st.integers(1, 40),
 )
 
 
@@ -31,6 +30,7 @@ def make_plan(
     epoch: int = 0,
     shuffle: bool = True,
     last_batch: LastBatch = LastBatch.DROP,
+    lanes: int = 0,
 ) -> EpochPlan:
     return EpochPlan(
         layout,
@@ -39,12 +39,20 @@ def make_plan(
         epoch=epoch,
         shuffle=shuffle,
         last_batch=last_batch,
+        lanes=lanes,
     )
 
 
+def plan_lanes(layout: ShardLayout, *, lanes: int, batch_size: int, **fields: Any) -> EpochPlan:
+    """The plan with so many lanes, or as many as the samples have batches."""
+    lanes = min(lanes, max(1, layout.samples // batch_size))
+    return make_plan(layout, lanes=lanes, batch_size=batch_size, **fields)
+
+
 plans = st.builds(
-    make_plan,
+    plan_lanes,
     layouts,
+    lanes=st.integers(0, 40),
     batch_size=st.integers(1, 100) | st.sampled_from([1, 2, 7, 31, 800]),
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**31 - 1),
@@ -72,22 +80,6 @@ def rows_by_hand(layout: ShardLayout) -> list[tuple[int, int]]:
 def test_locate_counts_through_the_shards_in_order(layout: ShardLayout) -> None:
     shards, rows = layout.locate(np.arange(layout.samples, dtype=np.int64))
     assert list(zip(shards.tolist(), rows.tolist(), strict=True)) == rows_by_hand(layout)
-
-
-@settings(deadline=None)
-@given(layout=layouts)
-def test_lanes_hold_their_shards_in_order(layout: ShardLayout) -> None:
-    placed = rows_by_hand(layout)
-    for lane, size in enumerate(layout.lane_sizes().tolist()):
-        expected = sorted(
-            (shard, row, sample_id)
-            for sample_id, (shard, row) in enumerate(placed)
-            if shard % layout.lanes == lane
-        )
-        ids = layout.sample_ids(
-            np.full(size, lane, dtype=np.int64), np.arange(size, dtype=np.int64)
-        )
-        assert ids.tolist() == [sample_id for _, _, sample_id in expected]
 
 
 @settings(deadline=None, max_examples=200)
@@ -133,6 +125,11 @@ def test_rows_of_a_batch_equal_those_of_the_whole_batch(
 @settings(deadline=None)
 @given(plan=plans)
 def test_lane_is_the_lane_of_every_row_and_lanes_take_turns(plan: EpochPlan) -> None:
+    layout = LaneLayout(
+        samples=plan.layout.samples, lanes=plan.lanes, order_batch_size=plan.batch_size
+    )
+    starts = layout.starts(np.arange(plan.lanes + 1, dtype=np.int64))
+    whole = layout.sizes() // plan.batch_size
     turns: Counter[int] = Counter()
     leftovers_begun = False
     for index in range(plan.batches):
@@ -141,17 +138,13 @@ def test_lane_is_the_lane_of_every_row_and_lanes_take_turns(plan: EpochPlan) -> 
             leftovers_begun = True
             continue
         assert not leftovers_begun, "leftovers come last"
-        shards, _ = plan.layout.locate(plan.samples(index))
-        assert (shards % plan.layout.lanes == lane).all()
+        ids = plan.samples(index)
+        assert ((ids >= starts[lane]) & (ids < starts[lane + 1])).all()
         turns[lane] += 1
         # A lane may be two batches ahead only of lanes without whole batches left.
-        whole = plan.layout.lane_sizes() // plan.batch_size
-        behind = [other for other in range(plan.layout.lanes) if turns[other] < turns[lane] - 1]
+        behind = [other for other in range(plan.lanes) if turns[other] < turns[lane] - 1]
         assert all(turns[other] == whole[other] for other in behind)
-    if plan.batches == -(-plan.layout.samples // plan.batch_size):
-        assert [turns[lane] for lane in range(plan.layout.lanes)] == (
-            plan.layout.lane_sizes() // plan.batch_size
-        ).tolist()
+    assert [turns[lane] for lane in range(plan.lanes)] == whole.tolist()
 
 
 @settings(deadline=None)
@@ -163,10 +156,9 @@ def test_batches_do_not_depend_on_the_order_of_calls(plan: EpochPlan, data: st.D
 
 
 def test_unshuffled_order_equals_the_lanes_cut_by_hand() -> None:
-    layout = ShardLayout(samples=23, shards=4, lanes=2)  # rows 6, 6, 6, 5
-    plan = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD)
-    lane_0 = [*range(6), *range(12, 18)]
-    lane_1 = [*range(6, 12), *range(18, 23)]
+    layout = ShardLayout(samples=23, shards=4)  # 4 batches of 5, and 3 samples
+    plan = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD, lanes=2)
+    lane_0, lane_1 = [*range(11)], [*range(11, 23)]
     assert [plan.samples(index).tolist() for index in range(plan.batches)] == [
         lane_0[:5],
         lane_1[:5],
@@ -180,7 +172,7 @@ def test_unshuffled_order_equals_the_lanes_cut_by_hand() -> None:
 
 def test_with_one_lane_the_unshuffled_order_is_the_packed_order() -> None:
     plan = make_plan(
-        ShardLayout(samples=101, shards=7, lanes=1), shuffle=False, last_batch=LastBatch.PAD
+        ShardLayout(samples=101, shards=7), shuffle=False, last_batch=LastBatch.PAD, lanes=1
     )
     assert whole_epoch(plan).tolist() == list(range(101))
 
@@ -189,7 +181,7 @@ def test_with_one_lane_the_unshuffled_order_is_the_packed_order() -> None:
     "change", [{"seed": 1}, {"epoch": 1}, {"seed": 2**64 - 1}, {"epoch": 1000}]
 )
 def test_another_seed_or_epoch_changes_the_whole_order(change: dict[str, int]) -> None:
-    layout = ShardLayout(samples=20_011, shards=16, lanes=4)
+    layout = ShardLayout(samples=20_011, shards=16)
     first = whole_epoch(make_plan(layout, last_batch=LastBatch.PAD))
     other_plan = make_plan(layout, last_batch=LastBatch.PAD, **change)  # type: ignore[arg-type]
     other = whole_epoch(other_plan)
@@ -198,7 +190,7 @@ def test_another_seed_or_epoch_changes_the_whole_order(change: dict[str, int]) -
 
 
 def test_every_turn_has_its_own_lane_order() -> None:
-    plan = make_plan(ShardLayout(samples=6400, shards=8, lanes=8), batch_size=10)
+    plan = make_plan(ShardLayout(samples=6400, shards=8), batch_size=10, lanes=8)
     orders = {tuple(plan.lane(turn * 8 + position) for position in range(8)) for turn in range(80)}
     assert all(
         sorted(lane for lane in order if lane is not None) == list(range(8)) for order in orders
@@ -207,21 +199,21 @@ def test_every_turn_has_its_own_lane_order() -> None:
 
 
 def test_positions_are_fair_over_epochs() -> None:
-    layout = ShardLayout(samples=60, shards=6, lanes=3)
-    counts = np.zeros((60, 60), dtype=np.int64)
+    layout = ShardLayout(samples=69, shards=6)  # 3 batches of 7 and 2 samples a lane
+    counts = np.zeros((69, 69), dtype=np.int64)
     epochs = 2000
     for epoch in range(epochs):
-        order = whole_epoch(make_plan(layout, batch_size=7, epoch=epoch, last_batch=LastBatch.PAD))
-        counts[np.arange(60), order] += 1
+        plan = make_plan(layout, batch_size=7, epoch=epoch, last_batch=LastBatch.PAD, lanes=3)
+        counts[np.arange(69), whole_epoch(plan)] += 1
     # A row of a lane's batch can hold any sample, since the order of lanes is random too.
-    assert abs(chi_square_z(counts[:40].ravel(), epochs / 60)) < 6
+    assert abs(chi_square_z(counts[:63].ravel(), epochs / 69)) < 6
     assert counts.min() > 0
 
 
 def test_neighbouring_seeds_share_no_batches() -> None:
-    layout = ShardLayout(samples=1009, shards=4, lanes=2)
+    layout = ShardLayout(samples=1009, shards=4)
     batches = [
-        tuple(sorted(make_plan(layout, seed=seed, epoch=epoch).samples(index).tolist()))
+        tuple(sorted(make_plan(layout, seed=seed, epoch=epoch, lanes=2).samples(index).tolist()))
         for seed in range(5)
         for epoch in range(5)
         for index in range(31)
@@ -232,18 +224,19 @@ def test_neighbouring_seeds_share_no_batches() -> None:
 def test_an_epoch_of_imagenet_21k_needs_little_memory() -> None:
     tracemalloc.start()
     try:
-        plan = make_plan(ShardLayout(samples=14_197_122, shards=10_000, lanes=64), batch_size=1024)
+        plan = make_plan(ShardLayout(samples=14_197_122, shards=10_000), batch_size=1024)
         for index in (0, 12_345, plan.batches - 1):
             assert len(np.unique(plan.samples(index, 64, 32))) == 32
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert plan.batches == 13_864
-    assert peak_bytes < 200_000
+    assert plan.lanes == 1024
+    assert peak_bytes < 400_000
 
 
 def test_a_dataset_smaller_than_a_batch_has_one_padded_batch_or_none() -> None:
-    layout = ShardLayout(samples=3, shards=2, lanes=2)
+    layout = ShardLayout(samples=3, shards=2)
     assert make_plan(layout, batch_size=4).batches == 0
     padded = make_plan(layout, batch_size=4, last_batch=LastBatch.PAD)
     assert padded.batches == 1
@@ -253,14 +246,14 @@ def test_a_dataset_smaller_than_a_batch_has_one_padded_batch_or_none() -> None:
 
 @pytest.mark.parametrize("index", [-1, 3, 4, 2**63])
 def test_an_index_outside_the_epoch_is_an_index_error(index: int) -> None:
-    plan = make_plan(ShardLayout(samples=100, shards=4, lanes=2))
+    plan = make_plan(ShardLayout(samples=100, shards=4))
     for ask in (plan.samples, plan.valid, plan.lane):
         with pytest.raises(IndexError, match=r"epoch 0, which has 3 batches"):
             ask(index)
 
 
 def test_negative_rows_are_an_index_error() -> None:
-    plan = make_plan(ShardLayout(samples=100, shards=4, lanes=2))
+    plan = make_plan(ShardLayout(samples=100, shards=4))
     with pytest.raises(IndexError, match="negative"):
         plan.samples(0, -1)
     with pytest.raises(IndexError, match="negative"):
@@ -269,7 +262,7 @@ def test_negative_rows_are_an_index_error() -> None:
 
 @pytest.mark.parametrize("sample_id", [-1, 100, 2**62])
 def test_locating_an_unknown_sample_is_an_index_error(sample_id: int) -> None:
-    layout = ShardLayout(samples=100, shards=4, lanes=2)
+    layout = ShardLayout(samples=100, shards=4)
     with pytest.raises(IndexError, match=f"sample {sample_id} is outside"):
         layout.locate(np.array([5, sample_id], dtype=np.int64))
 
@@ -277,22 +270,28 @@ def test_locating_an_unknown_sample_is_an_index_error(sample_id: int) -> None:
 @pytest.mark.parametrize(
     ("numbers", "complaint"),
     [
-        ((0, 1, 1), "samples must be 1 .. 281474976710656, got 0"),
-        ((10, 0, 1), "shards must be 1 .. 1048576, got 0"),
-        ((10, 4, 5), "lanes must be 1 .. 4, got 5"),
-        ((10, 4, 0), "lanes must be 1 .. 4, got 0"),
+        ((0, 1), "samples must be 1 .. 281474976710656, got 0"),
+        ((10, 0), "shards must be 1 .. 1048576, got 0"),
     ],
 )
-def test_impossible_layout_is_refused(numbers: tuple[int, int, int], complaint: str) -> None:
-    samples, shards, lanes = numbers
+def test_impossible_layout_is_refused(numbers: tuple[int, int], complaint: str) -> None:
+    samples, shards = numbers
     with pytest.raises(ConfigError, match=complaint):
-        ShardLayout(samples=samples, shards=shards, lanes=lanes)
+        ShardLayout(samples=samples, shards=shards)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("batch_size", 0), ("seed", -1), ("seed", 2**64), ("epoch", -1), ("epoch", 2**31)],
+    [
+        ("batch_size", 0),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("epoch", -1),
+        ("epoch", 2**31),
+        ("lanes", -1),
+        ("lanes", LANES_LIMIT + 1),
+    ],
 )
 def test_plan_numbers_out_of_range_are_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"{name} must be .*, got {value}"):
-        make_plan(ShardLayout(samples=10, shards=1, lanes=1), **{name: value})  # type: ignore[arg-type]
+        make_plan(ShardLayout(samples=10, shards=1), **{name: value})  # type: ignore[arg-type]

@@ -7,17 +7,15 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout, rank_indices, steps_per_rank
-from tests.plan.test_epoch import make_plan, whole_epoch
+from feeder.plan.lanes import LaneLayout
+from tests.plan.test_epoch import make_plan, plan_lanes, whole_epoch
 
 PRIMES = (53, 97, 1009)
 
-layouts = st.integers(1, 40).flatmap(
-    lambda shards: st.builds(
-        ShardLayout,
-        samples=st.sampled_from(PRIMES) | st.integers(1, 300),
-        shards=st.just(shards),
-        lanes=st.integers(1, shards),
-    )
+layouts = st.builds(
+    ShardLayout,
+    samples=st.sampled_from(PRIMES) | st.integers(1, 300),
+    shards=st.integers(1, 40),
 )
 sizes = st.integers(1, 70) | st.sampled_from([1, 2, 7, 31, 64, 1100])
 
@@ -32,12 +30,14 @@ def resize(plan: EpochPlan, batch_size: int, last_batch: LastBatch = LastBatch.P
         shuffle=plan.shuffle,
         last_batch=last_batch,
         order_batch_size=plan.order_batch_size,
+        lanes=plan.lanes,
     )
 
 
 orders = st.builds(
-    make_plan,
+    plan_lanes,
     layouts,
+    lanes=st.integers(0, 40),
     batch_size=sizes,
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**31 - 1),
@@ -76,11 +76,14 @@ def test_rows_of_a_resized_batch_equal_those_of_the_whole_batch(
 @given(order=orders, batch_size=sizes)
 def test_the_lane_is_that_of_the_first_sample(order: EpochPlan, batch_size: int) -> None:
     plan = resize(order, batch_size)
+    layout = LaneLayout(
+        samples=plan.layout.samples, lanes=plan.lanes, order_batch_size=plan.order_batch_size
+    )
+    starts = layout.starts(np.arange(plan.lanes, dtype=np.int64))
     for index in range(plan.batches):
         lane = plan.lane(index)
         if lane is not None:
-            shards, _ = plan.layout.locate(plan.samples(index, 0, 1))
-            assert shards % plan.layout.lanes == lane
+            assert np.searchsorted(starts, plan.samples(index, 0, 1), side="right") - 1 == lane
         else:
             order_index = index * batch_size // order.batch_size
             assert order.lane(order_index) is None, "the row is not a leftover"
@@ -117,7 +120,7 @@ def test_the_number_of_steps_depends_on_the_global_batch_alone(
     samples: int, batch_size: int, world_size: int, last_batch: LastBatch
 ) -> None:
     global_batch = batch_size * world_size
-    layout = ShardLayout(samples=samples, shards=1, lanes=1)
+    layout = ShardLayout(samples=samples, shards=1)
     split = make_plan(layout, batch_size=batch_size, last_batch=last_batch)
     whole = make_plan(layout, batch_size=global_batch, last_batch=last_batch)
     assert steps_per_rank(split.batches, world_size, last_batch) == whole.batches
@@ -149,7 +152,7 @@ def test_resume_with_another_world_size_continues_the_order(
 def test_order_batch_size_out_of_range_is_refused(order_batch_size: int) -> None:
     with pytest.raises(ConfigError, match=r"order_batch_size must be 0 \.\."):
         EpochPlan(
-            ShardLayout(samples=10, shards=1, lanes=1),
+            ShardLayout(samples=10, shards=1),
             batch_size=2,
             seed=0,
             epoch=0,
@@ -160,10 +163,10 @@ def test_order_batch_size_out_of_range_is_refused(order_batch_size: int) -> None
 
 
 def test_batches_across_lanes_and_leftovers_equal_a_handmade_order() -> None:
-    layout = ShardLayout(samples=23, shards=4, lanes=2)  # rows 6, 6, 6, 5
-    order = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD)
+    layout = ShardLayout(samples=23, shards=4)
+    order = make_plan(layout, batch_size=5, shuffle=False, last_batch=LastBatch.PAD, lanes=2)
     plan = resize(order, 8)
-    lane_0, lane_1 = [*range(6), *range(12, 18)], [*range(6, 12), *range(18, 23)]
+    lane_0, lane_1 = [*range(11)], [*range(11, 23)]
     rows = [*lane_0[:5], *lane_1[:5], *lane_0[5:10], *lane_1[5:10], *lane_0[10:], *lane_1[10:]]
     assert [plan.samples(index).tolist() for index in range(3)] == [
         rows[:8],

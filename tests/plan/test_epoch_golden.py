@@ -11,7 +11,7 @@ import pytest
 
 # If these change, running jobs cannot resume, and old and new nodes make different batches: raise
 # PROTOCOL_VERSION and add a changelog entry.
-ORDER = "1624c73b86006f15615f4a4c48f8e317"
+ORDER = "9715670e788699cd5189fb543aeee1b8"
 CROPS = "2d6f18f1553ea5eac06c505f39f711c1"
 
 DIGESTS = """
@@ -22,12 +22,12 @@ from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.recipe import Recipe
 
 order = hashlib.blake2b(digest_size=16)
-for samples, shards, lanes in ((1, 1, 1), (97, 5, 3), (10_007, 16, 4), (14_197_122, 1024, 8)):
+for samples, lanes in ((1, 0), (97, 3), (10_007, 0), (10_007, 4), (14_197_122, 0)):
     for seed, epoch in ((0, 0), (2**64 - 1, 2**31 - 1)):
         for shuffle in (True, False):
-            layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
+            layout = ShardLayout(samples=samples, shards=1)
             plan = EpochPlan(layout, batch_size=32, seed=seed, epoch=epoch, shuffle=shuffle,
-                             last_batch=LastBatch.PAD)
+                             last_batch=LastBatch.PAD, lanes=lanes)
             for index in [*range(plan.batches)][:200] + [*range(plan.batches)][-20:]:
                 order.update(plan.samples(index).astype("<i8").tobytes())
 print(order.hexdigest())

@@ -22,6 +22,7 @@ recipes = st.builds(
     split=st.sampled_from(["train", "val"]),
     batch_size=st.integers(1, 65_536),
     order_batch_size=st.integers(0, 65_536),
+    lanes=st.integers(0, 16_384),
     image_size=st.integers(8, 2048),
     crop=st.sampled_from(["random-resized", "centre"]),
     scale=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(lambda pair: tuple(sorted(pair))),
@@ -54,6 +55,7 @@ def test_train_crops_at_random_shuffles_and_drops() -> None:
         "split": "train",
         "batch_size": 256,
         "order_batch_size": 256,
+        "lanes": 0,
         "image_size": 224,
         "crop": "random-resized",
         "scale": (0.08, 1.0),
@@ -140,6 +142,9 @@ def test_an_unknown_field_names_the_nearest_one() -> None:
         ("order_batch_size", -1, "a whole number 0 .. 65536"),
         ("order_batch_size", 65_537, "a whole number 0 .. 65536"),
         ("order_batch_size", None, "a whole number 0 .. 65536"),
+        ("lanes", -1, "a whole number 0 .. 16384"),
+        ("lanes", 16_385, "a whole number 0 .. 16384"),
+        ("lanes", None, "a whole number 0 .. 16384"),
         ("image_size", 7, "a whole number 8 .. 2048"),
         ("image_size", 2049, "a whole number 8 .. 2048"),
         ("resize_size", 7, "a whole number 8 .. 8192"),
@@ -185,8 +190,8 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
 
 def test_the_fingerprint_is_pinned() -> None:
     # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
-    assert TRAIN.fingerprint() == "e7234d35016d67fb10c208989b318fc2"
-    assert VAL.fingerprint() == "04d029dd4462875529be00b02ff46f74"
+    assert TRAIN.fingerprint() == "c6334931930f34db8b658578e9dbc641"
+    assert VAL.fingerprint() == "6c2c9a3e6e11f75119db64f24d8d6538"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
@@ -194,6 +199,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         "split": "val",
         "batch_size": 257,
         "order_batch_size": 257,
+        "lanes": 8,
         "image_size": 225,
         "crop": "centre",
         "scale": (0.08, 0.99),
@@ -238,10 +244,11 @@ def test_explicit_order_batch_size_equal_to_batch_size_changes_nothing() -> None
 
 
 def test_plan_epoch_uses_the_fields_of_the_recipe() -> None:
-    layout = ShardLayout(samples=1009, shards=7, lanes=3)
-    recipe = Recipe.for_split("val", batch_size=5, order_batch_size=12, shuffle=True)
+    layout = ShardLayout(samples=1009, shards=7)
+    recipe = Recipe.for_split("val", batch_size=5, order_batch_size=12, shuffle=True, lanes=3)
     plan = recipe.plan_epoch(layout, seed=4, epoch=2)
     assert (plan.layout, plan.batch_size, plan.order_batch_size) == (layout, 5, 12)
+    assert plan.lanes == 3
     assert (plan.seed, plan.epoch, plan.shuffle, plan.last_batch) == (4, 2, True, LastBatch.PAD)
 
 

@@ -308,11 +308,15 @@ def test_same_share_is_admitted_in_any_order_and_never_evicted(
     assert 5 < len(kept[0]) < 30  # of 48, a third
 
 
-def test_names_of_a_dataset_and_batch_sizes_share_entries(dataset: Dataset) -> None:
+def test_names_of_a_dataset_batch_sizes_and_lanes_share_entries(dataset: Dataset) -> None:
     cache = create(dataset)
     ids = np.arange(dataset.layout.samples)
-    for batch_size, expected_fills in ((8, len(ids)), (16, 0)):
-        recipe = Recipe.for_split("val", batch_size=batch_size, image_size=16, resize_size=20)
+    for fields, expected_fills in (
+        ({"batch_size": 8}, len(ids)),
+        ({"batch_size": 16}, 0),
+        ({"batch_size": 8, "lanes": 3}, 0),
+    ):
+        recipe = Recipe.for_split("val", image_size=16, resize_size=20, **fields)
         reader = SampleReader(dataset, recipe, part_of(cache, "d", dataset, recipe))
         fill(reader, ids, 16)
         assert reader.cache_counts[2] == expected_fills
@@ -323,10 +327,29 @@ def test_names_of_a_dataset_and_batch_sizes_share_entries(dataset: Dataset) -> N
     cache.close()
 
 
+def test_lanes_change_the_order_of_an_epoch_and_nothing_else(dataset: Dataset) -> None:
+    orders, epochs = [], []
+    for lanes in (1, 3, 6):
+        recipe = Recipe.for_split("train", batch_size=8, image_size=16, lanes=lanes)
+        reader = SampleReader(dataset, recipe)
+        plan = recipe.plan_epoch(dataset.layout, seed=3, epoch=2)
+        order = np.concatenate([plan.samples(index) for index in range(plan.batches)])
+        pixels, labels = fill(reader, order, 16, seed=3, epoch=2)
+        orders.append(order.tolist())
+        by_sample = np.argsort(order)
+        epochs.append((order[by_sample], pixels[by_sample], labels[by_sample]))
+    assert orders[0] != orders[1] != orders[2]
+    assert len(orders[0]) == dataset.layout.samples
+    for other in epochs[1:]:
+        for one, another in zip(epochs[0], other, strict=True):
+            assert np.array_equal(one, another)
+
+
 def test_only_rows_of_deterministic_recipes_are_cached() -> None:
     for fields, repeats in (
         ({"split": "val"}, True),
         ({"split": "val", "flip_probability": 1.0}, True),
+        ({"split": "val", "lanes": 3}, True),
         ({"split": "val", "interpolation": "bicubic", "packing": "uint8-chw-rgb"}, True),
         ({"split": "val", "flip_probability": 0.5}, False),
         ({"split": "val", "greyscale_probability": 0.1}, False),

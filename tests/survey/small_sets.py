@@ -78,7 +78,6 @@ def write_set(
         )
     manifest = Manifest(
         samples=len(samples),
-        lanes=shards,
         classes=classes,
         labels=labels,
         tile_width_px=32,

@@ -64,10 +64,11 @@ def make_plan(layout: ShardLayout, *, last_batch: LastBatch, **sizes: int) -> Ep
 def test_prime_sized_datasets_count_exactly_on_any_number_of_ranks(
     samples: int, world_size: int
 ) -> None:
-    layout = ShardLayout(samples=samples, shards=5, lanes=3)
+    layout = ShardLayout(samples=samples, shards=5)
     accuracy = Accuracy(samples, CPU)
+    plan = make_plan(layout, batch_size=16, last_batch=LastBatch.PAD, lanes=3)
     steps = set()
-    for batches in shares(make_plan(layout, batch_size=16, last_batch=LastBatch.PAD), world_size):
+    for batches in shares(plan, world_size):
         steps.add(len(batches))
         for batch in batches:
             accuracy.add(guess(batch.sample_ids), batch)
@@ -92,8 +93,9 @@ def test_padded_epochs_count_exactly_and_dropped_samples_are_an_error(
     order_batch_size: int,
     world_size: int,
 ) -> None:
-    layout = ShardLayout(samples=samples, shards=shards, lanes=min(shards, lanes))
+    layout = ShardLayout(samples=samples, shards=shards)
     sizes = {"batch_size": batch_size, "order_batch_size": order_batch_size}
+    sizes["lanes"] = min(lanes, max(1, samples // order_batch_size))
     for last_batch in LastBatch:
         accuracy = Accuracy(samples, CPU)
         for batches in shares(make_plan(layout, last_batch=last_batch, **sizes), world_size):
@@ -109,7 +111,7 @@ def test_padded_epochs_count_exactly_and_dropped_samples_are_an_error(
 
 def test_samples_counted_twice_are_an_error() -> None:
     plan = make_plan(
-        ShardLayout(samples=53, shards=5, lanes=3), batch_size=16, last_batch=LastBatch.PAD
+        ShardLayout(samples=53, shards=5), batch_size=16, last_batch=LastBatch.PAD, lanes=3
     )
     accuracy = Accuracy(53, CPU)
     for index in [*range(plan.batches), *range(plan.batches)]:
@@ -122,9 +124,7 @@ def test_samples_counted_twice_are_an_error() -> None:
 
 
 def test_a_batch_of_a_larger_dataset_is_refused() -> None:
-    plan = make_plan(
-        ShardLayout(samples=53, shards=5, lanes=3), batch_size=53, last_batch=LastBatch.PAD
-    )
+    plan = make_plan(ShardLayout(samples=53, shards=5), batch_size=53, last_batch=LastBatch.PAD)
     batch = make_batch(plan, 0)
     with pytest.raises(ConfigError, match="sample 52 is not in the dataset of 47 samples"):
         Accuracy(47, CPU).add(guess(batch.sample_ids), batch)

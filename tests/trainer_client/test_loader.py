@@ -578,3 +578,14 @@ def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, wind
 def test_a_window_of_zero_bytes_is_refused(node: FakeNode) -> None:
     with pytest.raises(ConfigError, match="window_bytes must be at least 1, got 0"):
         make_loader(node, window_bytes=0)
+
+
+def test_the_job_s_name_is_sent_when_a_loader_greets(node: FakeNode) -> None:
+    with make_loader(node, job="sweep-7"), make_loader(node):
+        assert sorted(session.hello.job for session in node.sessions.values()) == ["", "sweep-7"]
+
+
+@pytest.mark.parametrize("job", ["j" * 129, "a\x1bb"])
+def test_a_job_s_name_that_no_feeder_takes_is_named(node: FakeNode, job: str) -> None:
+    with pytest.raises(ConfigError, match="dataset, seed, window or job is invalid"):
+        make_loader(node, job=job)

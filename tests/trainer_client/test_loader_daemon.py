@@ -195,6 +195,16 @@ def test_an_unknown_dataset_is_refused_with_the_known_ones(endpoint: str) -> Non
         make_loader(endpoint, dataset="shape")
 
 
+def test_the_daemon_refuses_more_lanes_than_batches_in_one_line(endpoint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_loader(endpoint, recipe={"lanes": 8})
+    assert str(caught.value).endswith(
+        ": recipe: lanes 8 is more than the 7 whole batches of 6 in 47 samples: use at most 7, or "
+        "0 to choose by size"
+    )
+    assert "\n" not in str(caught.value)
+
+
 def test_the_daemon_refuses_a_batch_larger_than_the_dataset(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="batch_size 48 is larger than dataset 'shapes'"):
         make_loader(endpoint, batch_size=SAMPLES + 1)

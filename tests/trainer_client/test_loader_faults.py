@@ -129,7 +129,7 @@ def test_more_ranks_than_batches(node: FakeNode) -> None:
 def test_another_protocol_version_names_both(node: FakeNode) -> None:
     answer = Refused(code="version", message="we speak version 9")
     node.greeting = lambda hello: [MAGIC + bytes([9]) + msgspec.msgpack.encode(answer)]
-    with pytest.raises(ProtocolError, match="version 9, this feeder 3") as caught:
+    with pytest.raises(ProtocolError, match="version 9, this feeder 4") as caught:
         make_loader(node)
     assert node.endpoint in str(caught.value)
     assert str(caught.value).count("protocol version") == 1

@@ -312,6 +312,39 @@ def make_order(node: FakeNode, world_size: int, split: str, *, steps_taken: int)
     return order
 
 
+@pytest.mark.parametrize("lanes", [0, 5])
+def test_a_resumed_loader_takes_the_lanes_of_the_state(node: FakeNode, lanes: int) -> None:
+    with make_loader(node, recipe={"resize_size": 8, "lanes": 3}) as loader:
+        seen = rows(take(loader, 5))
+        state = json.loads(json.dumps(loader.state_dict()))
+        order = [
+            row
+            for epoch in (0, 1)
+            for index in range(STEPS)
+            for row in loader.recipe.plan_epoch(node.layout, seed=0, epoch=epoch).samples(index)
+        ]
+    assert state["lanes"] == 3
+    resumed = []
+    for rank in range(2):
+        share = {"rank": rank, "world_size": 2, "batch_size": BATCH // 2}
+        recipe = {"resize_size": 8, "lanes": lanes}
+        with make_loader(node, window=2, recipe=recipe, **share) as half:
+            half.load_state_dict(state)
+            assert (half.recipe.order_batch_size, half.recipe.lanes) == (BATCH, 3)
+            assert half.state_dict() == state | {"world_size": 2, "batch_size": BATCH // 2}
+            resumed.append(take(half, 2 * STEPS - 5))
+    seen += [row for step in zip(*resumed, strict=True) for row in rows(list(step))]
+    assert seen == order
+
+
+def test_a_state_with_more_lanes_than_batches_is_refused_without_effect(node: FakeNode) -> None:
+    with make_loader(node) as loader:
+        with pytest.raises(ConfigError, match="lanes 13 is more than the 12 whole batches of 8"):
+            loader.load_state_dict(loader.state_dict() | {"lanes": 13})
+        assert position_of(next(iter(loader))) == (0, 0)
+    assert node.count(Hello) == 1
+
+
 def test_the_same_batch_size_keeps_the_session(node: FakeNode) -> None:
     with make_loader(node) as loader:
         loader.load_state_dict(loader.state_dict() | {"step": 4})

@@ -15,12 +15,13 @@ from feeder.plan.recipe import Recipe
 from trainer_client._state import Cursor, LoaderState, Position, state_recipe
 
 GOOD: dict[str, Any] = {
-    "version": 1,
+    "version": 2,
     "epoch": 3,
     "step": 70,
     "world_size": 4,
     "batch_size": 64,
     "order_batch_size": 128,
+    "lanes": 512,
     "seed": 7,
     "dataset": "imagenet",
     "fingerprint": "a" * 32,
@@ -29,12 +30,13 @@ GOOD: dict[str, Any] = {
 
 states = st.fixed_dictionaries(
     {
-        "version": st.just(1),
+        "version": st.just(2),
         "epoch": st.integers(0, 2**31 - 2),
         "step": st.integers(0, 2**48 - 1),
         "world_size": st.integers(1, 2**32),
         "batch_size": st.integers(1, 65_536),
         "order_batch_size": st.integers(1, 65_536),
+        "lanes": st.integers(1, 16_384),
         "seed": st.integers(0, 2**64 - 1),
         "dataset": st.text(st.characters(codec="ascii"), min_size=1, max_size=128),
         "fingerprint": st.text("0123456789abcdef", min_size=32, max_size=32),
@@ -56,8 +58,8 @@ def test_every_state_survives_a_round_trip_and_json(state: dict[str, Any]) -> No
 
 def test_the_largest_state_is_below_a_kilobyte() -> None:
     largest = GOOD | {"epoch": 2**31 - 2, "step": 2**48 - 1, "world_size": 2**32}
-    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "seed": 2**64 - 1}
-    largest |= {"dataset": "n" * 128}
+    largest |= {"batch_size": 65_536, "order_batch_size": 65_536, "lanes": 16_384}
+    largest |= {"seed": 2**64 - 1, "dataset": "n" * 128}
     text = json.dumps(LoaderState.parse(largest).to_dict())
     assert len(text) < 1000
     assert all(type(value) in (int, str) for value in json.loads(text).values())
@@ -92,8 +94,8 @@ def test_a_missing_field_is_named(name: str) -> None:
     ("change", "message"),
     [
         ({"more": 1}, "unknown field `more`"),
-        ({"version": 2}, "the state has version 2, this trainer_client reads up to 1: install"),
-        ({"version": 0}, r"Expected `int` >= 1 - at `\$.version`"),
+        ({"version": 3}, "the state has version 3, this trainer_client reads up to 2: install"),
+        ({"version": 0}, r"Expected `int` >= 2 - at `\$.version`"),
         ({"version": True}, r"got `bool` - at `\$.version`"),
         ({"epoch": -1}, r"`int` >= 0 - at `\$.epoch`"),
         ({"epoch": 2**31 - 1}, r"at `\$.epoch`"),
@@ -101,6 +103,8 @@ def test_a_missing_field_is_named(name: str) -> None:
         ({"step": 2**70}, r"at `\$.step`"),
         ({"seed": 2**64}, r"at `\$.seed`"),
         ({"batch_size": 0}, r"at `\$.batch_size`"),
+        ({"lanes": 0}, r"at `\$.lanes`"),
+        ({"lanes": 16_385}, r"at `\$.lanes`"),
         ({"dataset": ""}, r"at `\$.dataset`"),
         ({"recipe": "r" * 129}, r"at `\$.recipe`"),
         ({"recipe": "\N{LINE SEPARATOR}"}, r"at `\$.recipe`"),
@@ -110,6 +114,17 @@ def test_a_missing_field_is_named(name: str) -> None:
 def test_the_refusal_names_the_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LoaderState.parse(GOOD | change)
+
+
+def test_a_state_of_the_earlier_order_is_refused_with_what_to_do() -> None:
+    # as FeederLoader.state_dict() returned it before version 2
+    earlier = {key: value for key, value in GOOD.items() if key != "lanes"} | {"version": 1}
+    with pytest.raises(ConfigError) as caught:
+        LoaderState.parse(earlier)
+    assert str(caught.value) == (
+        "the state has version 1, and the order of epochs has changed since: begin the epoch "
+        "again with set_epoch(), without the state, or install the version that saved it"
+    )
 
 
 def state(**changes: object) -> LoaderState:
@@ -161,9 +176,9 @@ def test_the_refusal_of_a_loader_has_the_difference_and_the_remedy(
     assert "\n" not in str(caught.value)
 
 
-def test_the_recipes_fingerprint_ignores_its_batch_sizes() -> None:
+def test_the_recipes_fingerprint_ignores_its_batch_sizes_and_lanes() -> None:
     recipe = Recipe.for_split("train", batch_size=64)
-    smaller = Recipe.for_split("train", batch_size=32, order_batch_size=64)
+    smaller = Recipe.for_split("train", batch_size=32, order_batch_size=64, lanes=8)
     assert state_recipe(recipe) == state_recipe(smaller)
     for change in ({"image_size": 160}, {"scale": (0.3, 1.0)}, {"last_batch": "pad"}):
         assert state_recipe(msgspec.structs.replace(recipe, **change)) != state_recipe(recipe)

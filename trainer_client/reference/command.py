@@ -157,6 +157,12 @@ def add_feeder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="default: cuda if available, else cpu")
     parser.add_argument("--server-key", metavar="KEY", help="the feeder's public key, or its file")
     parser.add_argument("--client-key", metavar="FILE", help="this job's secret key")
+    parser.add_argument(
+        "--job",
+        default="",
+        metavar="NAME",
+        help="this job's name: feeders share their workers evenly between jobs, or by weight",
+    )
 
 
 def _make_parser() -> JobParser:

@@ -170,4 +170,5 @@ def _open(
         recipe=fields,
         server_key=options.server_key,
         client_key=options.client_key,
+        job=options.job,
     )

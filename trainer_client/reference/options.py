@@ -28,6 +28,7 @@ class TrainingOptions:
     device: str | None = None
     server_key: str | None = None  # where the feeder has keys: its public key, a file or its text
     client_key: str | None = None  # and the file of this job's secret key
+    job: str = ""  # its name, by which feeders share their workers between jobs
     init: str | None = None  # file of weights to begin with
     output: str | None = None  # folder of the run: checkpoints, results, pictures
     checkpoint: str | None = None  # or one file, without the rest

@@ -18,7 +18,7 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.regular_file import open_regular_file
 
-CHECKPOINT_VERSION: Final = 2  # increment when the meaning of an entry changes
+CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
 
 _DAMAGE: Final = BadZipFile, zlib.error
 _FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
