@@ -11,15 +11,21 @@ DEADLINE_S: Final = 5.0
 _INTERVAL_RANGE_S: Final = (0.1, 3600.0)
 
 
-def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Add the endpoint, the deadline and the keys."""
-    parser.add_argument(
-        "endpoint",
-        metavar="ENDPOINT",
-        nargs="?",
-        default=DEFAULT_ENDPOINT,
-        help=f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})",
-    )
+def add_source_options(parser: argparse.ArgumentParser, *, is_several: bool = False) -> None:
+    """Add the endpoint (``endpoints`` of ``is_several``), the deadline and the keys."""
+    text = f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})"
+    if is_several:
+        parser.add_argument(
+            "endpoints",
+            metavar="ENDPOINT",
+            nargs="*",
+            default=[DEFAULT_ENDPOINT],
+            help=f"{text}; several: a line for each host",
+        )
+    else:
+        parser.add_argument(
+            "endpoint", metavar="ENDPOINT", nargs="?", default=DEFAULT_ENDPOINT, help=text
+        )
     parser.add_argument(
         "--timeout",
         type=float,

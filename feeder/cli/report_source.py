@@ -56,8 +56,8 @@ class LinkSource:
         return report
 
 
-def open_source(arguments: argparse.Namespace) -> LinkSource:
-    """Return the source that the options describe."""
+def open_source(endpoint: str, arguments: argparse.Namespace) -> LinkSource:
+    """Return the source for an endpoint, with the deadline and keys of the options."""
     timeout_s = check_timeout(arguments)
     keys = read_client_keys(arguments.server_key, arguments.client_key)
-    return LinkSource(arguments.endpoint, timeout_s, keys)
+    return LinkSource(endpoint, timeout_s, keys)

@@ -36,6 +36,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
     )
     parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="keep this feeder's lanes when its host or address changes; unique among the feeders "
+        "of a job",
+    )
+    parser.add_argument(
         "--secret-key", metavar="FILE", help="this feeder's secret key; see feeder keygen"
     )
     parser.add_argument(
@@ -143,6 +149,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     overrides: dict[str, object] = {
         f"serve.{name}": getattr(arguments, name)
         for name in (
+            "name",
             "secret_key",
             "client_keys",
             "socket_mode",

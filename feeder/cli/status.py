@@ -1,6 +1,7 @@
 """``feeder status``: what a host's daemon does, and what holds it back.
 
 One report comes from any node process of the host. A terminal gets a summary; --json has all.
+Several endpoints get a line each (status_hosts.py).
 """
 
 import argparse
@@ -30,9 +31,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "status",
         help="show what a running daemon does, and what holds it back",
         description="Show what the daemon at ENDPOINT does on its whole host: the verdict, rates, "
-        "waits, workers, caches, node processes and clients. What is zero is not shown.",
+        "waits, workers, caches, node processes and clients. What is zero is not shown. Several "
+        "ENDPOINTs get a line each, and feeders that share a name are reported.",
     )
-    add_source_options(parser)
+    add_source_options(parser, is_several=True)
     parser.add_argument(
         "--watch",
         action="store_true",
@@ -56,12 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Request reports and show them; PeerError when the first does not come in time."""
     if arguments.interval is not None and not arguments.watch:
         raise ConfigError("--interval goes with --watch: add it, or leave --interval out")
+    endpoint, *others = arguments.endpoints
+    if others and (arguments.watch or arguments.counters):
+        option = "--watch" if arguments.watch else "--counters"
+        raise ConfigError(f"{option} shows one daemon: name one ENDPOINT, or leave {option} out")
+    if others:
+        from feeder.cli.status_hosts import print_hosts
+
+        return print_hosts(arguments.endpoints, arguments)
     if arguments.counters:
-        return _print_counters(arguments)
+        return _print_counters(endpoint, arguments)
     interval_s = choose_interval(arguments, _INTERVAL_S)
     from feeder.cli.report_source import open_source
 
-    with open_source(arguments) as source:
+    with open_source(endpoint, arguments) as source:
         if arguments.watch:
             _watch(source, interval_s, is_json=arguments.json)
         else:
@@ -69,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_counters(arguments: argparse.Namespace) -> int:
+def _print_counters(endpoint: str, arguments: argparse.Namespace) -> int:
     from feeder.client.stats import request_counters
     from feeder.metrics.counters import format_counters
     from feeder.security.keys import read_client_keys
@@ -78,7 +88,7 @@ def _print_counters(arguments: argparse.Namespace) -> int:
         raise ConfigError("--watch shows reports: leave out --counters, or use `watch`")
     timeout_s = check_timeout(arguments)
     keys = read_client_keys(arguments.server_key, arguments.client_key)
-    counters = request_counters(arguments.endpoint, timeout_s, keys)
+    counters = request_counters(endpoint, timeout_s, keys)
     print(json.dumps(counters, indent=2) if arguments.json else format_counters(counters))
     return 0
 

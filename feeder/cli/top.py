@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.screens.console import check_live, open_console
 
     interval_s = choose_interval(arguments, _INTERVAL_S)
-    with open_source(arguments) as source:
+    with open_source(arguments.endpoint, arguments) as source:
         console = open_console()
         check_live(console, "feeder top")
         first = source.fetch()

@@ -4,6 +4,7 @@
     [serve]                 the keys of ServeConfig
     [cache]                 the keys of CacheConfig
     [data]                  NAME = "folder of a packed dataset, or a source to pack"
+    [weights.CLIENT]        JOB = a job's share of the workers' time, relative to others
 
 The command line overrides the file, and the file the default; `Config.provenance` records which of
 the three each value came from. An unknown key is an error that names the nearest known one.
@@ -27,6 +28,7 @@ from feeder.daemon.config_keys import (
     AbsoluteFolder,
     Choice,
     Endpoints,
+    FeederName,
     FilePath,
     Kind,
     MetricsAddress,
@@ -35,6 +37,8 @@ from feeder.daemon.config_keys import (
     Size,
     WholeNumber,
 )
+from feeder.daemon.job_weights import TABLE as WEIGHTS
+from feeder.daemon.job_weights import parse_weights
 from feeder.errors import ConfigError
 from feeder.jpeg.decoders import DECODERS, Decoder
 from feeder.monitoring.address import parse_address
@@ -47,6 +51,7 @@ DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
 
 _DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _FILE_BYTES_MAX: Final = 1 << 20  # a page is usual
 _SHOWN_CHARACTERS_MAX: Final = 80
 _TOML_POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
@@ -58,6 +63,10 @@ class ServeConfig:
 
     # Loopback: without keys only this machine may connect.
     bind: Annotated[tuple[str, ...], Endpoints()] = ("tcp://127.0.0.1:5555",)
+
+    # Host name and first endpoint identify most feeders. Where these change (a pod that is placed
+    # again), a name of its own lets a feeder keep its lanes.
+    name: Annotated[str, FeederName()] = ""
 
     # None: people decide which clients may connect. With keys, all tcp is encrypted.
     secret_key: Annotated[str, FilePath()] = ""
@@ -143,6 +152,8 @@ class Config:
     """The whole configuration. `data` maps dataset names to what to serve under them, each a
     dataset's folder or a source to pack: an absolute path, a pattern of such paths, or a URL.
 
+    `weights` maps clients to the weights of their jobs, those that are not 1.
+
     `provenance` maps each key, such as "serve.workers" or "data.NAME", to where its value came
     from: DEFAULT, COMMAND_LINE or the file's path.
     """
@@ -150,6 +161,7 @@ class Config:
     serve: ServeConfig
     cache: CacheConfig
     data: Mapping[str, str]
+    weights: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     # Enough for an operator; "debug" adds a line for each event of a session.
     log_level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
     # For people; "json" is for log collectors.
@@ -187,11 +199,13 @@ def load_config(
     serve: Any = _below("serve.", values)
     cache: Any = _below("cache.", values)
     data: Any = _below("data.", values)
+    weights: Any = _below(f"{WEIGHTS}.", values)
     top_level: Any = {key: value for key, value in values.items() if key in _TOP_LEVEL}
     config = Config(
         serve=ServeConfig(**serve),
         cache=CacheConfig(**cache),
         data=data,
+        weights=weights,
         provenance=dict.fromkeys(_KINDS, DEFAULT) | provenance,
         is_insecure=is_insecure,
         **top_level,
@@ -215,6 +229,10 @@ def format_effective(config: Config) -> str:
             key = f"{table}.{name}" if table else name
             shown = _KINDS[key].to_toml(value) if key in _KINDS else value
             lines.append((f"{_quote_key(name)} = {_toml_value(shown)}", config.provenance[key]))
+    for client, weights in config.weights.items():
+        origin = config.provenance[f"{WEIGHTS}.{client}"]
+        lines += [("", ""), (f"[{WEIGHTS}.{_quote_key(client)}]", "")]
+        lines += [(f"{_quote_key(job)} = {weight:g}", origin) for job, weight in weights.items()]
     width = max(len(text) for text, _ in lines)
     return "\n".join(
         f"{text.ljust(width)}  # {origin}" if origin else text for text, origin in lines
@@ -281,7 +299,7 @@ def _flatten(document: Mapping[str, object], where: str) -> list[tuple[str, obje
     """Return (key, value) with keys such as "serve.workers"; no other tables than these."""
     flat: list[tuple[str, object]] = []
     for name, value in document.items():
-        if name not in ("serve", "cache", "data"):
+        if name not in ("serve", "cache", "data", WEIGHTS):
             flat.append((name, value))
         elif isinstance(value, Mapping):
             flat.extend((f"{name}.{key}", item) for key, item in value.items())
@@ -316,6 +334,11 @@ def _parse(key: str, value: object, where: str, base: Path) -> object:
     """Return the value to keep for a key; relative paths start at `base`."""
     if key.startswith("data."):
         return _parse_dataset(key, value, where, base)
+    if key.startswith(f"{WEIGHTS}."):
+        try:
+            return parse_weights(key.removeprefix(f"{WEIGHTS}."), value)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
     kind = _KINDS.get(key)
     if kind is None:
         raise ConfigError(f"{where}: there is no key {_show_key(key)}: {_nearest(key)}")
@@ -358,6 +381,7 @@ def _nearest(key: str) -> str:
         "serve": "[serve]",
         "cache": "[cache]",
         "data": "[data]",
+        WEIGHTS: "[weights.CLIENT]",
     }
     table, _, word = key.rpartition(".")
     beside = [name for name, full in known.items() if full.startswith(f"{table}.")]
@@ -365,7 +389,7 @@ def _nearest(key: str) -> str:
         alike = difflib.get_close_matches(word, names, n=1)
         if alike:
             return f"did you mean {known[alike[0]]}?"
-    return f"known are {', '.join(_KINDS)} and data.NAME"
+    return f"known are {', '.join(_KINDS)}, data.NAME and {WEIGHTS}.CLIENT"
 
 
 def _kinds(cls: type, prefix: str) -> dict[str, Kind]:
@@ -389,7 +413,7 @@ def _toml_value(value: object) -> str:
 
 
 def _quote_key(name: str) -> str:
-    return name if "." not in name else json.dumps(name)
+    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
 
 
 def _show_key(key: str) -> str:

@@ -5,6 +5,7 @@ line (`from_text`). `parse` raises ValueError if the value is not allowed; the c
 names the key and the `allowed` values.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,6 +19,8 @@ from feeder.node.endpoint import parse_endpoint
 from feeder.wire.messages import MAX_ENDPOINTS
 
 AUTO = "auto"
+
+_FEEDER_NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
 
 
 class Kind(Protocol):
@@ -144,6 +147,20 @@ class PinList(Kind):
             parse_pin(value)
         except ConfigError:
             raise ValueError from None
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class FeederName(Kind):
+    """A name for the daemon, of characters that lists, logs and labels take; empty for none."""
+
+    @property
+    def allowed(self) -> str:
+        return 'letters, digits and . _ -, 128 at most, or "" for the host\'s name'
+
+    def parse(self, value: object) -> object:
+        if not isinstance(value, str) or not _FEEDER_NAME.fullmatch(value):
+            raise ValueError
         return value
 
 

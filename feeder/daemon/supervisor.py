@@ -14,6 +14,7 @@ processes end with it.
 
 import logging
 import os
+import secrets
 import select
 import signal
 import time
@@ -66,6 +67,7 @@ HARD_END_S: Final = 4.8
 """From SIGTERM until everything is killed; a little less than the 5 s that are promised."""
 
 _SLEEP_MAX_S: Final = 60.0
+_INCARNATION_BITS: Final = 53  # which every reader of JSON keeps exactly
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +123,8 @@ class Supervisor:
             len(self._nodes),
             host=host_name(),
             pid=os.getpid(),
+            name=serve.name,
+            incarnation=secrets.randbits(_INCARNATION_BITS),
             datasets=[each.report for each in served],
             read_load=LoadReader(root, self._usable).read,
             diagnose=diagnose,

@@ -57,6 +57,8 @@ class HostWatch:
         *,
         host: str,
         pid: int,
+        name: str = "",
+        incarnation: int = 0,
         datasets: Sequence[ServedDatasetReport],
         read_load: Callable[[], HostLoad],
         diagnose: Callable[[HostReport], Verdict],
@@ -65,6 +67,7 @@ class HostWatch:
     ) -> None:
         """Watch ``nodes`` node processes; the first report describes them as starting.
 
+        ``host``, ``pid``, ``name`` and ``incarnation`` are the daemon's, as in HostReport.
         ``log`` counts the lines of this process's own log.
         """
         self._log = log
@@ -84,6 +87,8 @@ class HostWatch:
             host=host,
             feeder_version=__version__,
             pid=pid,
+            name=name,
+            incarnation=incarnation,
             clock_s=self._began_s,
             uptime_s=0.0,
             datasets=tuple(datasets),

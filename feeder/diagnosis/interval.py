@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from feeder.diagnosis.client_interval import ClientInterval, client_intervals, mean_slots
+from feeder.diagnosis.job_interval import JobInterval, job_intervals, merge_jobs
 from feeder.diagnosis.machine_interval import MachineInterval, machine_interval
 from feeder.diagnosis.rates import growth, rates
 from feeder.diagnosis.worker_interval import WorkerInterval, worker_interval
@@ -46,6 +47,7 @@ class NodeInterval:
     Pixels between decoding and resizing stay in the core's own cache.
     """
     clients: tuple[ClientInterval, ...]
+    jobs: tuple[JobInterval, ...]
     slots: SlotSeconds
     """Mean number of slots in each state."""
     cache_hit_share: float | None
@@ -106,6 +108,11 @@ class HostInterval:
     def clients(self) -> tuple[ClientInterval, ...]:
         """Clients of all node processes; a client of two appears twice."""
         return tuple(client for node in self.nodes for client in node.clients)
+
+    @property
+    def jobs(self) -> tuple[JobInterval, ...]:
+        """Jobs over all node processes, those that use most workers first."""
+        return merge_jobs(job for node in self.nodes for job in node.jobs)
 
     @property
     def client_count(self) -> int:
@@ -198,6 +205,7 @@ def node_interval(before: NodeSnapshot, now: NodeSnapshot) -> NodeInterval:
         requested_bytes_a_s=requested,
         memory_share=traffic / now.memory_bytes_a_s if now.memory_bytes_a_s >= 1 else 0.0,
         clients=client_intervals(before, now, seconds),
+        jobs=job_intervals(before, now, seconds),
         slots=mean_slots(before.slots, now.slots, seconds),
         cache_hit_share=growth(before.cache.hits, now.cache.hits) / looked_up
         if looked_up

@@ -119,6 +119,10 @@ class HostReport(Struct, frozen=True, kw_only=True):
     feeder_version: Label
     pid: Total
     """Of the supervisor."""
+    name: Label = ""
+    """As configured (serve.name); "" without one."""
+    incarnation: Total = 0
+    """Drawn when the daemon starts: reports with different ones are of different daemons."""
     clock_s: Seconds
     uptime_s: Seconds
     datasets: Annotated[tuple[ServedDatasetReport, ...], Meta(max_length=1024)]

@@ -16,10 +16,14 @@ from feeder.metrics.process_looks import KernelState
 CLIENTS_MAX: Final = 64
 """Clients of a snapshot, as a rule the fastest ones; the others are summed up as OTHERS."""
 
+JOBS_MAX: Final = 32
+"""Jobs of a snapshot, those with sessions first; the others are summed up as OTHER_JOBS."""
+
 WORKERS_MAX: Final = 256
 """Workers of a snapshot. More share a NUMA node on no machine today."""
 
 OTHERS: Final = "other clients"
+OTHER_JOBS: Final = "other jobs"
 
 Total = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e18)]
@@ -107,6 +111,26 @@ class ClientSnapshot(Struct, frozen=True, kw_only=True):
     slots: SlotSeconds = SlotSeconds()
 
 
+class JobSnapshot(Struct, frozen=True, kw_only=True):
+    """All sessions of one job at a node process, those that have ended included.
+
+    A job is an account and the name that its sessions gave in their Hellos.
+    """
+
+    name: Label
+    """"" for the sessions of an account that gave none."""
+    account: Label
+    """As in ClientSnapshot."""
+    weight: Seconds = 1.0
+    """Its share of the workers' time is this over the sum of those of all that wait for workers."""
+    sessions: Total = 0
+    """Now."""
+    images: Total = 0
+    batches: Total = 0
+    worker_s: Seconds = 0.0
+    """Workers' wall-clock time for its chunks, which is what jobs share."""
+
+
 class CacheSnapshot(Struct, frozen=True, kw_only=True):
     """The decoded cache; all zero without one."""
 
@@ -138,6 +162,7 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """``busy_s`` of workers that have ended."""
     clients: Annotated[tuple[ClientSnapshot, ...], Meta(max_length=CLIENTS_MAX + 1)] = ()
     """Those with open sessions."""
+    jobs: Annotated[tuple[JobSnapshot, ...], Meta(max_length=JOBS_MAX + 1)] = ()
     images: Total = 0
     batches: Total = 0
     sent_bytes: Total = 0

@@ -15,6 +15,7 @@ from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, VerdictKind
 from feeder.monitoring.client_metrics import describe_clients
 from feeder.monitoring.families import counter, gauge
+from feeder.monitoring.job_metrics import describe_jobs
 from feeder.monitoring.node_metrics import describe_snapshots
 from feeder.monitoring.worker_places import WorkerPlaces
 
@@ -50,6 +51,7 @@ def describe_report(report: HostReport, places: WorkerPlaces) -> Iterator[Metric
     yield from _nodes(report)
     snapshots = [node.now for node in report.nodes if node.now is not None]
     yield from describe_snapshots(snapshots, places)
+    yield from describe_jobs(snapshots)
     yield from _rates(HostInterval.of(report))
     yield from _host(report.load)
 

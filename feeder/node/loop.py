@@ -40,6 +40,7 @@ from feeder.process.wakeup import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.session.admission import NodeIdentity, ServedDataset
 from feeder.session.events import DrainAsked
+from feeder.session.jobs import JobWeights
 from feeder.worker.messages import Configure, DatasetSource
 
 _FRAMES_A_TURN: Final = 64
@@ -197,14 +198,14 @@ class NodeLoop:
             self._datasets,
             config.limits,
             NodeIdentity(
-                # The endpoint distinguishes two daemons of a host.
-                node=f"{config.name} {printable(ready.endpoints[0])}",
+                node=_name_node(config, ready.endpoints),
                 number=config.number,
                 incarnation=secrets.randbits(INCARNATION_BITS),
                 siblings=neighbours.endpoints,
                 feeder_version=__version__,
                 self_test=ready.self_test,
                 libraries=ready.libraries,
+                workers=config.workers,
             ),
             self._router,
             self._claim_listener,
@@ -215,6 +216,7 @@ class NodeLoop:
             decoder=ready.decoder,
             restarts=config.restarts,
             ask_for_report=self._ask_for_report,
+            weights=JobWeights(config.weights),
         )
         self._service.on_diagnosed(self._verdict)
         for worker in self._pool.numbers:
@@ -296,3 +298,11 @@ class NodeLoop:
             self._drain_by_s = time.monotonic() + self._config.drain_s
             if self._service is not None:
                 self._service.apply(DrainAsked())
+
+
+def _name_node(config: NodeConfig, endpoints: tuple[str, ...]) -> str:
+    """Return the name by which clients rank this process.
+
+    Without a name in the configuration, the endpoint distinguishes two daemons of a host.
+    """
+    return config.name if config.is_named else f"{config.name} {printable(endpoints[0])}"

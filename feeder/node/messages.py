@@ -32,12 +32,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     number: int
     """0-based among the daemon's node processes."""
     name: str
-    """Host name and number; a Welcome appends the first bound endpoint."""
+    """The feeder's name, or else the host's, and the number."""
+    is_named: bool
+    """Whether the feeder has a name; if not, a Welcome appends the first bound endpoint."""
     endpoints: tuple[str, ...]
     workers: int
     datasets: dict[str, bytes]
     """Folder of each dataset by its name."""
     limits: SessionLimits
+    weights: dict[str, dict[str, float]]
+    """Of the jobs of each client, those that are not 1."""
     decoded_bytes: int
     """Budget of the decoded cache; 0 is none."""
     nodes: int

@@ -11,16 +11,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from feeder import __version__
 from feeder.errors import ProtocolError
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import Counters, SessionCounters, flatten
-from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
+from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
+from feeder.node.fixed_counters import describe_process
 from feeder.node.host_reports import HostReports
 from feeder.node.messages import ReportPart
-from feeder.node.router import PeerUnreachableError, Router
-from feeder.node.session_log import log_refusal, log_session_end, log_session_start
+from feeder.node.router import Router
+from feeder.node.sender import CATCH_UP_S, Sender
+from feeder.node.session_log import log_session_end, log_session_start
 from feeder.node.silence_log import describe_stuck, log_progress, log_silence
 from feeder.node.slot_store import SlotStore
 from feeder.node.stall_watch import STALL_CHECK_S, StallWatch
@@ -33,16 +34,14 @@ from feeder.sample.cache_file import DecodedCache
 from feeder.session import events
 from feeder.session.admission import MESSAGE_CHARS_MAX, NodeIdentity, ServedDataset, SessionLimits
 from feeder.session.fair_share import MALFORMED_COST, FairShare, cost_of
+from feeder.session.jobs import JobWeights
 from feeder.session.table import SessionTable
 from feeder.wire.messages import (
     BadRecipe,
     Chunk,
     ClientMessage,
     Hello,
-    HostStats,
     HostStatsRequest,
-    Lent,
-    NodeMessage,
     Refused,
     RefusedCode,
     Request,
@@ -50,15 +49,10 @@ from feeder.wire.messages import (
     StatsRequest,
     VersionMismatch,
     decode_from_client,
-    encode,
 )
 from feeder.worker.messages import CloseSession, Fill, Filled, OpenSession
 
 _SESSION_BITS: Final = 63
-_NAME_SHOWN: Final = 100  # characters of a dataset's name in a counter's, which may have 128
-
-_CATCH_UP_S: Final = 1.0
-"""Time to drain the backlog after a stall, including what libzmq's thread has not read."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,38 +75,37 @@ class NodeService:
         decoder: str = "",
         restarts: int = 0,
         ask_for_report: Callable[[], None] = lambda: None,
+        weights: JobWeights | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``placement_warnings`` and ``library_warnings`` are how many were reported at the start,
         ``restarts`` is how many predecessors of this process have crashed. ``decoder`` is what the
         workers decode with. ``ask_for_report`` asks the supervisor for the report of the host,
-        which comes through ``on_report_part``.
+        which comes through ``on_report_part``. ``weights`` are those of jobs.
         """
-        self._placement_warnings = placement_warnings
-        self._library_warnings = library_warnings
-        self._decoder = decoder
         self._cache = cache
-        self._restarts = restarts
         self._router = router
         self._claim_listener = claim_listener
         self._pool = pool
         self._limits = limits
-        self._identity = identity
-        self._losses = {
-            f"dataset.{name[:_NAME_SHOWN]}.loss": dataset.loss
-            for name, dataset in datasets.items()
-            if dataset.loss
-        }
+        self._fixed = describe_process(
+            identity,
+            datasets,
+            decoder=decoder,
+            restarts=restarts,
+            placement_warnings=placement_warnings,
+            library_warnings=library_warnings,
+        )
         self._counters = SessionCounters()
         self.decoded_bytes = 0
         """Of decoded pixels that workers have written."""
-        self._table = self.table = SessionTable(datasets, limits, identity, self._counters)
+        self._table = self.table = SessionTable(datasets, limits, identity, self._counters, weights)
         self._slots = SlotStore()
         self._fair_share = FairShare()
+        self._sender = Sender(router, self._fair_share)
         self._reports = HostReports(ask_for_report)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
-        self._unreachable: dict[bytes, float] = {}  # when ``run_due`` first saw it, inf: not yet
         self._started_s = time.monotonic()
         self._stall_watch = StallWatch()
         self._catch_up_by_s = 0.0  # no lease or deadline expires before
@@ -120,7 +113,7 @@ class NodeService:
     @property
     def deadline_s(self) -> float:
         """When something is due."""
-        if self._unreachable and not self._router.has_unread:
+        if self._sender.is_lost_due:
             return 0.0
         return min(
             max(self._table.check_at_s, self._catch_up_by_s),
@@ -187,8 +180,7 @@ class NodeService:
 
     def on_disconnected(self, peers: Sequence[bytes], now_s: float) -> None:
         """Handle the end of peers' connections; b"" stands for one without messages."""
-        for peer in filter(None, peers):
-            self._unreachable.setdefault(peer, float("inf"))
+        self._sender.add_disconnected(peers)
         if peers:
             self.recheck_slots(now_s)
 
@@ -199,7 +191,7 @@ class NodeService:
             self._router.waste(len(frame))
             self._router.counters.drop("over-rate")
             if self._fair_share.is_report_due(peer, now_s):
-                self._send(
+                self._sender.send(
                     peer, Refused(code="rate", message=_explain_rate(self._router.account()))
                 )
             return
@@ -223,11 +215,11 @@ class NodeService:
                 )
             )
         elif isinstance(message, StatsRequest):
-            self._send(peer, Stats(counters=self.counters()))
+            self._sender.send(peer, Stats(counters=self.counters()))
         elif isinstance(message, HostStatsRequest):
             is_answer, report = self._reports.request(peer, now_s)
             if is_answer:
-                self._send_report([peer], report)
+                self._sender.send_report([peer], report)
         else:
             if isinstance(message, Request):  # what it releases has been sent
                 self._note_sent(now_s, message.session)
@@ -235,7 +227,7 @@ class NodeService:
 
     def on_report_part(self, part: ReportPart) -> None:
         """Handle a piece of the supervisor's report of the host."""
-        self._send_report(*self._reports.add_part(part, time.monotonic()))
+        self._sender.send_report(*self._reports.add_part(part, time.monotonic()))
 
     def on_diagnosed(self, verdict: str) -> None:
         """Repeat the supervisor's verdict on the host in every Pong from now on."""
@@ -248,12 +240,12 @@ class NodeService:
         any lease expires.
         """
         self._note_stall(now_s, due_s)
-        if self._unreachable:
-            self._report_unreachable(now_s)
+        for peer in self._sender.take_lost(now_s):
+            self.apply(events.PeerGone(peer))
         if self._slots.recheck_at_s <= now_s:
             self.recheck_slots(now_s)
         if self._reports.deadline_s <= now_s:
-            self._send_report(self._reports.take_expired(now_s), None)
+            self._sender.send_report(self._reports.take_expired(now_s), None)
         self._note_sent(now_s)
         if max(self._table.check_at_s, self._catch_up_by_s) <= now_s:
             looks = self._pool.look(self._table.quiet_workers(now_s))
@@ -263,22 +255,8 @@ class NodeService:
         """After a stall, let no deadline expire for a while, and discount it for the workers."""
         lost_s = self._stall_watch.observe(now_s, due_s)
         if lost_s:
-            self._catch_up_by_s = now_s + _CATCH_UP_S
+            self._catch_up_by_s = now_s + CATCH_UP_S
             self.apply(events.Resumed(lost_s), now_s)
-
-    def _report_unreachable(self, now_s: float) -> None:
-        """Report ended connections, once the last messages of their peers have been read.
-
-        Otherwise a client would count as lost while its Bye is unread. Under a steady stream of
-        messages of other peers this waits _CATCH_UP_S at most.
-        """
-        has_unread = self._router.has_unread
-        for peer, since_s in list(self._unreachable.items()):
-            if since_s == float("inf"):
-                self._unreachable[peer] = now_s
-            elif not has_unread or now_s - since_s > _CATCH_UP_S:
-                del self._unreachable[peer]
-                self.apply(events.PeerGone(peer))
 
     def recheck_slots(self, now_s: float) -> None:
         """Handle the slots that the socket has finished reading."""
@@ -305,10 +283,7 @@ class NodeService:
             log_lines.counters,
         )
         return {
-            "node": self._identity.node,
-            "feeder_version": __version__,
-            "self_test": self._identity.self_test,
-            "decoder": self._decoder,
+            **self._fixed,
             "uptime_s": round(time.monotonic() - self._started_s, 3),
             "sessions": len(self._table.sessions.open),
             "slots_committed_bytes": self._table.sessions.committed_bytes,
@@ -317,11 +292,6 @@ class NodeService:
             **self._describe_cache(),
             "datasets_stalled": self._table.stalled_datasets,
             "workers": len(self._pool.pids),
-            "node_restarts": self._restarts,
-            "placement_warnings": self._placement_warnings,
-            "library_warnings": self._library_warnings,
-            **{f"library.{name}": text for name, text in self._identity.libraries.items()},
-            **self._losses,
             **flatten(groups),
         }
 
@@ -344,7 +314,7 @@ class NodeService:
             case events.ReturnSlot(session, slot):
                 return self._slots.want_back(session, slot, now_s)
             case events.Send(peer, message):
-                self._send(peer, message)
+                self._sender.send(peer, message)
             case events.OpenSlots():
                 return self._open_slots(instruction)
             case events.ShareSlots(session, connection):
@@ -376,39 +346,9 @@ class NodeService:
             valid=chunk.valid,
         )
         arrays = self._slots.chunk(chunk.session, chunk.slot, chunk.first, chunk.count)
-        try:
-            tracker = self._router.send_chunk(chunk.peer, header, arrays)
-        except PeerUnreachableError:
-            self._unreachable.setdefault(chunk.peer, float("inf"))
-        else:
+        tracker = self._sender.send_chunk(chunk.peer, header, arrays)
+        if tracker is not None:
             self._slots.lend(chunk.session, chunk.slot, tracker, now_s)
-            self._fair_share.earn(chunk.peer)
-
-    def _send(self, peer: bytes, message: NodeMessage) -> None:
-        if isinstance(message, Lent):
-            self._fair_share.earn(peer)
-        elif isinstance(message, Refused):
-            log_refusal(message, self._router.account())
-        try:
-            self._router.send(peer, message)
-        except PeerUnreachableError:
-            self._router.counters.sends_dropped += 1
-            self._unreachable.setdefault(peer, float("inf"))
-
-    def _send_report(self, peers: Sequence[bytes], report: HostReport | None) -> None:
-        if not peers:
-            return
-        try:
-            frame = encode(HostStats(report=report))
-        except ProtocolError as error:  # too long, or out of bounds: a supervisor's fault
-            _log.warning("the report of the host cannot be sent: %s", error)
-            frame = encode(HostStats(report=None))
-        for peer in peers:
-            try:
-                self._router.send_encoded(peer, frame)
-            except PeerUnreachableError:
-                self._router.counters.sends_dropped += 1
-                self._unreachable.setdefault(peer, float("inf"))
 
     def _open_slots(self, wanted: events.OpenSlots) -> events.SlotsOpened | events.SlotsRefused:
         try:
@@ -445,7 +385,7 @@ class NodeService:
 
     def _refuse_frame(self, peer: bytes, code: RefusedCode, error: ProtocolError) -> None:
         self._router.counters.drop(code)
-        self._send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
+        self._sender.send(peer, Refused(code=code, message=str(error)[:MESSAGE_CHARS_MAX]))
 
 
 def _explain_rate(account: str) -> str:

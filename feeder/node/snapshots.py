@@ -15,8 +15,10 @@ from feeder.host.process_load import ProcessLoad, read_process_load
 from feeder.host.topology import format_cpulist
 from feeder.metrics.counters import WorkerCounters
 from feeder.metrics.snapshot import (
+    OTHER_JOBS,
     WORKERS_MAX,
     CacheSnapshot,
+    JobSnapshot,
     NodeSnapshot,
     WorkerSnapshot,
 )
@@ -25,6 +27,7 @@ from feeder.node.service import NodeService
 from feeder.node.worker_pool import WorkerPool
 from feeder.process.path_text import printable
 from feeder.sample.cache_file import DecodedCache
+from feeder.session.jobs import OTHERS_KEY
 from feeder.session.table import SessionTable
 from feeder.session.tally import WorkerTally, add_slot_seconds
 
@@ -106,6 +109,7 @@ class Snapshots:
             workers=self._workers(tally.workers, table.chunk_times(now_s), table.silent_workers),
             lost_worker_busy_s=tally.lost_worker_busy_s,
             clients=self._clients.update(sessions, now_s),
+            jobs=describe_jobs(table),
             images=table.counters.images,
             batches=table.counters.batches,
             sent_bytes=service.sent_bytes,
@@ -212,6 +216,22 @@ def fit_snapshot(snapshot: NodeSnapshot, bytes_max: int = SNAPSHOT_BYTES_MAX) ->
         else:
             break
     return snapshot
+
+
+def describe_jobs(table: SessionTable) -> tuple[JobSnapshot, ...]:
+    """Return the jobs that have had sessions, as many as a snapshot takes one by one."""
+    return tuple(
+        JobSnapshot(
+            name=printable(key[1])[:LABEL_CHARS] if key != OTHERS_KEY else OTHER_JOBS,
+            account=printable(key[0])[:LABEL_CHARS],
+            weight=table.weights.of(key),
+            sessions=tally.sessions,
+            images=tally.images,
+            batches=tally.batches,
+            worker_s=tally.worker_s,
+        )
+        for key, tally in table.tally.jobs
+    )
 
 
 def _stalled(table: SessionTable) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Final
 from rich.text import Text
 
 from feeder.diagnosis.interval import NodeInterval
+from feeder.diagnosis.job_interval import JobInterval
 from feeder.metrics.report import NodeReport
 from feeder.screens import figures
 from feeder.screens.host_view import ClientRow, HostView
@@ -110,6 +111,34 @@ def _client_cells(client: ClientRow, sheet: Sheet) -> list[str | Text]:
         f"{client.cpus:.1f}" if client.cpus >= 0.05 else "",
         transport(client.lent_share),
     ]
+
+
+def draw_jobs(jobs: Sequence[JobInterval], sheet: Sheet) -> list[Text]:
+    """Return a line of titles and one for each job."""
+    columns = [
+        Column("job", is_flexible=True, is_left=True),
+        Column("client", is_flexible=True, is_left=True, rank=2),
+        Column("weight", rank=3),
+        Column("sessions", rank=1),
+        Column("batches", rank=4),
+        Column("images/s"),
+        Column("of workers"),
+        Column("", is_left=True, is_extra=True, rank=5),
+    ]
+    rows: list[list[str | Text]] = [
+        [
+            figures.printable(job.name) or "(unnamed)",
+            figures.printable(job.account),
+            f"{job.weight:g}",
+            figures.count(job.sessions),
+            figures.count(job.batches),
+            figures.rate(job.images_a_s),
+            figures.percent(job.worker_share),
+            sheet.glyphs.bar(job.worker_share, _BAR_CELLS),
+        ]
+        for job in jobs
+    ]
+    return sheet.table(columns, rows)
 
 
 def transport(lent_share: float) -> str:

@@ -16,12 +16,16 @@ def to_json(report: HostReport, indent: int | None = None) -> str:
     Shares are from 0 to 1 and null where nothing was measured. The fields are those of
     ``feeder.diagnosis.interval`` and ``feeder.metrics``.
     """
-    everything = {
+    return json.dumps(report_fields(report), indent=indent)
+
+
+def report_fields(report: HostReport) -> dict[str, Any]:
+    """Return what ``to_json`` writes."""
+    return {
         "verdict": msgspec.to_builtins(report.verdict),
         "rates": _rates(HostView(report)),
         "report": msgspec.to_builtins(report),
     }
-    return json.dumps(everything, indent=indent)
 
 
 def _rates(view: HostView) -> dict[str, Any]:
@@ -39,6 +43,7 @@ def _rates(view: HostView) -> dict[str, Any]:
         "cache_hit_share": view.cache_hit_share,
         "stages": dict(interval.stages),
         "slots": msgspec.to_builtins(view.slots),
+        "jobs": [asdict(job) for job in interval.jobs],
         "clients": [asdict(client) for client in view.clients],
         "nodes": [_builtins(asdict(node)) for node in interval.nodes],
         "machine": asdict(interval.machine),

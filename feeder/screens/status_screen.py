@@ -15,7 +15,7 @@ from feeder.metrics.process_looks import STATE_WORDS
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.metrics.snapshot import OTHERS
 from feeder.screens import figures
-from feeder.screens.host_tables import draw_clients, draw_nodes, transport
+from feeder.screens.host_tables import draw_clients, draw_jobs, draw_nodes, transport
 from feeder.screens.host_view import HostView
 from feeder.screens.sheet import Sheet
 
@@ -43,6 +43,9 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     lines += [*draw_machine(view, sheet), *_fallbacks(view, sheet), *_troubles(view, sheet)]
     if view.has_node_list:
         lines += [Text(), *draw_nodes(view, sheet)]
+    jobs = view.interval.jobs
+    if len(jobs) > 1 or any(job.name for job in jobs):
+        lines += [Text(), *draw_jobs(jobs, sheet)]
     if view.clients:
         lines += [Text(), *_clients(view, sheet)]
     if report.warnings:
@@ -64,10 +67,12 @@ def draw_verdict(report: HostReport, sheet: Sheet) -> list[Text]:
 def _header(view: HostView, sheet: Sheet) -> list[Text]:
     report = view.report
     nodes = len(report.nodes)
+    name = [f"named {figures.printable(report.name)}"] if report.name else []
     pieces = [
         f"{figures.printable(report.host)}, feeder {figures.printable(report.feeder_version)}",
         f"process {report.pid}",
         f"up {figures.duration(report.uptime_s)}",
+        *name,
     ]
     first = next((node.now for node in report.nodes if node.now is not None), None)
     if first is not None and "decoder" in first.counters:

@@ -96,6 +96,7 @@ class NodeIdentity:
     feeder_version: str
     self_test: str
     libraries: Mapping[str, str]
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def compose_welcome(
     hello: Hello,
     dataset: ServedDataset,
     *,
-    batches: int,
+    plan: EpochPlan,
     window: int,
     chunk_images: int,
     identity: NodeIdentity,
@@ -181,11 +182,12 @@ def compose_welcome(
         classes=dataset.classes,
         labels=dataset.labels,
         samples=dataset.layout.samples,
-        batches=batches,
+        batches=plan.batches,
         shards=dataset.layout.shards,
-        lanes=dataset.layout.lanes,
+        lanes=plan.lanes,
         window=window,
         chunk_images=chunk_images,
+        workers=identity.workers,
         node=identity.node,
         number=identity.number,
         incarnation=identity.incarnation,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from feeder.metrics.process_looks import Condition, ProcessLooks
+from feeder.session.jobs import JobKey
 from feeder.session.usual_times import ChunkKind
 
 
@@ -22,6 +23,8 @@ class PendingBatch:
     """Most rows of a chunk."""
     recipe: str = ""
     """Fingerprint of its session's recipe."""
+    job: JobKey = ("", "")
+    """Its session's, which the time of workers is charged to."""
     request: int = 0
     """Number of the client's request for it."""
     slot: int | None = None
@@ -73,6 +76,8 @@ class PendingChunk:
     worker: int = 0
     dispatched_s: float = 0.0
     """When it was sent to its worker."""
+    charged_s: float = 0.0
+    """Worker time that its job was charged when it was dispatched."""
     deaths: int = 0
     """Workers that crashed with only this chunk in flight."""
     kills: int = 0

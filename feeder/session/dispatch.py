@@ -1,7 +1,8 @@
 """Assigns chunks to workers. Pure bookkeeping: no clock, no input or output.
 
-A batch is cut into chunks of consecutive rows. Sessions with rows to fill take turns, one chunk
-each; within a session earlier batches go first. A chunk goes to the worker with the fewest chunks
+A batch is cut into chunks of consecutive rows. Jobs with rows to fill share the workers' time as
+their weights are, and a job's sessions take turns, one chunk each (``turns``); within a session
+earlier batches go first. A chunk goes to the worker with the fewest chunks
 in flight, so the chunks of one batch spread over all workers. A worker has at most WORKER_DEPTH
 chunks, so it never idles between two of them and no batch waits behind a long queue.
 
@@ -24,8 +25,10 @@ from typing import Final
 
 from feeder.metrics.process_looks import ProcessLook
 from feeder.session.chunk_state import PendingBatch, PendingChunk, WorkInFlight
+from feeder.session.jobs import JobWeights
 from feeder.session.silence import LOOK_S, Silence, Silences
 from feeder.session.stalls import Stalls, Stuck
+from feeder.session.turns import RowCosts, Turns
 
 WORKER_DEPTH: Final = 2
 """One chunk being filled, one queued."""
@@ -58,10 +61,11 @@ class Removal:
 class Dispatcher:
     """Assigns the chunks of enqueued batches to workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: JobWeights) -> None:
         self._tickets = 0
         self._queues: dict[int, deque[PendingBatch]] = {}
-        self._turns: deque[int] = deque()  # sessions that have a queue, next one first
+        self._turns = Turns(weights)  # sessions that have a queue
+        self._costs = RowCosts()
         self._suspects: list[PendingChunk] = []  # each to be dispatched alone, in this order
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self._in_flight: dict[int, WorkInFlight] = {}
@@ -80,6 +84,11 @@ class Dispatcher:
     def chunks_in_flight(self) -> int:
         """How many chunks workers have."""
         return len(self._chunks)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no chunk is in flight or to be dispatched."""
+        return not (self._chunks or self._queues or self._suspects)
 
     @property
     def queued_batches(self) -> int:
@@ -116,6 +125,8 @@ class Dispatcher:
         for chunk in chunks:
             del self._chunks[chunk.ticket]
             chunk.batch.in_flight -= 1
+            # Only the oldest one has taken time.
+            self._turns.settle(chunk.batch.job, 0.0 if chunk is chunks[0] else -chunk.charged_s)
         if not chunks:
             return Removal()
         if is_held:
@@ -152,7 +163,7 @@ class Dispatcher:
         queue = self._queues.get(batch.session)
         if queue is None:
             queue = self._queues[batch.session] = deque()
-            self._turns.append(batch.session)
+            self._turns.add(batch.session, batch.job)
         queue.append(batch)
 
     def cancel(self, batch: PendingBatch) -> None:
@@ -189,8 +200,11 @@ class Dispatcher:
                 return
             yield self._give_alone(suspect, worker, now_s)
 
-    def finish(self, ticket: int, now_s: float) -> PendingChunk | None:
-        """Record that a chunk is filled or has failed; None if its ticket is not in flight."""
+    def finish(self, ticket: int, now_s: float, busy_s: float | None = None) -> PendingChunk | None:
+        """Record that a chunk is filled, in ``busy_s`` of a worker's time, or has failed (None).
+
+        Returns None if its ticket is not in flight.
+        """
         chunk = self._chunks.pop(ticket, None)
         if chunk is None:
             return None
@@ -201,7 +215,12 @@ class Dispatcher:
         work.progress_s, work.is_proven = now_s, True
         if not work.is_stuck:
             self._by_load[len(work.chunks)][chunk.worker] = None
-        chunk.batch.in_flight -= 1
+        batch = chunk.batch
+        batch.in_flight -= 1
+        if busy_s is not None:
+            self._costs.learn(batch.kind, chunk.count, busy_s)
+        cost_s = self._costs.cost_s(batch.kind, chunk.count)
+        self._turns.settle(batch.job, cost_s - chunk.charged_s)
         if self._stalls:
             self._stalls.on_finished(chunk)
         return chunk
@@ -285,7 +304,10 @@ class Dispatcher:
         work = self._in_flight[worker]
         self._tickets += 1
         chunk.ticket, chunk.worker = self._tickets, worker
-        chunk.batch.in_flight += 1
+        batch = chunk.batch
+        batch.in_flight += 1
+        chunk.charged_s = self._costs.cost_s(batch.kind, chunk.count)
+        self._turns.charge(batch.job, chunk.charged_s)
         load = len(work.chunks)
         self._chunks[chunk.ticket] = work.chunks[chunk.ticket] = chunk
         if load == 0:
@@ -314,21 +336,21 @@ class Dispatcher:
             dataset = self._queues[session][0].dataset
             if dataset in self._stalls and dataset not in probed:
                 probed.add(dataset)
-                self._suspect(self._take_from(session))
+                self._suspect(self._take_from(session, is_in_turn=False))
 
     def _take_chunk(self) -> PendingChunk | None:
-        """Take the next chunk of the first session in turn; None if there is none.
+        """Take the next chunk of the session whose turn it is; None if there is none.
 
         Stalled datasets are skipped: their chunks are dispatched alone.
         """
         for session in self._turns:
             if not self._stalls or self._queues[session][0].dataset not in self._stalls:
-                return self._take_from(session)
+                return self._take_from(session, is_in_turn=True)
         return None
 
-    def _take_from(self, session: int) -> PendingChunk:
-        """Take a queued session's next chunk, and move the session behind all others."""
-        self._turns.remove(session)
+    def _take_from(self, session: int, *, is_in_turn: bool) -> PendingChunk:
+        """Take a queued session's next chunk; others of its job come first from now on."""
+        self._turns.serve(session, is_in_turn=is_in_turn)
         queue = self._queues[session]
         batch = queue[0]
         if batch.returned:
@@ -339,10 +361,9 @@ class Dispatcher:
             batch.unfilled += count
         if not batch.has_chunks:
             queue.popleft()
-        if queue:
-            self._turns.append(session)
-        else:
+        if not queue:
             del self._queues[session]
+            self._turns.remove(session)
         return chunk
 
     def _suspect(self, chunk: PendingChunk) -> None:
@@ -355,6 +376,6 @@ class Dispatcher:
         queue = self._queues.get(batch.session)
         if queue is None:
             self._queues[batch.session] = deque([batch])
-            self._turns.append(batch.session)
+            self._turns.add(batch.session, batch.job)
         elif batch not in queue:
             queue.appendleft(batch)

@@ -1,13 +1,45 @@
 """All sessions of a node process: open ones, and ended ones until their memory is freed.
 
 Invariant: from its Hello until its memory is freed, a session is in exactly one of ``open`` and
-``ended``. A peer has at most one open session.
+``ended``. A peer has at most one open session. What sessions use is counted as they come and go: a
+Hello must not take longer for each session that is there.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from feeder.session.admission import Usage
+from feeder.plan.recipe import Recipe
+from feeder.session.admission import NOTHING, Usage
 from feeder.session.state import Session
+
+
+@dataclass(slots=True, eq=False)
+class _Use:
+    """What the sessions of one client, or of all, use."""
+
+    open: int = 0
+    ended: int = 0
+    slots_bytes: int = 0
+    recipes: Counter[tuple[str, Recipe]] = field(default_factory=Counter)
+    """Of open sessions, each with its dataset's name."""
+
+    def begin(self, session: Session) -> None:
+        self.open += 1
+        self.slots_bytes += session.layout.total_bytes
+        self.recipes[session.hello.dataset, session.hello.recipe] += 1
+
+    def end(self, session: Session) -> None:
+        self.open -= 1
+        self.ended += 1
+        recipe = session.hello.dataset, session.hello.recipe
+        self.recipes[recipe] -= 1
+        if not self.recipes[recipe]:
+            del self.recipes[recipe]
+
+    def forget(self, session: Session) -> None:
+        self.ended -= 1
+        self.slots_bytes -= session.layout.total_bytes
 
 
 class SessionRegistry:
@@ -17,6 +49,8 @@ class SessionRegistry:
         self.open: dict[int, Session] = {}
         self.ended: dict[int, Session] = {}
         self._by_peer: dict[bytes, Session] = {}
+        self._use = _Use()
+        self._use_by_account: dict[str, _Use] = {}
 
     def __iter__(self) -> Iterator[Session]:
         """Yield open and ended sessions."""
@@ -27,16 +61,27 @@ class SessionRegistry:
         """Add a session; its peer has no other open one."""
         self.open[session.number] = session
         self._by_peer[session.peer] = session
+        self._use.begin(session)
+        self._use_by_account.setdefault(session.account, _Use()).begin(session)
 
     def end(self, session: Session) -> None:
         """Move a session to ``ended``: its memory is not yet freed."""
         del self.open[session.number]
         del self._by_peer[session.peer]
         self.ended[session.number] = session
+        self._use.end(session)
+        self._use_by_account[session.account].end(session)
 
     def forget(self, number: int) -> None:
         """Remove an ended session: its memory is freed."""
-        self.ended.pop(number, None)
+        session = self.ended.pop(number, None)
+        if session is None:
+            return
+        self._use.forget(session)
+        use = self._use_by_account[session.account]
+        use.forget(session)
+        if not (use.open or use.ended):
+            del self._use_by_account[session.account]
 
     def of_number(self, number: int) -> Session:
         """Return a session, open or ended, whose memory is not yet freed."""
@@ -49,7 +94,7 @@ class SessionRegistry:
     @property
     def committed_bytes(self) -> int:
         """Slot memory of all sessions, that of ended ones included."""
-        return sum(session.layout.total_bytes for session in self)
+        return self._use.slots_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -58,15 +103,14 @@ class SessionRegistry:
 
     def usage(self, account: str | None = None) -> Usage:
         """Return what one client uses, or all (None)."""
-        open_, ended = (
-            [each for each in sessions.values() if account is None or each.account == account]
-            for sessions in (self.open, self.ended)
-        )
+        use = self._use if account is None else self._use_by_account.get(account)
+        if use is None:
+            return NOTHING
         return Usage(
             # Ended sessions hold descriptors while their memory is lent, so sessions_max bounds
             # them as well.
-            sessions=max(len(open_), len(ended)),
-            memories=len(open_) + len(ended),
-            slots_bytes=sum(each.layout.total_bytes for each in (*open_, *ended)),
-            recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in open_),
+            sessions=max(use.open, use.ended),
+            memories=use.open + use.ended,
+            slots_bytes=use.slots_bytes,
+            recipes=frozenset(use.recipes),
         )

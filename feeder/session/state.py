@@ -12,6 +12,7 @@ from typing import Literal
 from feeder.plan.epoch import EpochPlan
 from feeder.session.admission import Refusal
 from feeder.session.chunk_state import PendingBatch
+from feeder.session.jobs import JobKey, JobTally
 from feeder.session.tally import SessionTally, SlotTimes
 from feeder.wire.messages import BatchKey, Hello
 from feeder.wire.slot_layout import SlotLayout
@@ -37,6 +38,8 @@ class Session:
     """When the client last sent something."""
     is_local: bool = False
     """Whether the client runs on this machine."""
+    job_tally: JobTally = field(default_factory=JobTally)
+    """Of its job, which other sessions add to as well."""
     is_ipc: bool = False
     """Whether it is connected over ipc, so that it could map the slots."""
     has_claimed: bool = False
@@ -56,6 +59,11 @@ class Session:
     """The client maps the slots: batches are lent, and the memory is kept until it unmaps them."""
     has_requested: bool = False
     """A batch was requested: whether batches are lent or sent is fixed from now on."""
+
+    @property
+    def job(self) -> JobKey:
+        """The job that it belongs to."""
+        return self.account, self.hello.job
 
     def __post_init__(self) -> None:
         self.free_slots = list(range(self.layout.slots))
@@ -112,6 +120,7 @@ class Session:
             valid=self.plan.valid(index),
             chunk_images=self.chunk_images,
             recipe=self.recipe_id,
+            job=self.job,
             request=request,
             wanted_s=now_s,
         )

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from feeder.metrics.histogram import Histogram
 from feeder.metrics.snapshot import SlotSeconds
 from feeder.session.chunk_state import PendingChunk
+from feeder.session.jobs import JobTallies
 
 SlotState = Literal["free", "filling", "sending", "client"]
 """As in SlotSeconds."""
@@ -105,6 +106,7 @@ class NodeTally:
     lent_bytes: int = 0
     chunk_s: Histogram = field(default_factory=Histogram)
     batch_s: Histogram = field(default_factory=Histogram)
+    jobs: JobTallies = field(default_factory=JobTallies)
     ended_slots: SlotSeconds = field(default_factory=SlotSeconds)
     """Of sessions that have ended."""
 

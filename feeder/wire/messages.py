@@ -42,7 +42,7 @@ from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -53,6 +53,7 @@ MAX_CLASSES_BYTES: Final = 15 * 1024 * 1024  # of all class names, each with 5 b
 MAX_TEXT_CHARACTERS: Final = 4096
 MAX_NODES: Final = 4096  # node processes of a daemon
 MAX_ENDPOINTS: Final = 16  # of a node process
+MAX_WORKERS: Final = 65_536  # of a node process
 
 PADDING_SAMPLE_ID: Final = -1
 
@@ -69,6 +70,7 @@ Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
+JobName = Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_NO_CONTROLS)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS)]
 Siblings = Annotated[
@@ -123,13 +125,18 @@ class _Message(
 
 
 class Hello(_Message, frozen=True, kw_only=True):
-    """Requests a session on a dataset with a recipe; ``client`` is a name for logs."""
+    """Requests a session on a dataset with a recipe; ``client`` is a name for logs.
+
+    Jobs of different names share a feeder's workers evenly, or by weight (``feeder.session.jobs``).
+    """
 
     dataset: Name
     recipe: Recipe
     seed: U64
     window: Window
     client: Name
+    job: JobName = ""
+    """The name of the job; the sessions of a client that give none are one job."""
 
 
 class Request(_Message, frozen=True, kw_only=True):
@@ -177,6 +184,9 @@ class HostStatsRequest(_Message, frozen=True, kw_only=True):
 class Welcome(_Message, frozen=True, kw_only=True):
     """Grants a session: describes the dataset, the client's window and the node process.
 
+    ``lanes`` is the recipe's number of them, or what its 0 stands for (``feeder.plan.lanes``).
+    ``workers`` says how many chunks keep the node process busy.
+
     ``node`` is unique to a node process and survives its restarts: clients rank node processes by
     it. ``incarnation`` is drawn when the process starts: endpoints with the same one lead to the
     same process, and a changed one means a restart. ``siblings`` are the endpoints of all node
@@ -196,6 +206,7 @@ class Welcome(_Message, frozen=True, kw_only=True):
     lanes: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
     window: Window
     chunk_images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = 1
     node: NodeName
     number: Annotated[int, Meta(ge=0, lt=MAX_NODES)]
     incarnation: U64

@@ -5,10 +5,12 @@ import json
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from feeder.cli import main as command
 from feeder.errors import ConfigError, PeerError
+from feeder.metrics.report import HostReport
 from tests.screens.report_node import ReportNode
 from tests.support.host_reports import compute_bound, healthy, silent_worker
 
@@ -159,3 +161,62 @@ def test_without_rich_programs_still_get_their_output(
         assert json.loads(capsys.readouterr().out) if form == "--json" else True
         with pytest.raises(Exception, match=r"rich.*pip install rich.*--json or --counters"):
             run("status", node.endpoint)
+
+
+def named(report: HostReport, name: str, host: str, incarnation: int) -> HostReport:
+    return msgspec.structs.replace(report, name=name, host=host, incarnation=incarnation)
+
+
+def test_several_hosts_get_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    with ReportNode(named(healthy(), "", "h1", 1)) as one, ReportNode(compute_bound()) as other:
+        assert run("status", one.endpoint, other.endpoint) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == ["state", "healthy", "compute-bound"]
+    assert lines[1].split()[:2] == [one.endpoint, "h1"]
+
+
+def test_feeders_that_share_a_name_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        ReportNode(named(healthy(), "pod-1", "h1", 1)) as one,
+        ReportNode(named(healthy(), "pod-1", "h2", 2)) as two,
+        ReportNode(named(healthy(), "pod-2", "h3", 3)) as three,
+    ):
+        endpoints = (one.endpoint, two.endpoint, three.endpoint)
+        assert run("status", "--json", *endpoints) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert run("status", *endpoints) == 0
+    feeders = [f"h1 at {one.endpoint}", f"h2 at {two.endpoint}"]
+    line = (
+        f"2 feeders are named pod-1: {feeders[0]}, {feeders[1]}; give each its own name "
+        "(serve.name), or end the ones that were replaced"
+    )
+    assert shown["shared_names"] == [{"name": "pod-1", "feeders": feeders, "line": line}]
+    assert [host["report"]["name"] for host in shown["hosts"]] == ["pod-1", "pod-1", "pod-2"]
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(line), "lines are wrapped to the terminal's width"
+
+
+def test_endpoints_of_one_daemon_share_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    report = named(healthy(), "pod-1", "h1", 1)
+    with ReportNode(report) as one, ReportNode(report) as other:
+        assert run("status", "--json", one.endpoint, other.endpoint) == 0
+    assert json.loads(capsys.readouterr().out)["shared_names"] == []
+
+
+def test_an_absent_host_is_named_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    with ReportNode(healthy()) as node:
+        arguments = ("status", "tcp://127.0.0.1:1", node.endpoint, "x", "--timeout", "1")
+        assert run(*arguments) == PeerError.exit_status
+        shown = " ".join(capsys.readouterr().out.split())
+        assert run(*arguments, "--json") == PeerError.exit_status
+    assert "no answer from tcp://127.0.0.1:1 within 1 s" in shown
+    assert "'x' is no endpoint" in shown
+    assert shown.count("no report") == 2
+    hosts = json.loads(capsys.readouterr().out)["hosts"]
+    assert ["error" in host for host in hosts] == [True, False, True]
+
+
+@pytest.mark.parametrize("option", ["--watch", "--counters"])
+def test_what_shows_one_daemon_refuses_several(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} shows one daemon: name one ENDPOINT"):
+        run("status", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", option)

@@ -53,6 +53,7 @@ def test_the_command_line_overrides_the_file_and_the_file_the_default(file: Path
         ("serve.bind", "ipc:///run/feeder/socket", ("ipc:///run/feeder/socket",)),
         ("serve.pin", "0-3,8", "0-3,8"),
         ("serve.decoder", "turbojpeg", "turbojpeg"),
+        ("serve.name", "pod-1.feeder_x", "pod-1.feeder_x"),
         ("log_level", "debug", "debug"),
     ],
 )
@@ -104,9 +105,30 @@ def test_the_cache_folder_starts_at_the_file_or_the_working_directory(file: Path
     assert config.cache.dir == str(Path.cwd() / "here")
 
 
+def test_weights_are_tables_of_jobs_by_client(file: Path) -> None:
+    text = '[weights.alice]\nbig = 3\n"" = 0.5\n[weights."user 1000"]\n"a.b" = 2'
+    config = load(file, text)
+    assert config.weights == {"alice": {"big": 3.0, "": 0.5}, "user 1000": {"a.b": 2.0}}
+    assert config.provenance["weights.alice"] == str(file)
+    shown = format_effective(config)
+    assert '[weights."user 1000"]' in shown
+    assert load(file, shown).weights == config.weights
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("weights = 3", "weights is 3: it must be a table, [weights]"),
+        ("[weights]\nbig = 3", "weights.big must be a table of its jobs"),
+        (
+            "[weights.alice]\nbig = 0",
+            "the weight of job 'big' in [weights.alice] is not a number 0.01 .. 100",
+        ),
+        ("[weights.alice]\nbig = '3'", "the weight of job 'big' in [weights.alice] is not"),
+        ("[weights.alice.big]\nx = 3", "the weight of job 'big' in [weights.alice] is not"),
+        ('[weights."a\\u0007"]\nbig = 3', "is not a client: write a key's name"),
+        (f"[weights.alice]\n{'j' * 129} = 3", "is not a job's name: use 128 characters"),
+        ("[weight.alice]\nbig = 3", "did you mean [weights.CLIENT]?"),
         ("[serve]\nworker = 2", "there is no key serve.worker: did you mean serve.workers?"),
         ("[serve]\nwindow-max = 2", "did you mean serve.window_max?"),
         ("workers = 2", "there is no key workers: did you mean serve.workers?"),
@@ -140,6 +162,13 @@ def test_the_cache_folder_starts_at_the_file_or_the_working_directory(file: Path
         ("[serve.workers]\na = 1", 'serve.workers is {"a": 1}: allowed is'),
         ("[serve]\nwindow_max = 65", "serve.window_max is 65: allowed is a whole number 1 .. 64"),
         ("[serve]\nwindow_max = 'auto'", 'serve.window_max is "auto": allowed is a whole number'),
+        (
+            "[serve]\nname = 'pod 1'",
+            'serve.name is "pod 1": allowed is letters, digits and . _ -, 128 at most, or "" for '
+            "the host's name",
+        ),
+        (f"[serve]\nname = '{'n' * 129}'", "serve.name is"),
+        ("[serve]\nname = 7", "serve.name is 7: allowed is letters"),
         ("[serve]\nlease_s = nan", "serve.lease_s is NaN: allowed is a number 2 .. 3600"),
         ("[serve]\nlease_s = 'long'", 'serve.lease_s is "long": allowed is a number'),
         ("[serve]\ndrain_s = 5", "serve.drain_s is 5: allowed is a number 0 .. 4.5"),
@@ -268,6 +297,7 @@ def test_only_the_entry_point_reads_the_environment() -> None:
         if re.search(r"os\.(environ|getenv)", line) and "env={**os.environ, " not in line
     }
     assert readers == {
+        "feeder/cli/cluster.py",  # RAY_ADDRESS, where Ray's own commands look, too
         "feeder/cli/serve.py",  # passes it to Notifier.from_environment and find_cache_folder
         "feeder/process/python_process.py",  # PYTHONPATH and thread numbers of children
         "trainer_client/_defaults.py",  # LOCAL_RANK, for the default device

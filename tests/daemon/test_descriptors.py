@@ -319,7 +319,7 @@ def test_the_shortage_names_the_limits_that_it_cuts() -> None:
 def test_a_refusal_over_ended_sessions_names_the_limit_to_raise(
     memories_max: int, names_files: bool
 ) -> None:
-    layout = ShardLayout(samples=97, shards=5, lanes=2)
+    layout = ShardLayout(samples=97, shards=5)
     served = ServedDataset(fingerprint="f", classes=("a",), layout=layout)
     refused = admit(
         Hello(dataset="d", recipe=recipe(), seed=0, window=1, client="c"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from feeder.cli.main import run
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import NodeProcess
@@ -83,6 +84,21 @@ def test_both_node_processes_and_a_successor_list_all_endpoints(
             assert (is_now.node, is_now.number) == (was.node, was.number)
             assert (is_now.incarnation == was.incarnation) == (was.number == 0)
         daemon.family()
+
+
+def test_a_named_feeder_has_the_same_name_at_another_address(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", f"d={packed}", "--workers", "1", "--name", "pod-1"]
+    with (
+        Daemon(*options, "--bind", "tcp://127.0.0.1:0") as one,
+        Daemon(*options, "--bind", f"ipc://{tmp_path}/n") as other,
+    ):
+        welcomes = [greet(daemon.endpoints[0]) for daemon in (one, other)]
+        assert [welcome.node for welcome in welcomes] == ["pod-1/0"] * 2
+        assert welcomes[0].incarnation != welcomes[1].incarnation
+        assert run(["status", one.endpoints[0], other.endpoints[0]]) == 0
+    assert "2 feeders are named pod-1: " in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from feeder.metrics import counters
 from feeder.metrics.report import HostReport, NodeReport
 from feeder.metrics.snapshot import CLIENTS_MAX as SNAPSHOT_CLIENTS_MAX
-from feeder.metrics.snapshot import OTHERS
+from feeder.metrics.snapshot import OTHER_JOBS, OTHERS, JobSnapshot
 from feeder.monitoring.client_metrics import CLIENTS_MAX, OTHER, name_client
 from feeder.monitoring.counter_metrics import COUNTERS, LEFT_OUT
 from feeder.monitoring.exposition import Exposition
@@ -261,3 +261,20 @@ def test_a_report_is_rendered_once() -> None:
     exposition, report = Exposition(), busy_report()
     assert exposition.render(report)[0] is exposition.render(report)[0]
     assert exposition.render(busy_report(200.0))[0] is not exposition.render(report)[0]
+
+
+def test_jobs_have_totals_and_those_without_a_place_are_one() -> None:
+    jobs = tuple(
+        JobSnapshot(name=name, account=account, images=256 * n, batches=n, worker_s=0.5 * n)
+        for name, account, n in (("big", "alice", 3), ("", "alice", 2), (OTHER_JOBS, "", 7))
+    )
+    report = busy_report()
+    nodes = tuple(
+        msgspec.structs.replace(node, now=msgspec.structs.replace(node.now, jobs=jobs))
+        for node in report.nodes
+        if node.now is not None
+    )
+    found = series(msgspec.structs.replace(report, nodes=nodes))
+    assert value(found, "job_batches_total", node="0", client="alice", job="big") == 3
+    assert value(found, "job_images_total", node="1", client="alice", job="") == 512
+    assert value(found, "job_worker_seconds_total", node="0", client="", job="other jobs") == 3.5

@@ -62,7 +62,7 @@ class Host:
             send_encoded=lambda peer, frame: self.sent.append(decode_from_node(frame)),
         )
         self.asked = 0  # times that the supervisor was asked for a report
-        layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
+        layout = ShardLayout(samples=SAMPLES, shards=5)
         self.service = NodeService(
             {
                 dataset: ServedDataset(

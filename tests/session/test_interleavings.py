@@ -23,10 +23,13 @@ class Interleavings(RuleBasedStateMachine):
         self.held: list[int] = []
 
     @rule(
-        peer=st.sampled_from(_PEERS), window=st.integers(1, 6), dataset=st.sampled_from(["d", "e"])
+        peer=st.sampled_from(_PEERS),
+        window=st.integers(1, 6),
+        dataset=st.sampled_from(["d", "e"]),
+        job=st.sampled_from(["", "x"]),
     )
-    def hello(self, peer: bytes, window: int, dataset: str) -> None:
-        self.shell.hello(peer, window=window, dataset=dataset)
+    def hello(self, peer: bytes, window: int, dataset: str, job: str) -> None:
+        self.shell.hello(peer, window=window, dataset=dataset, job=job)
 
     @precondition(lambda self: self.shell.clients)
     @rule(pick=_SAMPLED, want=st.lists(_KEYS, max_size=5), releases=st.integers(0, 4))
@@ -189,6 +192,8 @@ class Interleavings(RuleBasedStateMachine):
             self.shell.unmap(session)
         self.shell.finish()
         assert self.shell.table.sessions.committed_bytes == 0
+        assert not any(tally.sessions for _, tally in self.shell.table.tally.jobs)
+        assert not self.shell.table._dispatcher._turns._jobs, "nothing is kept of idle jobs"
         assert not self.shell.open
 
     def _pick_peer(self, pick: int) -> bytes:

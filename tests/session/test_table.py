@@ -50,7 +50,7 @@ def test_welcome_describes_the_dataset_and_the_node() -> None:
     shell.hello(A, window=3)
     welcome = _last(shell)
     assert isinstance(welcome, Welcome)
-    assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 2)
+    assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 1)
     assert (welcome.window, welcome.chunk_images, welcome.classes) == (3, CHUNK, ("a", "b"))
     assert welcome.recipe_fingerprint == recipe().fingerprint()
     assert (welcome.node, welcome.number, welcome.incarnation) == ("host/1 ipc:///n.1", 1, 77)
@@ -163,6 +163,17 @@ def test_batch_size_larger_than_dataset_is_refused() -> None:
     assert _refusal(shell).code == "bad-recipe"
     assert "102" in _refusal(shell).message
     assert "101 samples" in _refusal(shell).message
+
+
+def test_a_recipes_lanes_are_in_the_welcome_and_more_than_batches_are_refused() -> None:
+    shell = Shell()
+    shell.hello(A, lanes=14)
+    welcome = _last(shell)
+    assert isinstance(welcome, Welcome)
+    assert welcome.lanes == 14
+    shell.hello(A, lanes=15)
+    assert _refusal(shell).code == "bad-recipe"
+    assert "lanes 15 is more than the 14 whole batches of 7" in _refusal(shell).message
 
 
 def test_padded_batch_larger_than_dataset_is_served() -> None:

@@ -51,7 +51,13 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_siz
 
 client_messages: st.SearchStrategy[ClientMessage] = st.one_of(
     st.builds(
-        Hello, dataset=names, recipe=recipes, seed=u64, window=st.integers(1, 64), client=names
+        Hello,
+        dataset=names,
+        recipe=recipes,
+        seed=u64,
+        window=st.integers(1, 64),
+        client=names,
+        job=st.just("") | names,
     ),
     st.builds(Request, session=u64, want=batch_keys, release=batch_keys),
     st.builds(Ping, session=u64, clock_s=durations, waited_s=durations, cpu_s=durations),
@@ -177,13 +183,13 @@ REQUEST: dict[str, Any] = {
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x03" + msgspec.msgpack.encode(fields)
+    return b"FDR\x04" + msgspec.msgpack.encode(fields)
 
 
 @given(message=client_messages)
 def test_a_client_message_comes_back_equal(message: ClientMessage) -> None:
     frame = encode(message)
-    assert frame.startswith(b"FDR\x03")
+    assert frame.startswith(b"FDR\x04")
     assert decode_from_client(frame) == message
     assert decode_from_client(memoryview(frame)) == message
     assert type(decode_from_client(frame)) is type(message)
@@ -360,10 +366,10 @@ def test_the_largest_daemon_fits_into_a_welcome() -> None:
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 3") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 4") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 3
+    assert PROTOCOL_VERSION == 4
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])
@@ -406,6 +412,8 @@ def test_bytes_after_the_message_are_a_protocol_error() -> None:
         Hello(dataset="d", recipe=TRAIN, seed=2**64, window=4, client="c"),
         Hello(dataset="d", recipe=TRAIN, seed=0, window=65, client="c"),
         Hello(dataset="d", recipe=TRAIN, seed=0, window=4, client="bad\udcff"),
+        Hello(dataset="d", recipe=TRAIN, seed=0, window=4, client="c", job="j" * 129),
+        Hello(dataset="d", recipe=TRAIN, seed=0, window=4, client="c", job="\x1b[2J"),
         Request(session=0, want=((0, 0),) * 65),
         Ping(session=-1),
         Pong(session="a"),  # type: ignore[arg-type]

@@ -1,0 +1,158 @@
+"""Jobs share a real daemon's workers as their weights are, whatever their number of sessions."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from feeder.client.stats import request_report
+from feeder.metrics.report import HostReport
+from feeder.metrics.snapshot import JobSnapshot
+from feeder.plan.recipe import Recipe
+from tests.node.greedy_jobs import GreedyClients, GreedyJob
+from tests.support.daemon import DEADLINE_S, Daemon, pack_small, small_recipe, wait_until
+from tests.support.sources import run_feeder
+
+ROWS = 1_600
+"""That are counted: 5 points of it are 10 chunks."""
+
+SLOW = """
+import sys
+if "feeder.worker" in sys.orig_argv:
+    import time
+    from feeder.sample.reader import SampleReader
+
+    def fill(self, ids, *, pixels, fill=SampleReader.fill, **others):
+        fill(self, ids, pixels=pixels, **others)
+        time.sleep(len(ids) * pixels.shape[1] * 60e-6)
+
+    SampleReader.fill = fill
+"""
+"""A sitecustomize: workers take 2 ms more for a row of 32 px, longer than other processes need for
+it, so that jobs wait for workers also on a busy machine."""
+
+LOAD_DEADLINE_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_small(tmp_path_factory.mktemp("jobs"))
+
+
+def recipe(image_size: int = 32) -> Recipe:
+    return small_recipe(batch_size=48, image_size=image_size, resize_size=image_size)
+
+
+def serve(packed: Path, folder: Path, weights: str = "") -> Daemon:
+    """Start a daemon with one slow worker."""
+    config = folder / "feeder.toml"
+    config.write_text(weights)
+    (folder / "sitecustomize.py").write_text(SLOW)
+    served = ["--data", f"d={packed}", "--bind", f"ipc://{folder}/n"]
+    limits = ["--workers", "1", "--chunk-images", "8", "--lease-s", "600"]
+    environ = {"PYTHONPATH": str(folder)}
+    return Daemon("--config", config, *served, *limits, environ=environ)
+
+
+def run_load(daemon: Daemon, jobs: list[GreedyJob]) -> list[JobSnapshot]:
+    """Return what the daemon has done for each job between two reports, after a start."""
+    with GreedyClients(daemon.endpoint, jobs) as clients:
+        while not all(job.batches >= job.sessions for job in jobs):
+            clients.turn(DEADLINE_S)
+        before = take_jobs(daemon, clients, jobs, 0)
+        after = take_jobs(daemon, clients, jobs, ROWS + sum(job.images for job in before))
+    return [
+        msgspec.structs.replace(
+            late, images=late.images - early.images, worker_s=late.worker_s - early.worker_s
+        )
+        for early, late in zip(before, after, strict=True)
+    ]
+
+
+def take_jobs(
+    daemon: Daemon, clients: GreedyClients, jobs: list[GreedyJob], images: int
+) -> list[JobSnapshot]:
+    """Return the jobs of the first report with so many images; the load goes on meanwhile."""
+    names = [job.name for job in jobs]
+    until_s = time.monotonic() + LOAD_DEADLINE_S
+    while time.monotonic() < until_s:
+        clients.run_until_rows(50, LOAD_DEADLINE_S)
+        found = jobs_of(request_report(daemon.endpoint, DEADLINE_S))
+        if set(names) <= found.keys() and sum(job.images for job in found.values()) >= images:
+            return [found[name] for name in names]
+    raise AssertionError(f"no report with {images} images within {LOAD_DEADLINE_S:g} s")
+
+
+def image_shares(jobs: list[JobSnapshot]) -> list[float]:
+    return [job.images / sum(each.images for each in jobs) for job in jobs]
+
+
+def time_shares(jobs: list[JobSnapshot]) -> list[float]:
+    return [job.worker_s / sum(each.worker_s for each in jobs) for job in jobs]
+
+
+def jobs_of(report: HostReport) -> dict[str, JobSnapshot]:
+    return {job.name: job for node in report.nodes if node.now for job in node.now.jobs}
+
+
+@pytest.mark.parametrize("sessions", [1, 8])
+def test_two_jobs_get_the_same_whatever_their_sessions(
+    packed: Path, tmp_path: Path, sessions: int
+) -> None:
+    jobs = [GreedyJob("one", recipe()), GreedyJob("many", recipe(), sessions=sessions, seed=4)]
+    with serve(packed, tmp_path) as daemon:
+        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_unnamed_sessions_of_a_client_are_one_job(packed: Path, tmp_path: Path) -> None:
+    jobs = [GreedyJob("one", recipe()), GreedyJob("", recipe(), sessions=8, seed=4)]
+    with serve(packed, tmp_path) as daemon:
+        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_weights_hold_for_jobs_of_one_and_of_eight_sessions(packed: Path, tmp_path: Path) -> None:
+    weights = f'[weights."user {os.getuid()}"]\nthree = 3\n'
+    jobs = [GreedyJob("three", recipe()), GreedyJob("one", recipe(), sessions=8, seed=4)]
+    with serve(packed, tmp_path, weights) as daemon:
+        assert image_shares(run_load(daemon, jobs)) == pytest.approx([0.75, 0.25], abs=0.05)
+
+
+def test_workers_time_is_shared_rather_than_images(packed: Path, tmp_path: Path) -> None:
+    """Of three jobs, one has batches that take several times as long; one has half the weight."""
+    weights = f'[weights."user {os.getuid()}"]\nhalf = 0.5\n'
+    jobs = [
+        GreedyJob("small", recipe(32), sessions=2),
+        GreedyJob("large", recipe(96), seed=4),
+        GreedyJob("half", recipe(40), sessions=4, seed=5),
+    ]
+    with serve(packed, tmp_path, weights) as daemon:
+        done = run_load(daemon, jobs)
+    assert time_shares(done) == pytest.approx([0.4, 0.4, 0.2], abs=0.05)
+    assert done[0].images > 1.5 * done[1].images, "a job of small images gets more of them"
+
+
+def test_status_shows_what_each_job_has_got(packed: Path, tmp_path: Path) -> None:
+    jobs = [GreedyJob("one", recipe()), GreedyJob("two", recipe(), sessions=2, seed=4)]
+    with serve(packed, tmp_path) as daemon:
+        with GreedyClients(daemon.endpoint, jobs) as clients:
+            while not all(job.batches >= 3 * job.sessions for job in jobs):
+                clients.turn(DEADLINE_S)
+        batches = {job.name: job.batches for job in jobs}
+
+        def are_counted() -> bool:
+            report = request_report(daemon.endpoint, DEADLINE_S)
+            found = jobs_of(report)
+            return report.nodes[0].before is not None and all(
+                name in found and found[name].batches >= number for name, number in batches.items()
+            )
+
+        wait_until(are_counted, "a report has the jobs")
+        shown = json.loads(run_feeder("status", daemon.endpoint, "--json").stdout)
+        text = run_feeder("status", daemon.endpoint).stdout
+    rates = {job["name"]: job for job in shown["rates"]["jobs"]}
+    assert {rates[name]["account"] for name in batches} == {f"user {os.getuid()}"}
+    assert all(rates[name]["batches"] >= number for name, number in batches.items())
+    assert "of workers" in text

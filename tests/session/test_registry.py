@@ -1,0 +1,72 @@
+"""What sessions use is counted as they come and go."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feeder.plan.epoch import ShardLayout
+from feeder.session.admission import Usage
+from feeder.session.registry import SessionRegistry
+from feeder.session.state import Session
+from feeder.wire.messages import Hello
+from feeder.wire.slot_layout import SlotLayout
+from tests.support.session_shell import recipe
+
+ACCOUNTS = ("alice", "bob")
+
+
+def session(number: int, account: str, size: int) -> Session:
+    made = recipe(image_size=size)
+    return Session(
+        number=number,
+        peer=b"%d" % number,
+        hello=Hello(dataset="d", recipe=made, seed=1, window=2, client="c"),
+        plan=made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
+        layout=SlotLayout(slots=2, batch_size=7, image_size=size),
+        chunk_images=3,
+        account=account,
+        last_message_s=0.0,
+    )
+
+
+def counted(registry: SessionRegistry, account: str | None) -> Usage:
+    """Return what ``usage`` should, from all sessions."""
+    opened, ended = (
+        [each for each in sessions.values() if account in (None, each.account)]
+        for sessions in (registry.open, registry.ended)
+    )
+    return Usage(
+        sessions=max(len(opened), len(ended)),
+        memories=len(opened) + len(ended),
+        slots_bytes=sum(each.layout.total_bytes for each in (*opened, *ended)),
+        recipes=frozenset((each.hello.dataset, each.hello.recipe) for each in opened),
+    )
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["add", "end", "forget"]),
+            st.sampled_from(ACCOUNTS),
+            st.sampled_from([8, 16]),
+        ),
+        max_size=40,
+    )
+)
+def test_use_is_that_of_the_sessions_that_are_there(steps: list[tuple[str, str, int]]) -> None:
+    registry = SessionRegistry()
+    for number, (step, account, size) in enumerate(steps):
+        if step == "add":
+            registry.add(session(number, account, size))
+        elif step == "end" and registry.open:
+            registry.end(next(iter(registry.open.values())))
+        elif step == "forget":
+            registry.forget(next(iter(registry.ended), -1))
+        for each in (None, *ACCOUNTS):
+            assert registry.usage(each) == counted(registry, each)
+        assert registry.committed_bytes == counted(registry, None).slots_bytes
+    for left in list(registry.open.values()):
+        registry.end(left)
+    for ended in list(registry.ended):
+        registry.forget(ended)
+    assert registry.usage() == Usage()
+    assert not registry._use_by_account, "nothing is kept of clients that are gone"
