@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import compare
 from bench.chaos import run as chaos
+from bench.cluster import run as cluster
 from bench.compare import Comparison
 from bench.data import synthetic
 from bench.gpu import run as gpu
@@ -20,7 +21,7 @@ from bench.report import JudgedReport, Report
 from bench.rivals import run as rivals
 from bench.rivals import setup
 from bench.soak import run as soak
-from bench.stream import ablate, eyes
+from bench.stream import ablate, eyes, links
 from bench.stream import run as stream
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
@@ -56,6 +57,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batches", 24, f"batches of {eyes.BATCH_SIZE} images in a turn")
     _add_number(add, "--idle", 30.0, "seconds to watch the idle daemon")
     add.set_defaults(run=eyes.run)
+    add = benches.add_parser("links", help="what a list of thousands of feeders costs a client")
+    _add_number(add, "--feeders", 2048, "stand-ins on the list")
+    _add_number(add, "--seconds", 20.0, "seconds a row")
+    _add_number(add, "--rate", 10.0, "batches that the client takes in a second")
+    _add_json(add)
+    add.set_defaults(run=links.run)
     add = benches.add_parser(
         "soak", help="stream while clients come and go; does it stay as it was?"
     )
@@ -87,6 +94,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_number(add, "--batch-size", 64, "images in a batch")
     _add_number(add, "--image-size", 224, "side of an image in pixels")
     add.set_defaults(run=chaos.run)
+    add = benches.add_parser(
+        "cluster", help="a model of many hosts: how many a job takes, and what a loss costs"
+    )
+    cluster.add_arguments(add)
+    _add_plot(add)
+    add.set_defaults(run=cluster.run)
     add = benches.add_parser("loaders", help="what a loader costs a training step; torch and numpy")
     _add_shared(add, images=1024, rounds=5)
     _add_number(add, "--steps", 4, "training steps of each kind in a round")

@@ -57,7 +57,7 @@ def serve_node(ipc: str, tcp: str, batch_size: int, chunk_images: int) -> NoRetu
     """Serve as the daemon's node process does, without decoding."""
     router = Router()
     router.bind([parse_endpoint(ipc), parse_endpoint(tcp)])
-    layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1, lanes=1)
+    layout = ShardLayout(samples=batch_size * _EPOCH_BATCHES, shards=1)
     pool = _InstantPool(lambda event: service.on_worker(event))
     service = NodeService(
         {DATASET_NAME: ServedDataset(fingerprint="bench", classes=("all",), layout=layout)},

@@ -2,34 +2,43 @@
 
     tcp://HOST:PORT     one endpoint
     ipc:///PATH         one endpoint on this host
-    file:///PATH        one endpoint in each line of a file; # begins a comment
+    file:///PATH        those in a file, a line each (``endpoint_list``)
     dns://NAME:PORT     tcp at every address that the name has now
+    feeder://HOST:PORT  what a cluster's controller publishes (lookup.py)
 
-Files are read every second, names looked up every ten. While one cannot be read, or is empty, its
-last list stays valid: an editor that saves, or a name server that restarts, ends no job.
+Files are read every second, controllers asked every two, names looked up every ten. While one
+cannot be read, or is empty, its last list stays valid: an editor that saves, or a name server that
+restarts, ends no job.
 """
 
 import contextlib
-import ipaddress
 import logging
 import os
 import queue
-import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from feeder.client.endpoint_list import (
+    FILE_BYTES_MAX,
+    Listing,
+    check_endpoint,
+    parse_list,
+    refuse,
+    split_port,
+)
 from feeder.errors import ConfigError
 from feeder.process.regular_file import IrregularFileError, read_regular
+from feeder.security.keys import ClientKeys
 
-FILE_BYTES_MAX: Final = 1 << 20
-ENDPOINTS_MAX: Final = 256  # each takes some four descriptors, of which there often are 1024
+ENDPOINTS_MAX: Final = 16_384  # a client connects to few of them (``core.link_choice``)
 FILE_INTERVAL_S: Final = 1.0
 NAME_INTERVAL_S: Final = 10.0
 _CHECK_INTERVAL_S: Final = 1.0
-_PORT: Final = re.compile(r"[0-9]{1,5}")
+_REMOTE: Final = ("dns://", "feeder://")
+"""Lists that another machine answers for: it may exceed the caller's deadline, or come up later."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +49,7 @@ class Source(Protocol):
     interval_s: float
     """How often to read it; infinite if it never changes."""
 
-    def read(self) -> tuple[str, ...]:
+    def read(self) -> Listing:
         """Return the endpoints; OSError where they cannot be read, ConfigError if malformed."""
 
 
@@ -50,8 +59,8 @@ class _Fixed:
     def __init__(self, endpoint: str) -> None:
         self._endpoint = check_endpoint(endpoint)
 
-    def read(self) -> tuple[str, ...]:
-        return (self._endpoint,)
+    def read(self) -> Listing:
+        return {self._endpoint: ""}
 
 
 class _File:
@@ -62,7 +71,7 @@ class _File:
         if not self._path.is_absolute() or "\0" in path:
             raise ConfigError(f"endpoint file://{path}: write file:// and an absolute path")
 
-    def read(self) -> tuple[str, ...]:
+    def read(self) -> Listing:
         try:
             content = read_regular(self._path, FILE_BYTES_MAX + 1)
         except IrregularFileError as error:
@@ -76,81 +85,35 @@ class _Name:
     interval_s = NAME_INTERVAL_S
 
     def __init__(self, text: str) -> None:
-        self._host, self._port = _split_port(text, f"dns://{text}")
+        self._host, self._port = split_port(text, f"dns://{text}")
         try:
             self._host.encode("idna")
         except UnicodeError as error:
-            raise _refuse(f"dns://{text}", f"it is no host name: {error}") from None
+            raise refuse(f"dns://{text}", f"it is no host name: {error}") from None
 
-    def read(self) -> tuple[str, ...]:
+    def read(self) -> Listing:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         addresses = sorted({str(each[4][0]) for each in found})
-        return tuple(
-            f"tcp://[{address}]:{self._port}" if ":" in address else f"tcp://{address}:{self._port}"
-            for address in addresses
-        )
+        hosts = [f"[{address}]" if ":" in address else address for address in addresses]
+        return {f"tcp://{host}:{self._port}": "" for host in hosts}
 
 
-def parse_list(content: bytes, where: str) -> tuple[str, ...]:
-    """Return the endpoints in a file's content; ConfigError names ``where`` and the line."""
-    if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{where}: over {FILE_BYTES_MAX} bytes: it is no list of endpoints")
-    endpoints: list[str] = []
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            text = line.partition(b"#")[0].decode().strip()
-            if text.startswith(("dns://", "file://")):
-                raise ConfigError(f"{text!r} is a list: give it to the loader beside the file")
-            if text:
-                endpoints.append(check_endpoint(text))
-        except UnicodeDecodeError:
-            raise ConfigError(f"{where}:{number}: not UTF-8: write one endpoint a line") from None
-        except ConfigError as error:
-            raise ConfigError(f"{where}:{number}: {error}") from None
-    return tuple(dict.fromkeys(endpoints))
+def open_source(text: str, keys: ClientKeys | None = None) -> Source:
+    """Return the source that ``text`` describes; ConfigError if it is malformed.
 
-
-def check_endpoint(text: str) -> str:
-    """Return an endpoint that can be dialled; ConfigError for anything else."""
-    if text.startswith("ipc:///") and len(text) > len("ipc:///") and "\0" not in text:
-        return text
-    if not text.startswith("tcp://"):
-        raise _refuse(text, "neither tcp nor ipc")
-    _split_port(text.removeprefix("tcp://"), text)
-    return text
-
-
-def _refuse(text: str, reason: str) -> ConfigError:
-    return ConfigError(
-        f"endpoint {text!r} cannot be dialled ({reason}): use tcp://HOST:PORT or ipc:///PATH, or "
-        "dns://NAME:PORT or file:///PATH for many"
-    )
-
-
-def _split_port(text: str, whole: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not host.isprintable() or " " in host:
-        raise _refuse(whole, "it has no host and port")
-    if not (_PORT.fullmatch(port) and 0 < int(port) < 65_536):
-        raise _refuse(whole, f"{port!r} is no port 1 .. 65535")
-    if ":" in host:
-        try:
-            ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]").partition("%")[0])
-        except ValueError:
-            raise _refuse(whole, f"{host} is no IPv6 address") from None
-        if not (host.startswith("[") and host.endswith("]")):
-            raise _refuse(whole, "an IPv6 address needs brackets")
-    return host, int(port)
-
-
-def open_source(text: str) -> Source:
-    """Return the source that ``text`` describes; ConfigError if it is malformed."""
+    ``keys`` are for a controller, which has the feeders' keys.
+    """
     scheme, _, rest = text.partition("://")
     match scheme:
         case "file":
             return _File(rest)
         case "dns":
             return _Name(rest)
+        case "feeder":
+            from feeder.client.lookup import LookupSource
+
+            split_port(rest, text)
+            return LookupSource(rest, keys)
         case _:
             return _Fixed(text)
 
@@ -161,7 +124,9 @@ class Directory:
     ``close()`` does not wait for a read that hangs.
     """
 
-    def __init__(self, names: str | os.PathLike[str] | Sequence[str]) -> None:
+    def __init__(
+        self, names: str | os.PathLike[str] | Sequence[str], keys: ClientKeys | None = None
+    ) -> None:
         """Check the names; ConfigError for a malformed one. A path is a file of endpoints."""
         texts = [names] if isinstance(names, str) else names
         if isinstance(texts, os.PathLike):
@@ -169,8 +134,8 @@ class Directory:
         if not texts:
             raise ConfigError("endpoint: the list is empty: give at least one")
         self.name = ", ".join(texts)
-        self._sources = {text: open_source(text) for text in dict.fromkeys(texts)}
-        self._found: dict[str, tuple[str, ...]] = {}
+        self._sources = {text: open_source(text, keys) for text in dict.fromkeys(texts)}
+        self._found: dict[str, Listing] = {}
         self._problems: dict[str, str] = {}
         self._is_closed = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -178,25 +143,25 @@ class Directory:
     @property
     def may_be_local(self) -> bool:
         """Whether an endpoint may be one of this host, by ipc."""
-        return any(not text.startswith(("tcp://", "dns://")) for text in self._sources)
+        return any(not text.startswith(("tcp://", *_REMOTE)) for text in self._sources)
 
     @property
     def problems(self) -> list[str]:
         """The files and names that cannot be read now, one line with the reason for each."""
         return list(self._problems.values())
 
-    def read(self) -> tuple[str, ...]:
+    def read(self) -> Listing:
         """Read lists and files; return the endpoints, each once. Names wait for ``watch``.
 
         Raises ConfigError for a file that is missing or malformed the first time; later, and for
         a name that does not resolve, the last list stays valid and a warning is logged.
         """
         for text, source in self._sources.items():
-            if not isinstance(source, _Name):  # a name server may exceed the caller's deadline
+            if not text.startswith(_REMOTE):
                 self._read(text, source)
         return self._endpoints()
 
-    def refresh(self, passed_s: float = 0.0) -> tuple[str, ...]:
+    def refresh(self, passed_s: float = 0.0) -> Listing:
         """Read the sources that are due after ``passed_s``; return all endpoints, each once.
 
         It may block as long as a name server or a disk does. Names that were not found yet are
@@ -207,7 +172,7 @@ class Directory:
                 self._read(text, source)
         return self._endpoints()
 
-    def watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
+    def watch(self, changed: Callable[[Listing], None]) -> None:
         """Call ``changed`` from another thread whenever the endpoints change, until closed."""
         if any(source.interval_s < float("inf") for source in self._sources.values()):
             threading.Thread(
@@ -223,7 +188,7 @@ class Directory:
         self._is_closed = True
         self._wake.put(None)
 
-    def _watch(self, changed: Callable[[tuple[str, ...]], None]) -> None:
+    def _watch(self, changed: Callable[[Listing], None]) -> None:
         last, passed_s = self._endpoints(), 0.0
         while not self._is_closed:
             now = self.refresh(passed_s)
@@ -246,7 +211,7 @@ class Directory:
         except (OSError, ConfigError) as error:
             is_new = text not in self._found
             reason = f"{text}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            if is_new and not text.startswith("dns://"):
+            if is_new and not text.startswith(_REMOTE):
                 raise ConfigError(f"endpoint {reason}") from None
             if self._problems.get(text) != reason:
                 self._problems[text] = reason
@@ -255,6 +220,9 @@ class Directory:
             self._found[text] = endpoints
             self._problems.pop(text, None)
 
-    def _endpoints(self) -> tuple[str, ...]:
-        found = (each for text in self._sources for each in self._found.get(text, ()))
-        return tuple(dict.fromkeys(found))
+    def _endpoints(self) -> Listing:
+        listing: Listing = {}
+        for text in self._sources:
+            for endpoint, name in self._found.get(text, {}).items():
+                listing[endpoint] = name or listing.get(endpoint, "")
+        return listing

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, Protocol
 
 import zmq
@@ -70,8 +70,9 @@ class IoLoop:
         wakeup: socket.socket,
     ) -> None:
         """``lock`` is the session's; a byte in ``wakeup``, which does not block, ends a wait."""
-        self.listed: tuple[str, ...] | None = None
-        """Endpoints to be passed to the session; set them under the lock, then write a byte."""
+        self.listed: Mapping[str, str] | None = None
+        """Endpoints with their names, to be passed to the session; set them under the lock, then
+        write a byte."""
         self.is_waiting = False
         """Whether a turn waits for messages: an exception can leave that without harm."""
         self._session = session
@@ -126,10 +127,11 @@ class IoLoop:
 
     def _follow_list(self) -> None:
         with self._lock:
-            listed, self.listed = self.listed or (), None
+            listed, self.listed = self.listed or {}, None
         if self._context is None:
             self._context = LinkContext(self._session.job.name, LINGER_MS, listed)
-        self._handle(events.EndpointsListed(listed))
+        names = {endpoint: name for endpoint, name in listed.items() if name}
+        self._handle(events.EndpointsListed(tuple(listed), names))
 
     def _poll(self, wait_ms: int) -> set[object]:
         """Return the sources that are ready, at the latest after ``wait_ms``."""

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from feeder.client.connection import WrapSlot
 from feeder.client.core.prefetch import CompleteBatch
 from feeder.client.core.session import ClientSession
+from feeder.client.endpoint_list import Listing
 from feeder.client.endpoints import Directory
 from feeder.client.io_loop import BatchBuffers, IoLoop
 from feeder.client.io_thread import IoThread
@@ -74,7 +75,7 @@ class Transport:
 
         Rows are copied to ``buffers``, or read in slots as ``wrap_slot`` presents them.
         """
-        endpoints = directory.read()
+        listing = directory.read()
         self._session = session
         self._directory = directory
         self._name = session.job.name
@@ -84,7 +85,7 @@ class Transport:
         wakeup.setblocking(False)
         self._lock = threading.RLock()  # the session's
         self._loop = IoLoop(session, self._lock, buffers, wrap_slot, keys, wakeup)
-        self._loop.listed = endpoints
+        self._loop.listed = listing
         self._thread = IoThread(session, self._lock, self._loop, self._waker)
         try:
             self._thread.start()
@@ -173,9 +174,9 @@ class Transport:
             _log.warning("%s: the client's I/O thread did not end in time", self._name)
         self._waker.close()
 
-    def _set_endpoints(self, endpoints: tuple[str, ...]) -> None:
+    def _set_endpoints(self, listing: Listing) -> None:
         with self._lock:
-            self._loop.listed = endpoints
+            self._loop.listed = listing
         self._thread.wake()
 
     def _find_welcome(self) -> Welcome | None:

@@ -116,7 +116,7 @@ def _welcome(**fields: object) -> bytes:
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_protocol_violation_is_an_error_at_once_that_names_the_node(what: str) -> None:
     """The next batch is good, so that messages after a whole batch are read as well."""
-    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node:
+    with FakeNode(samples=20, shards=2, chunk_images=3) as node:
         node.script = lambda key, chunks: CHANGES[what](chunks) if key == FIRST else chunks
         with (
             _open(node) as fetcher,
@@ -126,7 +126,7 @@ def test_a_protocol_violation_is_an_error_at_once_that_names_the_node(what: str)
 
 
 def test_chunks_in_any_order_are_no_error() -> None:
-    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=2) as node:
+    with FakeNode(samples=20, shards=2, chunk_images=2) as node:
         node.script = lambda _, chunks: chunks[::-1]
         with _open(node) as fetcher:
             batches = [(batch.key, batch.valid) for batch in fetcher.fetch([FIRST, (0, 1)])]
@@ -176,7 +176,7 @@ def chattering(node: FakeNode) -> Iterator[None]:
 
 
 def test_other_messages_do_not_postpone_a_deadline() -> None:
-    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node, chattering(node):
+    with FakeNode(samples=20, shards=2, chunk_images=3) as node, chattering(node):
         node.script = lambda _, chunks: chunks[:1]
         with (
             _open(node, timeout_s=0.5) as fetcher,
@@ -193,7 +193,7 @@ def test_a_greeting_without_an_answer_ends_in_time_despite_other_messages() -> N
 
 
 def test_the_error_names_the_deadline_that_has_passed() -> None:
-    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node:
+    with FakeNode(samples=20, shards=2, chunk_images=3) as node:
         node.script = lambda key, chunks: chunks if key == FIRST else []
         with (
             _open(node, timeout_s=LONG_S, total_s=0.5) as fetcher,
@@ -208,7 +208,7 @@ def test_the_error_names_the_deadline_that_has_passed() -> None:
 
 
 def test_the_same_batch_twice_at_once_is_refused() -> None:
-    with FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node, _open(node) as fetcher:
+    with FakeNode(samples=20, shards=2, chunk_images=3) as node, _open(node) as fetcher:
         with pytest.raises(ConfigError, match="batch 0 of epoch 0 is requested twice"):
             list(fetcher.fetch([FIRST, FIRST]))
         assert [batch.key for batch in fetcher.fetch([FIRST, (0, 1)])] == [FIRST, (0, 1)]
@@ -231,7 +231,7 @@ def test_a_key_that_cannot_be_requested_leaves_the_window_as_it_was(
     keys: Iterable[BatchKey], error: type[Exception]
 ) -> None:
     with (
-        FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node,
+        FakeNode(samples=20, shards=2, chunk_images=3) as node,
         _open(node, window=2) as fetcher,
     ):
         with pytest.raises(error):
@@ -244,7 +244,7 @@ def test_a_key_that_cannot_be_requested_leaves_the_window_as_it_was(
 
 def test_a_batch_may_be_requested_again_as_soon_as_it_is_released() -> None:
     with (
-        FakeNode(samples=20, shards=2, lanes=1, chunk_images=3) as node,
+        FakeNode(samples=20, shards=2, chunk_images=3) as node,
         _open(node, window=1) as fetcher,
     ):
         assert [batch.key for batch in fetcher.fetch([FIRST, FIRST])] == [FIRST, FIRST]

@@ -79,7 +79,10 @@ def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> 
         listed = (node.endpoint, *(f"tcp://127.{number}:9" for number in range(1, 6)))
         with no_further_file(spare=spare):
             loader._feed._transport._set_endpoints(listed)
-            wait_until(lambda: len(loader._feed._session._links) == len(listed), "all are dialled")
+            wait_until(
+                lambda: len(loader._feed._session._links.by_number) == len(listed),
+                "all are dialled",
+            )
             assert next(batches).index == 1
         assert next(batches).index == 2
         threads = set(threading.enumerate())

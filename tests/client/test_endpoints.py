@@ -13,13 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feeder.client.endpoints import (
-    FILE_BYTES_MAX,
-    Directory,
-    check_endpoint,
-    open_source,
-    parse_list,
-)
+from feeder.client.endpoint_list import FILE_BYTES_MAX, check_endpoint, parse_list
+from feeder.client.endpoints import Directory, open_source
 from feeder.errors import ConfigError
 
 WAIT_S = 60.0
@@ -81,7 +76,7 @@ def write(path: Path, text: str) -> None:
 )
 def test_a_valid_endpoint_is_accepted_unchanged(text: str) -> None:
     assert check_endpoint(text) == text
-    assert open_source(text).read() == (text,)
+    assert tuple(open_source(text).read()) == (text,)
 
 
 @pytest.mark.parametrize(
@@ -144,16 +139,29 @@ def test_a_list_has_comments_blank_lines_and_any_line_ends() -> None:
     content = (
         b"# ours\r\n\r\n  tcp://a:1  # first\r\ntcp://b:2\nipc:///run/n\n#tcp://c:3\ntcp://d:4"
     )
-    assert parse_list(content, "f") == ("tcp://a:1", "tcp://b:2", "ipc:///run/n", "tcp://d:4")
+    assert tuple(parse_list(content, "f")) == ("tcp://a:1", "tcp://b:2", "ipc:///run/n", "tcp://d:4")
 
 
 def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
-    assert parse_list(b"tcp://b:1\ntcp://a:1\ntcp://b:1", "f") == ("tcp://b:1", "tcp://a:1")
+    assert tuple(parse_list(b"tcp://b:1\ntcp://a:1\ntcp://b:1", "f")) == ("tcp://b:1", "tcp://a:1")
+
+
+def test_a_line_may_begin_with_the_feeders_name() -> None:
+    content = b"rack-1 tcp://a:1\ntcp://b:1\n  pod.2\ttcp://c:1  # renamed\n"
+    assert parse_list(content, "f") == {
+        "tcp://a:1": "rack-1",
+        "tcp://b:1": "",
+        "tcp://c:1": "pod.2",
+    }
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b"a tcp://a:1\nb tcp://b:1\na tcp://c:1\n", "f:3: 'a' is the name of line 1 already"),
+        (b"-a tcp://a:1\n", "f:1: '-a' is no name of a feeder: use letters, digits"),
+        (b"a dns://a:1\n", "f:1: endpoint 'dns://a:1' cannot be dialled"),
+        (b"a b tcp://a:1\n", "f:1: endpoint 'a b tcp://a:1' cannot be dialled"),
         (b"tcp://a:1\n\nhttp://b\n", "f:3: endpoint 'http://b' cannot be dialled"),
         (b"dns://a:1\n", "f:1: 'dns://a:1' .* to the loader beside the file"),
         (b"file:///other", "f:1: 'file:///other' .* to the loader beside the file"),
@@ -184,7 +192,7 @@ def test_a_file_of_the_largest_size_is_read_and_one_byte_more_is_not(tmp_path: P
     path = tmp_path / "feeders"
     end = b"\ntcp://a:1"
     path.write_bytes(b"#" * (FILE_BYTES_MAX - len(end)) + end)
-    assert Directory(path).read() == ("tcp://a:1",)
+    assert tuple(Directory(path).read()) == ("tcp://a:1",)
     path.write_bytes(b"#" * (FILE_BYTES_MAX - len(end) + 1) + end)
     with pytest.raises(ConfigError, match="no list of endpoints"):
         Directory(path).read()
@@ -194,16 +202,16 @@ def test_a_file_of_the_largest_size_is_read_and_one_byte_more_is_not(tmp_path: P
 
 
 def test_one_endpoint_or_several_are_listed_as_given_each_once() -> None:
-    assert Directory("tcp://a:1").read() == ("tcp://a:1",)
+    assert tuple(Directory("tcp://a:1").read()) == ("tcp://a:1",)
     directory = Directory(["tcp://b:1", "ipc:///n", "tcp://b:1"])
-    assert directory.read() == ("tcp://b:1", "ipc:///n")
+    assert tuple(directory.read()) == ("tcp://b:1", "ipc:///n")
     assert directory.name == "tcp://b:1, ipc:///n, tcp://b:1"
 
 
 def test_files_and_endpoints_can_be_mixed(tmp_path: Path) -> None:
     path = tmp_path / "feeders"
     write(path, "tcp://b:1\ntcp://a:1\n")
-    assert Directory(["tcp://a:1", f"file://{path}"]).read() == ("tcp://a:1", "tcp://b:1")
+    assert tuple(Directory(["tcp://a:1", f"file://{path}"]).read()) == ("tcp://a:1", "tcp://b:1")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +236,7 @@ def test_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     write(tmp_path / "feeders", "tcp://a:1")
     monkeypatch.chdir(tmp_path)
     directory = Directory(Path("feeders"))
-    assert directory.read() == ("tcp://a:1",)
+    assert tuple(directory.read()) == ("tcp://a:1",)
     assert directory.name == f"file://{tmp_path}/feeders"
 
 
@@ -283,13 +291,13 @@ def test_a_file_that_becomes_invalid_keeps_its_last_list_and_is_logged_once(
     harm(path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert directory.read() == ("tcp://a:1",)
+            assert tuple(directory.read()) == ("tcp://a:1",)
         (record,) = caplog.records
         assert record.getMessage().endswith("; its last list stays valid")
         assert str(path) in record.getMessage()
         assert len(directory.problems) == 1
         write(path, "tcp://b:1")
-        assert directory.read() == ("tcp://b:1",)
+        assert tuple(directory.read()) == ("tcp://b:1",)
         assert directory.problems == []
         harm(path)
         directory.read()
@@ -387,7 +395,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 
 def test_a_name_stands_for_all_its_addresses(resolver: Resolver) -> None:
-    assert Directory("dns://feeders:5555").refresh() == (
+    assert tuple(Directory("dns://feeders:5555").refresh()) == (
         "tcp://10.0.0.1:5555",
         "tcp://10.0.0.2:5555",
     )
@@ -397,7 +405,7 @@ def test_a_name_stands_for_all_its_addresses(resolver: Resolver) -> None:
 def test_ipv6_addresses_of_a_name_are_put_in_brackets(resolver: Resolver) -> None:
     resolver.addresses = "fd00::1", "10.0.0.1"
     endpoints = Directory("dns://feeders:5555").refresh()
-    assert endpoints == ("tcp://10.0.0.1:5555", "tcp://[fd00::1]:5555")
+    assert tuple(endpoints) == ("tcp://10.0.0.1:5555", "tcp://[fd00::1]:5555")
     assert [check_endpoint(each) for each in endpoints] == [*endpoints]
 
 
@@ -410,8 +418,8 @@ def test_a_name_that_does_not_resolve_yet_is_looked_up_until_it_does(
     )  # a name that is not found is not delayed by it
     found, resolver.addresses = resolver.addresses[:1], ()
     directory, changes = Directory(["dns://feeders:5555", "tcp://z:1"]), Changes()
-    assert directory.read() == ("tcp://z:1",), "name servers may take their time"
-    assert directory.refresh() == ("tcp://z:1",)
+    assert tuple(directory.read()) == ("tcp://z:1",), "name servers may take their time"
+    assert tuple(directory.refresh()) == ("tcp://z:1",)
     assert caplog.messages == ["dns://feeders:5555: No such file or directory; waiting"]
     assert directory.problems == ["dns://feeders:5555: No such file or directory"]
     directory.watch(changes)
@@ -437,6 +445,6 @@ def test_a_name_that_no_longer_resolves_keeps_its_last_list(
     directory = Directory("dns://feeders:5555")
     found = directory.refresh()
     resolver.addresses = ()
-    assert directory.refresh() == directory.refresh() == found
+    assert tuple(directory.refresh()) == tuple(directory.refresh()) == found
     (message,) = caplog.messages
     assert message.endswith("; its last list stays valid")

@@ -249,7 +249,7 @@ def test_feeders_of_other_datasets_of_the_same_name_are_refused(
     tmp_path: Path, daemons: tuple[Daemon, Daemon]
 ) -> None:
     other = tmp_path / "other"
-    pack(make_source(tmp_path / "source", 31, side=72), other, shards=5, lanes=2)
+    pack(make_source(tmp_path / "source", 31, side=72), other, shards=5)
     with (
         serve(other, f"ipc://{tmp_path}/b") as different,
         pytest.raises(DatasetError, match="is not the one of"),

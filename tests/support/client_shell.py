@@ -43,9 +43,9 @@ RECIPE = Recipe.for_split("train", batch_size=4, image_size=8)
 IDLE_TURNS_MAX = 3  # turns of the clock at one instant without an instruction: more is a busy loop
 
 
-def hello(window: int = 2) -> Hello:
+def hello(window: int = 2, recipe: Recipe = RECIPE) -> Hello:
     """Return the client's greeting."""
-    return Hello(dataset="birds", recipe=RECIPE, seed=7, window=window, client="me")
+    return Hello(dataset="birds", recipe=recipe, seed=7, window=window, client="me")
 
 
 def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
@@ -108,10 +108,11 @@ class Shell:
         window: int = 2,
         buffers: int = 3,
         share_memory: bool = True,
+        recipe: Recipe = RECIPE,
     ) -> None:
         """Dial ``endpoints``, as links 0, 1, …"""
-        prefetch = Prefetch(RECIPE, buffers=buffers)
-        job = Job(name=NAME, hello=hello(window), share_memory=share_memory)
+        prefetch = Prefetch(recipe, buffers=buffers)
+        job = Job(name=NAME, hello=hello(window, recipe), share_memory=share_memory)
         self.session = ClientSession(job, prefetch)
         self.prefetch = prefetch
         self.now_s = 0.0

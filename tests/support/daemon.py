@@ -83,7 +83,7 @@ def failed_batches(counters: Mapping[str, Any]) -> int:
 
 def pack_small(folder: Path) -> Path:
     """Pack a dataset of SAMPLES small images, a prime number, in 5 shards; return its folder."""
-    pack(make_source(folder / "source", SAMPLES, side=72), folder / "dataset", shards=5, lanes=2)
+    pack(make_source(folder / "source", SAMPLES, side=72), folder / "dataset", shards=5)
     return folder / "dataset"
 
 

@@ -70,7 +70,6 @@ class FakeNode:
         *,
         samples: int = 97,
         shards: int = 5,
-        lanes: int = 3,
         classes: Sequence[str] = ("cat", "dog", "emu"),
         chunk_images: int = 4,
         window: int = 64,
@@ -80,7 +79,7 @@ class FakeNode:
     ) -> None:
         """Bind ``endpoint``, or a port that no other process gets, even after ``close``."""
         endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
-        self.layout = ShardLayout(samples=samples, shards=shards, lanes=lanes)
+        self.layout = ShardLayout(samples=samples, shards=shards)
         self.classes = tuple(classes)
         self.chunk_images = chunk_images
         self.window = window
@@ -227,6 +226,7 @@ class FakeNode:
     def welcome(self, number: int) -> Welcome:
         """Return the welcome to a session."""
         session = self.sessions[number]
+        plan = self.plan(session, 0)
         return Welcome(
             session=number,
             dataset=session.hello.dataset,
@@ -234,9 +234,9 @@ class FakeNode:
             recipe_fingerprint=session.hello.recipe.fingerprint(),
             classes=self.classes,
             samples=self.layout.samples,
-            batches=self.plan(session, 0).batches,
+            batches=plan.batches,
             shards=self.layout.shards,
-            lanes=self.layout.lanes,
+            lanes=plan.lanes,
             window=min(self.window, session.hello.window),
             chunk_images=self.chunk_images,
             node=self.name,

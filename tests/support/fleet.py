@@ -56,7 +56,7 @@ from feeder.wire.messages import (
 
 BATCH, SIDE, CHUNK = 4, 8, 2
 SIZES = [CHUNK * SIDE * SIDE * 3, CHUNK * 8, CHUNK * 8]
-RECIPE = Recipe.for_split("train", batch_size=BATCH, image_size=SIDE)
+RECIPE = Recipe.for_split("train", batch_size=BATCH, image_size=SIDE, lanes=3)
 BATCHES = 23
 LATENCY_S = 0.002
 
@@ -348,7 +348,7 @@ class Fleet:
                 samples=BATCH * BATCHES,
                 batches=BATCHES,
                 shards=6,
-                lanes=3,
+                lanes=RECIPE.lanes,
                 window=node.window,
                 chunk_images=CHUNK,
                 node=node.name,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WINDOW = 3
 SLOTS = WINDOW + 1  # one more for the batch that the CPU reads
 BATCH, SIDE = 10, 32
+LANES = 2  # so that two feeders have work: few samples would be one lane
 
 WAIT_S = 90.0
 """A loader's deadline for a batch: enough for two starts of a feeder, the first of which fails; a
@@ -61,7 +62,7 @@ def _settings() -> dict[str, object]:
         "dataset": "d",
         "batch_size": BATCH,
         "image_size": SIDE,
-        "recipe": {"resize_size": 36},
+        "recipe": {"resize_size": 36, "lanes": LANES},
         "seed": 3,
         "window": WINDOW,
         "timeout_s": WAIT_S,

@@ -109,7 +109,7 @@ class Shell:
     ) -> None:
         self.limits = table_limits or limits()
         self.counters = SessionCounters()
-        layout = ShardLayout(samples=SAMPLES, shards=5, lanes=2)
+        layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(
             fingerprint="f" * 32, classes=("a", "b"), layout=layout, labels=labels
         )
@@ -181,11 +181,14 @@ class Shell:
             )
         )
 
-    def hello(self, peer: bytes, *, window: int = 3, dataset: str = "d", **fields: object) -> None:
+    def hello(
+        self, peer: bytes, *, window: int = 3, dataset: str = "d", job: str = "", **fields: object
+    ) -> None:
         """A client sends a Hello."""
+        made = recipe(**fields)
         self.message(
             peer,
-            Hello(dataset=dataset, recipe=recipe(**fields), seed=1, window=window, client="test"),
+            Hello(dataset=dataset, recipe=made, seed=1, window=window, client="test", job=job),
         )
 
     def request(self, peer: bytes, want: list[Key], release: list[Key]) -> None:

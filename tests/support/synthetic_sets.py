@@ -105,7 +105,6 @@ def write_labelled(
     (folder / QUARANTINE_NAME).write_bytes(b"")
     manifest = Manifest(
         samples=samples,
-        lanes=shards,
         classes=class_names(labels),
         labels=labels,
         tile_width_px=32,

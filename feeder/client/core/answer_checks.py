@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.epoch import LastBatch, ShardLayout
 from feeder.plan.labels import LabelSpec
+from feeder.plan.lanes import resolve_lanes
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Chunk, Hello, Welcome
@@ -42,7 +43,9 @@ def check_welcome(hello: Hello, welcome: Welcome) -> None:
             f"({theirs}, here {ours}); install the same version on both sides"
         )
     try:
-        ShardLayout(samples=welcome.samples, shards=welcome.shards, lanes=welcome.lanes)
+        ShardLayout(samples=welcome.samples, shards=welcome.shards)
+        recipe = hello.recipe
+        lanes = resolve_lanes(recipe.lanes, welcome.samples, recipe.order_batch_size)
     except ConfigError as error:
         raise ProtocolError(f"it describes no possible dataset: {error}") from None
     contradiction = welcome.labels.find_contradiction(len(welcome.classes))
@@ -55,6 +58,11 @@ def check_welcome(hello: Hello, welcome: Welcome) -> None:
         raise ProtocolError(
             f"it counts {welcome.batches} batches of {batch_size} in {welcome.samples} samples, "
             f"there are {batches}"
+        )
+    if welcome.lanes != lanes:
+        raise ProtocolError(
+            f"it counts {welcome.lanes} lanes in {welcome.samples} samples, there are {lanes}: "
+            "install the same feeder version on both sides"
         )
 
 

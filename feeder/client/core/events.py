@@ -5,7 +5,7 @@ behaviour, structs because those are made in C. A *link* is the connection to on
 identified by a number that is never reused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -18,9 +18,11 @@ from feeder.wire.slot_layout import SlotLayout
 
 
 class EndpointsListed(Struct, frozen=True):
-    """The endpoints from now on, besides those that their nodes report."""
+    """The endpoints from now on, besides those that their nodes report; with names by endpoint,
+    where the list gives any."""
 
     endpoints: tuple[str, ...]
+    names: Mapping[str, str] = {}
 
 
 class Connected(Struct, frozen=True):

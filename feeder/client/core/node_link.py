@@ -62,10 +62,13 @@ class _Spent:
 class LinkState:
     """What is known of the node at the other end of a link, and what to send to it."""
 
-    def __init__(self, link: int, endpoint: str, hello: Hello, *, share_memory: bool) -> None:
+    def __init__(
+        self, link: int, endpoint: str, hello: Hello, *, share_memory: bool, feeder: str = ""
+    ) -> None:
         """Begin away: nothing is sent before the connection is up."""
         self.link = link
         self.endpoint = endpoint
+        self.feeder = feeder  # the name of the list's line that led here
         self.welcome: Welcome | None = None  # of the session, or of the one before
         self.incompatibility: FeederError | None = None
         self.duplicate_of: int | None = None  # the link in use to the same node process
@@ -113,6 +116,12 @@ class LinkState:
         return self._session is not None and not self.awaits_slots and not self._is_draining
 
     @property
+    def is_away(self) -> bool:
+        """Whether it is known that no batches can be requested now; a new link is not away."""
+        is_new = self.welcome is None and self._failed_attempts == 0 and self._refusal is None
+        return not (self.is_served or is_new or self.duplicate_of is not None)
+
+    @property
     def is_status_known(self) -> bool:
         """Whether it is known if the node serves this job: it does, does not, or is not there."""
         is_settled = (
@@ -136,6 +145,11 @@ class LinkState:
     def chunk_images(self) -> int:
         """How many rows a chunk of the node has."""
         return 1 if self.welcome is None else self.welcome.chunk_images
+
+    @property
+    def workers(self) -> int:
+        """How many workers the node has."""
+        return 1 if self.welcome is None else self.welcome.workers
 
     @property
     def node_name(self) -> str:

@@ -21,6 +21,7 @@ release: a Lent counts only if it answers the link's latest request.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -151,6 +152,19 @@ class Prefetch:
         return len(self._free)
 
     @property
+    def world_size(self) -> int:
+        """Number of ranks that share the sequence's epochs; 1 before there is a sequence."""
+        return 1 if self._sequence is None else self._sequence.indices.step
+
+    def coming(self, count: int) -> list[BatchKey]:
+        """Return the next ``count`` batches that the consumer takes, with or without a buffer."""
+        keys = list(islice(self._held, count))
+        if self._sequence is not None:
+            more = range(self._position, self._position + count - len(keys))
+            keys += [self._sequence.key(position) for position in more]
+        return keys
+
+    @property
     def is_next_settled(self) -> bool:
         """Whether the sequence's next batch is complete, or known to be unavailable."""
         return next((assembly.settled for assembly in self._held.values()), False)
@@ -232,6 +246,12 @@ class Prefetch:
         """Return how many batches are requested on a link, or lent there and not released."""
         requested = sum(link in assembly.requests for assembly in self._held.values())
         return requested + sum(loan.link == link for loan in self._borrowed.values())
+
+    def pending(self, link: int) -> int:
+        """Return how many batches are requested on a link and not complete."""
+        return sum(
+            link in assembly.requests and not assembly.settled for assembly in self._held.values()
+        )
 
     def can_request(self, link: int, key: BatchKey) -> bool:
         """Whether an open batch can be requested on a link: it was not, and has not failed."""

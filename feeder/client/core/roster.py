@@ -6,7 +6,7 @@ reached the reporting one. Where that cannot be derived (a forwarded port) only 
 dialled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from feeder.wire.messages import Welcome
 
@@ -44,23 +44,50 @@ def _redirect(bound: str, dialled: str) -> str:
 
 
 class Roster:
-    """The endpoints to keep links to."""
+    """The known endpoints, and the feeder that each belongs to.
+
+    A *feeder* here is a line of the list: one endpoint with the siblings that it reports. Its name
+    is the line's, or the endpoint where the line gives none.
+    """
 
     def __init__(self) -> None:
         self._listed: tuple[str, ...] = ()
+        self._names: dict[str, str] = {}  # by listed endpoint, where the list gives any
         self._siblings: dict[str, tuple[str, ...]] = {}  # by the listed endpoint that reported them
+        self.feeders: tuple[str, ...] = ()
+        """The names of all listed feeders, each once."""
+        self.endpoints: dict[str, str] = {}
+        """All endpoints, the listed ones first, each with its feeder's name."""
 
     @property
-    def endpoints(self) -> tuple[str, ...]:
-        """All of them, each once, the listed ones first."""
-        reported = (each for name in self._listed for each in self._siblings.get(name, ()))
-        return tuple(dict.fromkeys((*self._listed, *reported)))
+    def has_names(self) -> bool:
+        """Whether the list names any feeder: then lanes are owned by these names."""
+        return bool(self._names)
 
-    def set_listed(self, endpoints: Sequence[str]) -> None:
+    def set_listed(self, endpoints: Sequence[str], names: Mapping[str, str]) -> None:
         """Replace the list."""
         self._listed = tuple(endpoints)
+        self._names = dict(names)
+        named = (self._names.get(endpoint, endpoint) for endpoint in self._listed)
+        self.feeders = tuple(dict.fromkeys(named))
+        self._find_endpoints()
 
-    def record_siblings(self, endpoint: str, welcome: Welcome) -> None:
-        """Record the siblings that the node process at an endpoint reports."""
-        if endpoint in self._listed:
-            self._siblings[endpoint] = find_siblings(endpoint, welcome)
+    def record_siblings(self, endpoint: str, welcome: Welcome) -> bool:
+        """Record the siblings that the node process at an endpoint reports; return whether they
+        are new."""
+        if endpoint not in self._listed:
+            return False
+        siblings = find_siblings(endpoint, welcome)
+        is_new = self._siblings.get(endpoint, ()) != siblings
+        self._siblings[endpoint] = siblings
+        if is_new:
+            self._find_endpoints()
+        return is_new
+
+    def _find_endpoints(self) -> None:
+        found = {endpoint: self._names.get(endpoint, endpoint) for endpoint in self._listed}
+        for listed, siblings in self._siblings.items():
+            if listed in self._listed:
+                for sibling in siblings:
+                    found.setdefault(sibling, found[listed])
+        self.endpoints = found

@@ -1,6 +1,7 @@
 """The client's session with all its nodes, without socket, thread or clock.
 
-    EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (each link: ``node_link``)
+    EndpointsListed ─► Dial … ─► Connected ─► greeting, Welcome      (all: ``links``; each one:
+                                                                      ``node_link``)
     sequence ─► batch gets a buffer ─► its lane's owner is asked ─► chunks or a lent slot ─► settled
                                      └─ late, quiet or lost: the next in the lane's order is asked
 
@@ -20,12 +21,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.client.core import events
+from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.compatibility import find_incompatibility
+from feeder.client.core.links import Links
 from feeder.client.core.node_link import LinkState, name_session
+from feeder.client.core.preference import Preference
 from feeder.client.core.prefetch import BatchRequest, CompleteBatch, Placement, Prefetch
-from feeder.client.core.rendezvous import LaneKeys
 from feeder.client.core.requests import GiveUp, RequestScheduler
-from feeder.client.core.roster import Roster
 from feeder.client.core.waits import WaitClock
 from feeder.errors import DatasetError, FeederError, PeerError, ProtocolError
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
@@ -45,6 +47,8 @@ from feeder.wire.messages import (
 AMPLE_BATCHES: Final = 3
 """Batches in flight per node with which none runs out of work if a request comes a batch late."""
 
+_EXPLAINED: Final = 8  # links that an error names
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -54,6 +58,8 @@ class Job:
     """The endpoints as the user gave them."""
     hello: Hello
     share_memory: bool = True
+    rank: int = 0
+    """Of the client in its job, or any number that differs from other clients'."""
 
 
 class ClientSession:
@@ -70,11 +76,20 @@ class ClientSession:
         self.received_bytes = 0
         self.first_batch_s: float | None = None  # from the first request to the first whole batch
         self._prefetch = prefetch
-        self._roster = Roster()
-        self._links: dict[int, LinkState] = {}
-        self._next_link = 0
+        self._out: list[events.Instruction] = []
+        self._waits = WaitClock()
+        self._links = Links(
+            job.hello,
+            prefetch,
+            self._waits,
+            self._out,
+            rank=job.rank,
+            share_memory=job.share_memory,
+        )
         self._welcomed: set[int] = set()  # links that were welcomed before
-        self._scheduler: RequestScheduler | None = None  # once the dataset is known
+        # Once the dataset is known:
+        self._preference: Preference | None = None
+        self._scheduler: RequestScheduler | None = None
         self.due_s = float("inf")
         """When ClockAdvanced is due, if nothing else happens before; a message may defer it."""
         # Since the last ClockAdvanced:
@@ -84,11 +99,9 @@ class ClientSession:
         self._request = 0  # the latest one's number
         self._has_taken = False
         self._first_request_at_s: float | None = None
-        self._waits = WaitClock()
         self.cpu_s = 0.0
         """CPU time of this process, which the shell sets before ClockAdvanced."""
         self._now_s = 0.0
-        self._out: list[events.Instruction] = []
 
     @property
     def labels(self) -> LabelSpec:
@@ -138,7 +151,7 @@ class ClientSession:
         While every node has enough to do, ``1 + spare`` free buffers can wait for another one: a
         request for several batches costs client and node little more than a request for one.
         """
-        is_ample = self._in_flight >= AMPLE_BATCHES * len(self._links)
+        is_ample = self._in_flight >= AMPLE_BATCHES * len(self._links.by_number)
         return self._has_changed or self._prefetch.free > (1 + spare if is_ample else 0)
 
     def check(self) -> Welcome:
@@ -152,19 +165,21 @@ class ClientSession:
     def explain(self, now_s: float) -> str:
         """Return one line on why a wait is not over."""
         progress = self._prefetch.progress()
-        links = list(self._links.values())
+        links = list(self._links)
         if not links:
             return "no endpoint is known yet"
         if len(links) == 1:
             return links[0].explain(now_s, progress)
-        return "; ".join(f"{link.endpoint}: {link.explain(now_s, progress)}" for link in links)
+        shown = [f"{link.endpoint}: {link.explain(now_s, progress)}" for link in links[:_EXPLAINED]]
+        more = [f"and {len(links) - _EXPLAINED} more"] if len(links) > _EXPLAINED else []
+        return "; ".join(shown + more)
 
     # --- State and statistics -----------------------------------------------------------------
 
     @property
     def copied_because(self) -> str | None:
         """Why some batches are copied over the socket; None where all nodes lend them."""
-        links = list(self._links.values())  # one copy: another thread changes the dict
+        links = list(self._links)  # one copy: another thread changes the dict
         served = [link for link in links if link.session is not None]
         return next((link.copied_because for link in served or links), None)
 
@@ -172,14 +187,24 @@ class ClientSession:
     def verdict(self) -> str:
         """What sets the pace, as the node process that this client waits for most has diagnosed it;
         "" before any has."""
-        links = [link for link in list(self._links.values()) if link.verdict]
+        links = [link for link in list(self._links) if link.verdict]
         slowest = max(links, key=lambda link: self._waits.total_s(link.link), default=None)
         return "" if slowest is None else slowest.verdict
 
     @property
     def is_gathered(self) -> bool:
         """Whether it is known of all endpoints if they serve this job."""
-        return self.error is not None or all(link.is_status_known for link in self._links.values())
+        return self.error is not None or all(link.is_status_known for link in list(self._links))
+
+    @property
+    def batches_requested(self) -> int:
+        """How many batches were requested, each counted once."""
+        return 0 if self._scheduler is None else self._scheduler.requested
+
+    @property
+    def batches_of_owners(self) -> int:
+        """How many of them were first requested from the owner of their lane, which caches it."""
+        return 0 if self._scheduler is None else self._scheduler.owned
 
     @property
     def batches_asked_again(self) -> int:
@@ -194,12 +219,12 @@ class ClientSession:
     @property
     def feeders(self) -> int:
         """How many node processes serve this client now."""
-        return sum(link.is_served for link in list(self._links.values()))
+        return sum(link.is_served for link in list(self._links))
 
     @property
     def feeders_left_out(self) -> int:
         """How many endpoints cannot serve this job, though they answer."""
-        return sum(link.incompatibility is not None for link in list(self._links.values()))
+        return self._links.left_out
 
     # --- Events -------------------------------------------------------------------------------
 
@@ -217,11 +242,11 @@ class ClientSession:
                 case events.ClockAdvanced():
                     self._on_clock()
                 case events.EndpointsListed():
-                    self._roster.set_listed(event.endpoints)
-                    self._follow_roster()
+                    self._links.set_listed(event)
                 case _:
                     self._on_link(event)
-        out, self._out = self._out, []
+        out = self._out.copy()
+        self._out.clear()  # the links have it too
         return out
 
     def fail(self, error: FeederError) -> None:
@@ -233,26 +258,26 @@ class ClientSession:
         """Return the last messages, so that nodes need not wait for the leases to expire."""
         return [
             events.Send(link.link, Bye(session=link.session))
-            for link in self._links.values()
+            for link in self._links
             if link.session is not None
         ]
 
     def release_slots(self) -> None:
         """Release all mapped slots, also those with a batch; nothing can be taken after this."""
-        for link in self._links.values():
+        for link in self._links:
             link.slots = ()
         self._prefetch.drop_held()
 
     # --- Links --------------------------------------------------------------------------------
 
     def _on_link(self, event: events.LinkEvent) -> None:
-        link = self._links.get(event.link)
+        link = self._links.by_number.get(event.link)
         if link is None:
             return  # it was closed
         match event:
             case events.Disconnected():
                 link.handle(event, self._now_s)
-                self._greet_duplicates(link)
+                self._links.greet_duplicates(link, self._now_s)
             case events.NodeIncompatible(_, error) if link.incompatibility is None:
                 self._leave_out(link, error)
             case events.MessageReceived(_, message) if link.incompatibility is None:
@@ -260,7 +285,7 @@ class ClientSession:
                 self._on_message(link, message)
             case _ if link.handle(event, self._now_s):
                 self._log_transfer(link)
-        self._collect(link)
+        self._links.collect(link)
 
     def _on_message(self, link: LinkState, message: object) -> None:
         self._has_changed |= self._waits_for_room or not isinstance(message, Lent | Pong)
@@ -291,24 +316,24 @@ class ClientSession:
             self._out.append(events.Send(link.link, Bye(session=welcome.session)))
             self._leave_out(link, error, welcome)
             return
-        for other in self._links.values():
-            if other is not link and other.has_session_with(welcome):
-                link.decline(welcome, other.link)
-                self._record_siblings(link, welcome)  # the other link may not lead to them
-                return
+        other = self._links.find_session_with(link, welcome)
+        if other is not None:
+            link.decline(welcome, other.link)
+            self._links.record_siblings(link, welcome)  # the other link may not lead to them
+            return
+        self._links.report_same_name(link, welcome)
         self.welcome = self.welcome or welcome
-        if self._scheduler is None:
-            self._scheduler = RequestScheduler(self._prefetch, LaneKeys(welcome, self.job.hello))
+        if self._preference is None:
+            self._preference = Preference(BatchLanes(welcome, self.job.hello))
+            self._scheduler = RequestScheduler(
+                self._prefetch, self._preference, self._links.owner_name
+            )
         self.reconnects += is_back
         self._welcomed.add(link.link)
         link.accept(welcome, self._now_s)
         if not link.awaits_slots:
             self._log_transfer(link)
-        self._record_siblings(link, welcome)
-
-    def _record_siblings(self, link: LinkState, welcome: Welcome) -> None:
-        self._roster.record_siblings(link.endpoint, welcome)
-        self._follow_roster()
+        self._links.record_siblings(link, welcome)
 
     def _leave_out(
         self, link: LinkState, error: FeederError, welcome: Welcome | None = None
@@ -324,60 +349,21 @@ class ClientSession:
         named = error if str(error).startswith(link.endpoint) else _name(error, link.endpoint)
         session = name_session(welcome or link.welcome)
         link.leave(self._now_s, error)
-        self._greet_duplicates(link)
-        if not self._has_taken or all(each.incompatibility for each in self._links.values()):
+        self._links.greet_duplicates(link, self._now_s)
+        is_news = self._links.avoid(link, self._now_s)
+        if not self._has_taken or self._links.are_all_left_out:
             self.fail(named)
-        else:
+        elif is_news:
             self._out.append(events.Log(f"left out: {named}{session}", is_warning=True))
-
-    def _greet_duplicates(self, lost: LinkState) -> None:
-        """Greet the node process of a lost link over another link."""
-        for link in self._links.values():
-            if link.duplicate_of == lost.link:
-                link.greet(self._now_s)
-                self._collect(link)
-
-    def _follow_roster(self) -> None:
-        """Dial the endpoints that are new, and close the links of those that are gone."""
-        wanted = self._roster.endpoints
-        for link in [link for link in self._links.values() if link.endpoint not in wanted]:
-            self._hang_up(link)
-        known = {link.endpoint for link in self._links.values()}
-        for endpoint in wanted:
-            if endpoint not in known:
-                self._dial(endpoint)
-
-    def _hang_up(self, link: LinkState) -> None:
-        link.leave(self._now_s)
-        self._collect(link)
-        del self._links[link.link]
-        self._waits.forget(link.link)
-        self._out.append(events.HangUp(link.link))
-        self._greet_duplicates(link)
-
-    def _dial(self, endpoint: str) -> None:
-        number, self._next_link = self._next_link, self._next_link + 1
-        self._links[number] = LinkState(
-            number, endpoint, self.job.hello, share_memory=self.job.share_memory
-        )
-        self._out.append(events.Dial(number, endpoint))
 
     def _log_transfer(self, link: LinkState) -> None:
         is_warning = link.wants_slots and link.copied_because is not None
         self._out.append(events.Log(link.describe_transfer(), is_warning=is_warning))
 
-    def _collect(self, link: LinkState) -> None:
-        loss = link.take_loss()
-        if loss is not None:
-            self._prefetch.forget(link.link)
-            if loss.memory_is_short:
-                self._prefetch.reopen_lost(link.link)
-        self._out += link.take_instructions()
-
     # --- Batches that arrive ------------------------------------------------------------------
 
     def _on_chunk(self, event: events.ChunkArrived) -> None:
-        link = self._links.get(event.link)
+        link = self._links.by_number.get(event.link)
         self.received_bytes += sum(event.sizes)
         if link is None or event.chunk.session != link.session:
             self._prefetch.chunks_discarded += 1
@@ -389,7 +375,7 @@ class ClientSession:
             )
         except ProtocolError as error:
             self._leave_out(link, error)
-            self._collect(link)
+            self._links.collect(link)
             return
         if placement is not None:
             self._out.append(events.Store(placement))
@@ -420,30 +406,32 @@ class ClientSession:
 
     def _on_clock(self) -> None:
         self._waits.advance(self._now_s, self._prefetch.awaited_links)
-        for link in list(self._links.values()):
+        for link in list(self._links):
             link.record_spent(self._waits.total_s(link.link), self.cpu_s)
             if link.is_redial_due(self._now_s):
-                self._hang_up(link)
-                self._dial(link.endpoint)
+                self._links.hang_up(link, self._now_s)
+                self._links.dial(link.endpoint, link.feeder)
                 continue
             had_session = link.session is not None
             if link.run_due(self._now_s):
                 self._log_transfer(link)
-            self._collect(link)
+            self._links.collect(link)
             if had_session and link.session is None:  # silent: another link may reach the node
-                self._greet_duplicates(link)
-        if self.welcome is not None and self._scheduler is not None:
+                self._links.greet_duplicates(link, self._now_s)
+        if self.welcome is not None and self._scheduler is not None and self._preference:
+            self._links.choose(self._preference, self._now_s)
+            self._preference.set_names(self._links.owner_names)
             self._request_batches(self.welcome, self._scheduler)
         self._has_changed = False
         due_s = float("inf") if self._scheduler is None else self._scheduler.due_s
-        self.due_s = min([due_s, *[link.due_s() for link in self._links.values()]])
+        self.due_s = min([due_s, *[link.due_s() for link in self._links]])
 
     def _request_batches(self, welcome: Welcome, scheduler: RequestScheduler) -> None:
         self._prefetch.extend(welcome.samples)
         wants = self._choose(scheduler)
         if wants and self._first_request_at_s is None:
             self._first_request_at_s = self._now_s
-        for link in self._links.values():
+        for link in self._links:
             if link.session is None:
                 continue
             keys, releases = wants.get(link.link, ()), self._prefetch.take_releases(link.link)
@@ -462,7 +450,7 @@ class ClientSession:
     def _choose(self, scheduler: RequestScheduler) -> dict[int, list[BatchKey]]:
         """Return the batches to request now, by link, recorded as in request ``_request``."""
         wants: dict[int, list[BatchKey]] = {}
-        for choice in scheduler.choose(self._links, self._now_s):
+        for choice in scheduler.choose(self._links.by_number, self._now_s):
             if isinstance(choice, GiveUp):
                 self._prefetch.give_up(choice.key)
                 continue
@@ -471,7 +459,7 @@ class ClientSession:
             wants.setdefault(choice.link, []).append(choice.key)
         self._request += bool(wants)
         for number, keys in wants.items():
-            chunk_images = self._links[number].chunk_images
+            chunk_images = self._links.by_number[number].chunk_images
             for key in keys:
                 self._prefetch.record_request(number, key, self._request, self._now_s, chunk_images)
         return wants

@@ -3,18 +3,23 @@
 import itertools
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.client.core.batch_lanes import BatchLanes
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
-from feeder.client.core.rendezvous import LaneKeys, rank_nodes
+from feeder.client.core.ownership import Ownership
+from feeder.client.core.preference import Preference
 from feeder.client.core.requests import HEDGES_MAX, RETRY_S, HedgeDelay
 from feeder.errors import DatasetError, ProtocolError
+from feeder.plan.recipe import Recipe
 from feeder.wire.messages import BatchKey, Bye, Draining, Failed, Ping, Pong, Refused, Request
 from tests.support.client_shell import (
     NAME,
+    RECIPE,
     Shell,
     asked,
     hello,
@@ -26,10 +31,11 @@ from tests.support.client_shell import (
 
 NODES = ("a", "b", "c")
 ENDPOINTS = tuple(f"tcp://{node}:1" for node in NODES)
-OWNER, NEXT = rank_nodes(((NODES[link], link) for link in (0, 1)), "lane 0")
+OWNER, NEXT = (NODES.index(name) for name in Ownership(NODES[:2], 1).order(0))
 """Of the one lane that all batches are in: the links to the first two nodes."""
 
 LATE_S = HedgeDelay().delay_s
+RECIPE_5 = msgspec.structs.replace(RECIPE, lanes=5)
 
 
 def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[Instruction]:
@@ -40,10 +46,16 @@ def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[In
 
 
 def serve(
-    nodes: int = 2, *, buffers: int = 3, window: int = 8, **fields: object
+    nodes: int = 2,
+    *,
+    buffers: int = 3,
+    window: int = 8,
+    recipe: Recipe = RECIPE,
+    **fields: object,
 ) -> tuple[Shell, list[Instruction]]:
     """Return a client with a session on each node, and its instructions when epoch 0 began."""
-    shell = Shell(*ENDPOINTS[:nodes], buffers=buffers, window=window)
+    shell = Shell(*ENDPOINTS[:nodes], buffers=buffers, window=window, recipe=recipe)
+    fields = {"recipe_fingerprint": recipe.fingerprint()} | fields
     for link in range(nodes):
         join(shell, link, **fields)
     shell.session.begin(0, range(10))
@@ -99,17 +111,22 @@ def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> No
     assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
 
 
-def test_batches_go_to_their_lanes_owners_as_far_as_these_have_room() -> None:
-    fields = {"lanes": 5, "shards": 5}
-    _, out = serve(3, buffers=6, **fields)
-    lane_keys = LaneKeys(welcome(**fields), hello())
-    load = dict.fromkeys(range(3), 0)
+def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> None:
+    fields = {"lanes": 5, "samples": 40}
+    shell, out = serve(3, buffers=9, recipe=RECIPE_5, **fields)
+    preference = Preference(BatchLanes(welcome(**fields), hello(recipe=RECIPE_5)))
+    preference.set_names(NODES)
+    owned = {key: NODES.index(preference.order(key)[0]) for key in keys(*range(9))}
     wants = {key: link for link in range(3) for key in asked(out, link)}
-    assert sorted(wants) == keys(0, 1, 2, 3, 4, 5)
-    for key in sorted(wants):
-        order = rank_nodes(zip(NODES, range(3), strict=True), lane_keys.hash_key(key))
-        assert wants[key] == next(link for link in order if load[link] < 2)
-        load[wants[key]] += 1
+    for key, link in wants.items():
+        assert link == owned[key] or all(
+            list(owned.values()).count(other) < 3 for other in range(3) if other == link
+        ), "only a node without enough batches of its own takes another one's"
+    assert max(list(wants.values()).count(link) for link in range(3)) <= 3, "its even share"
+    waiting = [key for key in owned if key not in wants]
+    assert all(list(wants.values()).count(owned[key]) == 3 for key in waiting)
+    assert keys(0)[0] in wants
+    assert shell.session.feeders == 3
 
 
 def test_the_status_of_all_nodes_is_known_when_each_serves_refuses_or_is_unreachable() -> None:
@@ -255,8 +272,8 @@ def wait_for_the_owner() -> Shell:
     """Return a client that waits for the owner's batches, the first three of six."""
     shell, out = serve(buffers=6)
     assert asked(out, OWNER) == keys(0, 1, 2)
-    for index in (3, 4, 5):
-        shell.answer(index, NEXT, session=NEXT + 1)
+    assert asked(out, NEXT) == keys(3), "what is due later waits for the owner"
+    shell.answer(3, NEXT, session=NEXT + 1)
     return shell
 
 
@@ -277,11 +294,12 @@ def test_the_slower_request_is_released_and_its_chunks_are_discarded() -> None:
     assert released(out, OWNER) == keys(0)
     assert released(out, NEXT) == keys(0)
     assert asked(out, NEXT) == keys(2), "now it is this one's turn"
+    before = shell.prefetch.chunks_discarded
     shell.answer(0, OWNER, session=OWNER + 1)
-    assert shell.prefetch.chunks_discarded == 1
+    assert shell.prefetch.chunks_discarded == before + 1
     shell.answer(1, OWNER, session=OWNER + 1)
     shell.answer(2, OWNER, session=OWNER + 1)
-    assert shell.take_keys() == keys(0, 1, 2, 3, 4, 5)
+    assert shell.take_keys() == keys(0, 1, 2, 3)
 
 
 def test_a_late_batch_is_hedged_on_one_other_node_only() -> None:
@@ -316,7 +334,7 @@ def test_a_quiet_node_is_asked_last() -> None:
     shell.session.begin(1, range(10))
     out = shell.do()
     assert asked(out, NEXT) == [(1, 0), (1, 1), (1, 2)]
-    assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)]
+    assert asked(out, OWNER) == [(1, 3)], "of those that are due soon"
 
 
 def test_an_active_node_that_does_not_answer_gets_one_more_request() -> None:
@@ -508,5 +526,9 @@ def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int
             case _:
                 pass
         if shell.session.feeders == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
-            for _, assembly in shell.prefetch.open_batches():
-                assert assembly.requests or assembly.failures
+            near = shell.prefetch.coming(4)
+            open_now = [each for key, each in shell.prefetch.open_batches() if key in near]
+            are_idle = [not shell.prefetch.pending(link) for link in range(3)]
+            for number, assembly in enumerate(open_now):
+                has_request = assembly.requests or assembly.failures
+                assert has_request or (number > 0 and not any(are_idle)), "a node idles"

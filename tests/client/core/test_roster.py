@@ -68,7 +68,7 @@ SIBLINGS = ("tcp://0.0.0.0:1",), ("tcp://0.0.0.0:2",), ("tcp://0.0.0.0:3",)
 
 def make_roster(*listed: str) -> Roster:
     roster = Roster()
-    roster.set_listed(listed)
+    roster.set_listed(listed, {})
     return roster
 
 
@@ -78,29 +78,43 @@ def report(roster: Roster, endpoint: str, number: int = 0, siblings: object = SI
 
 def test_listed_endpoints_come_first_and_each_is_there_once() -> None:
     roster = make_roster("tcp://b:1", "tcp://a:2")
-    assert roster.endpoints == ("tcp://b:1", "tcp://a:2")
+    assert tuple(roster.endpoints) == ("tcp://b:1", "tcp://a:2")
     report(roster, "tcp://a:2", 1)
-    assert roster.endpoints == ("tcp://b:1", "tcp://a:2", "tcp://a:1", "tcp://a:3")
-    roster.set_listed(["tcp://a:3", "tcp://a:2"])
-    assert roster.endpoints == ("tcp://a:3", "tcp://a:2", "tcp://a:1")
+    assert tuple(roster.endpoints) == ("tcp://b:1", "tcp://a:2", "tcp://a:1", "tcp://a:3")
+    roster.set_listed(["tcp://a:3", "tcp://a:2"], {})
+    assert tuple(roster.endpoints) == ("tcp://a:3", "tcp://a:2", "tcp://a:1")
 
 
 def test_siblings_count_as_long_as_the_reporting_endpoint_is_listed() -> None:
     roster = make_roster("tcp://a:1")
     report(roster, "tcp://a:1")
-    roster.set_listed(["tcp://b:1"])
-    assert roster.endpoints == ("tcp://b:1",)
+    roster.set_listed(["tcp://b:1"], {})
+    assert tuple(roster.endpoints) == ("tcp://b:1",)
 
 
 def test_siblings_that_siblings_report_are_ignored() -> None:
     roster = make_roster("tcp://a:1")
     report(roster, "tcp://a:1")
     report(roster, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
-    assert roster.endpoints == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
+    assert tuple(roster.endpoints) == ("tcp://a:1", "tcp://a:2", "tcp://a:3")
 
 
 def test_a_later_report_replaces_the_former_one() -> None:
     roster = make_roster("tcp://a:1")
     report(roster, "tcp://a:1")
     report(roster, "tcp://a:1", 0, SIBLINGS[:2])
-    assert roster.endpoints == ("tcp://a:1", "tcp://a:2")
+    assert tuple(roster.endpoints) == ("tcp://a:1", "tcp://a:2")
+
+
+def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> None:
+    roster = Roster()
+    roster.set_listed(["tcp://a:1", "tcp://b:1"], {"tcp://a:1": "rack-1"})
+    report(roster, "tcp://a:1")
+    assert roster.has_names
+    assert roster.feeders == ("rack-1", "tcp://b:1")
+    assert roster.endpoints == {
+        "tcp://a:1": "rack-1",
+        "tcp://b:1": "tcp://b:1",
+        "tcp://a:2": "rack-1",
+        "tcp://a:3": "rack-1",
+    }

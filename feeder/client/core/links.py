@@ -1,0 +1,246 @@
+"""The links of a client: which endpoints have one, and what becomes of each.
+
+The list gives feeders, and each feeder's node processes report each other (``roster``). Of a short
+list all are linked, of a long one those that ``link_choice`` chooses, again whenever the batches to
+request have changed. A node process that cannot serve the job is left out: of a short list its link
+stays until the connection ends, of a long one the feeder is avoided for AVOID_S.
+
+Invariant: instructions are appended to ``out`` in the order in which the shell must execute them,
+and a link that is hung up has no requests left.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from feeder.client.core import events
+from feeder.client.core.link_choice import LinkChoice, limit_links
+from feeder.client.core.node_link import LinkState
+from feeder.client.core.preference import Preference
+from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.roster import Roster
+from feeder.client.core.waits import WaitClock
+from feeder.wire.messages import BatchKey, Hello, Welcome
+
+AVOID_S: Final = 300.0
+"""How long a feeder of a long list is not dialled after it was left out. Some are restarted with
+other libraries meanwhile; most are not, and dialling each of them again costs a greeting."""
+
+LOOK_AHEAD: Final = 8
+"""Batches beyond those with a buffer whose owners are linked: time to connect and greet."""
+
+LONG_LIST_WINDOW: Final = 2
+"""Slots to ask for at each feeder of a long list, where a client has one or two batches at a time:
+slots take memory at the feeder, for hundreds of such sessions."""
+
+
+class Links:
+    """Keeps a link to each chosen endpoint."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        prefetch: Prefetch,
+        waits: WaitClock,
+        out: list[events.Instruction],
+        *,
+        rank: int,
+        share_memory: bool,
+    ) -> None:
+        self.by_number: dict[int, LinkState] = {}
+        self._hello = hello
+        self._prefetch = prefetch
+        self._waits = waits
+        self._out = out
+        self._share_memory = share_memory
+        self._roster = Roster()
+        self._choice = LinkChoice(rank)
+        self._chosen: set[str] | None = None  # of a long list; None: all
+        self._chosen_for: object = None
+        self._next_link = 0
+        self._avoided_until_s: dict[str, float] = {}  # by feeder
+        self._same_names: set[frozenset[str]] = set()  # that were reported
+
+    def __iter__(self) -> Iterator[LinkState]:
+        return iter(self.by_number.values())
+
+    @property
+    def left_out(self) -> int:
+        """How many endpoints, or feeders of a long list, cannot serve this job."""
+        incompatible = sum(link.incompatibility is not None for link in list(self))
+        return max(incompatible, len(self._avoided_until_s))
+
+    @property
+    def are_all_left_out(self) -> bool:
+        """Whether no feeder remains that may serve this job."""
+        if self._chosen is None:
+            return all(link.incompatibility is not None for link in self)
+        return self._avoided_until_s.keys() >= set(self._roster.feeders)
+
+    @property
+    def owner_names(self) -> Iterable[str]:
+        """The names that own lanes: the list's where it has names or is long, else those of the
+        node processes that have answered."""
+        if self._roster.has_names or self._chosen is not None:
+            return self._roster.feeders
+        return (
+            link.node_name
+            for link in self
+            if link.welcome and link.incompatibility is None and link.duplicate_of is None
+        )
+
+    def owner_name(self, link: LinkState) -> str:
+        """Return the name by which a link's node process owns lanes."""
+        is_listed = self._roster.has_names or self._chosen is not None
+        return link.feeder if is_listed else link.node_name
+
+    # --- Which endpoints ----------------------------------------------------------------------
+
+    def set_listed(self, listed: events.EndpointsListed) -> None:
+        """Follow a new list."""
+        self._roster.set_listed(listed.endpoints, listed.names)
+        self._chosen_for = None
+        if len(self._roster.feeders) > self._limit:
+            self._chosen = self._choice.choose(self._roster.feeders, (), (), self._limit)
+        else:
+            self._chosen = None
+        self.follow()
+
+    def record_siblings(self, link: LinkState, welcome: Welcome) -> None:
+        """Dial the other node processes of a daemon."""
+        if self._roster.record_siblings(link.endpoint, welcome):
+            self.follow()
+
+    def choose(self, preference: Preference, now_s: float) -> None:
+        """Link to the owners of the batches to request now and next, if the list is long."""
+        if len(self._roster.feeders) <= self._limit:
+            if self._chosen is not None:
+                self._chosen = None
+                self.follow()
+            return
+        over = [name for name, until_s in self._avoided_until_s.items() if until_s <= now_s]
+        for name in over:
+            del self._avoided_until_s[name]
+        away = frozenset(link.feeder for link in self if link.is_away)
+        chosen_for = (self._prefetch.coming(1), away, tuple(self._avoided_until_s), self._limit)
+        if chosen_for == self._chosen_for:
+            return
+        self._chosen_for = chosen_for
+        preference.set_names(self.owner_names)
+        keys = self._prefetch.coming(self._prefetch.buffers + LOOK_AHEAD)
+        chosen = self._choice.choose(
+            self._roster.feeders,
+            self._find_wanted(keys, preference, away),
+            self._avoided_until_s,
+            self._limit,
+        )
+        has_others = any(link.feeder not in chosen for link in self)  # they were busy
+        if chosen != self._chosen or has_others:
+            self._chosen = chosen
+            self.follow()
+
+    def _find_wanted(
+        self, keys: Iterable[BatchKey], preference: Preference, away: frozenset[str]
+    ) -> Iterator[str]:
+        """Yield the owners of batches; after one that is away, the next in the order as well."""
+        for key in keys:
+            for name in preference.order(key):
+                if name not in self._avoided_until_s:
+                    yield name
+                    if name not in away:
+                        break
+
+    @property
+    def _limit(self) -> int:
+        return limit_links(
+            len(self._roster.feeders),
+            world_size=self._prefetch.world_size,
+            buffers=self._prefetch.buffers,
+        )
+
+    def follow(self) -> None:
+        """Dial the endpoints that are new, and close the links of those that are gone."""
+        chosen = self._chosen
+        listed = self._roster.endpoints
+        wanted = listed
+        if chosen is not None:
+            wanted = {endpoint: name for endpoint, name in listed.items() if name in chosen}
+        for link in list(self):
+            is_busy = link.endpoint in listed and self._prefetch.load(link.link) > 0
+            if link.endpoint not in wanted and not is_busy:
+                self.hang_up(link)
+        known = {link.endpoint: link for link in self}
+        for endpoint, feeder in wanted.items():
+            if endpoint in known:
+                known[endpoint].feeder = feeder
+            else:
+                self.dial(endpoint, feeder)
+
+    def dial(self, endpoint: str, feeder: str) -> None:
+        """Open a link."""
+        hello = self._hello
+        if self._chosen is not None:
+            window = min(hello.window, LONG_LIST_WINDOW)
+            hello = msgspec.structs.replace(hello, window=window)
+        number, self._next_link = self._next_link, self._next_link + 1
+        self.by_number[number] = LinkState(
+            number, endpoint, hello, share_memory=self._share_memory, feeder=feeder
+        )
+        self._out.append(events.Dial(number, endpoint))
+
+    def hang_up(self, link: LinkState, now_s: float = 0.0) -> None:
+        """Close a link for good."""
+        link.leave(now_s)
+        self.collect(link)
+        del self.by_number[link.link]
+        self._waits.forget(link.link)
+        self._out.append(events.HangUp(link.link))
+        self.greet_duplicates(link, now_s)
+
+    # --- What becomes of links ----------------------------------------------------------------
+
+    def collect(self, link: LinkState) -> None:
+        """Take a link's instructions; its batches are open again if its session was lost."""
+        loss = link.take_loss()
+        if loss is not None:
+            self._prefetch.forget(link.link)
+            if loss.memory_is_short:
+                self._prefetch.reopen_lost(link.link)
+        self._out += link.take_instructions()
+
+    def greet_duplicates(self, lost: LinkState, now_s: float) -> None:
+        """Greet the node process of a lost link over another link."""
+        for link in self:
+            if link.duplicate_of == lost.link:
+                link.greet(now_s)
+                self.collect(link)
+
+    def avoid(self, link: LinkState, now_s: float) -> bool:
+        """Record that a node process was left out; return whether that is news of its feeder."""
+        if self._chosen is None:
+            return True
+        is_new = link.feeder not in self._avoided_until_s
+        self._avoided_until_s[link.feeder] = now_s + AVOID_S
+        return is_new
+
+    def find_session_with(self, link: LinkState, welcome: Welcome) -> LinkState | None:
+        """Return another link that has a session with the same node process, or None."""
+        for other in self:
+            if other is not link and other.has_session_with(welcome):
+                return other
+        return None
+
+    def report_same_name(self, link: LinkState, welcome: Welcome) -> None:
+        """Log once if another node process that serves this client has the same name."""
+        for other in self:
+            if other is link or other.session is None or other.welcome is None:
+                continue
+            endpoints = frozenset((other.endpoint, link.endpoint))
+            if other.welcome.node == welcome.node and endpoints not in self._same_names:
+                self._same_names.add(endpoints)
+                text = (
+                    f"two feeders have the name {welcome.node!r}, {other.endpoint} and "
+                    f"{link.endpoint}: they own the same lanes; give each a serve.name of its own"
+                )
+                self._out.append(events.Log(text, is_warning=True))

@@ -1,0 +1,110 @@
+"""Which feeder owns which lane: even shares, and few lanes that move when a feeder comes or goes.
+
+Each lane weighs all names by a hash of lane and name (rendezvous hashing: Thaler and Ravishankar,
+"Using name-based mappings to increase hit rates", 1998). The lightest name would be its owner; but
+at four lanes a name, some names would own nine and others none. So names have a capacity, as in
+consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018):
+
+    every lane asks its lightest name; each name takes the lightest of the lanes that ask it
+    the lanes that were not taken ask their second, then their third name, if that has room left
+    lanes that were taken by none of the three belong to their lightest name, over its capacity
+
+More attempts would even out the last few per cent, but a change would then move more lanes: each
+lane that moves can displace another one. A capacity is the even share, rounded up or down by the
+name's own hash, so that one name more or fewer changes few capacities.
+
+Invariant: all is a pure function of the set of names and the number of lanes. All clients agree,
+whatever the order of their lists and whenever they started.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.plan.rng import GAMMA_U64, mix64
+
+_ATTEMPTS: Final = 3
+"""With 512 lanes and 16, 64 and 256 names, 97, 94 and 87 % of the lanes are within an even share,
+and a name moves 1.3, 1.8 and 1.9 times its share when it comes or goes, on average; with 4 attempts
+98, 95 and 89 %, and 1.3, 2.0 and 2.2 times; with one 94, 86 and 75 %, and once."""
+
+_UNIT: Final = 2.0**-53
+_HEAVIEST: Final = np.uint64(2**64 - 1)
+_SHIFT_11: Final = np.uint64(11)
+_CAPACITY_KEY: Final = np.uint64(0x66656564)
+_LEFTOVER_KEY: Final = np.uint64(0x6C656674)
+
+
+def weigh(name: str, place: object) -> bytes:
+    """Return the weight of one name for a lane or batch, as 8 bytes to sort by."""
+    return hashlib.blake2b(f"{name}\0{place}".encode(), digest_size=8).digest()
+
+
+class Ownership:
+    """The owners of lanes among names, and the order in which other names stand in for them."""
+
+    def __init__(self, names: Iterable[str], lanes: int) -> None:
+        """``lanes`` is at least 1; without names there are no owners."""
+        self.names = tuple(sorted(set(names)))
+        self.lanes = lanes
+        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in self.names]
+        self._hashes = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+        self._owners: NDArray[np.int64] | None = None  # by lane, once an owner is needed
+        self._orders: dict[int, tuple[str, ...]] = {}  # by lane
+
+    def owner(self, lane: int) -> str:
+        """Return the name that owns a lane."""
+        if self._owners is None:
+            self._owners = self._assign()
+        return self.names[int(self._owners[lane])]
+
+    def order(self, lane: int) -> tuple[str, ...]:
+        """Return all names for a lane: its owner, then the lightest."""
+        known = self._orders.get(lane)
+        if known is None:
+            owner = self.owner(lane)
+            others = self._sort(self._weigh(np.array([lane], dtype=np.uint64))[0])
+            known = (owner, *(name for name in others if name != owner))
+            self._orders[lane] = known
+        return known
+
+    def order_of_leftovers(self, epoch: int, index: int) -> tuple[str, ...]:
+        """Return all names for a batch that is made of many lanes' leftovers."""
+        key = mix64(np.array([epoch, index], dtype=np.uint64) * GAMMA_U64 + _LEFTOVER_KEY)
+        return self._sort(mix64(self._hashes ^ mix64(key[:1] ^ key[1:] * GAMMA_U64)))
+
+    def _sort(self, weights: NDArray[np.uint64]) -> tuple[str, ...]:
+        return tuple(self.names[position] for position in np.argsort(weights, kind="stable"))
+
+    def _weigh(self, lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the weight of every name for each of ``lanes``, uint64 (lanes, names)."""
+        keys = mix64((lanes + np.uint64(1)) * GAMMA_U64)
+        return mix64(self._hashes[np.newaxis, :] ^ keys[:, np.newaxis])
+
+    def _assign(self) -> NDArray[np.int64]:
+        """Return each lane's owner as a position in ``names``, int64 (lanes,)."""
+        weights = self._weigh(np.arange(self.lanes, dtype=np.uint64))
+        rounding = (mix64(self._hashes ^ _CAPACITY_KEY) >> _SHIFT_11) * _UNIT  # 0 .. 1, exactly
+        share = self.lanes / len(self.names)
+        capacities = np.floor(share + rounding).astype(np.int64)
+        owners = np.full(self.lanes, -1, dtype=np.int64)
+        owned = np.zeros(len(self.names), dtype=np.int64)
+        asked = weights.copy()  # names that were asked become the heaviest
+        for _ in range(min(_ATTEMPTS, len(self.names))):
+            lanes = np.flatnonzero(owners < 0)
+            if not len(lanes):
+                break
+            chosen = asked[lanes].argmin(axis=1)
+            order = np.lexsort((weights[lanes, chosen], chosen))  # by name, then by weight
+            lanes, chosen = lanes[order], chosen[order]
+            before = np.searchsorted(chosen, chosen)  # lanes that ask lighter names
+            is_taken = np.arange(len(lanes)) - before < (capacities - owned)[chosen]
+            owners[lanes[is_taken]] = chosen[is_taken]
+            owned = np.bincount(owners[owners >= 0], minlength=len(self.names))
+            asked[lanes, chosen] = _HEAVIEST
+        rest = np.flatnonzero(owners < 0)
+        owners[rest] = weights[rest].argmin(axis=1)
+        return owners

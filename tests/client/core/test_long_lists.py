@@ -1,0 +1,180 @@
+"""The client's session with more feeders than it has links to."""
+
+import pytest
+
+from feeder.client.core.batch_lanes import BatchLanes
+from feeder.client.core.events import EndpointsListed, Instruction
+from feeder.client.core.link_choice import LINKS_MAX, SPARES
+from feeder.client.core.links import AVOID_S, LONG_LIST_WINDOW
+from feeder.client.core.ownership import Ownership
+from feeder.client.core.preference import Preference
+from feeder.errors import ProtocolError
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import Hello
+from tests.support.client_shell import Shell, asked, hello, sends, welcome
+
+FEEDERS = 200
+ENDPOINTS = tuple(f"tcp://f{number}:1" for number in range(FEEDERS))
+NAMES = {endpoint: endpoint[6:-2] for endpoint in ENDPOINTS}
+RECIPE = Recipe.for_split("train", batch_size=4, image_size=8, lanes=400)
+SAMPLES = 4 * 800
+FIELDS = {
+    "samples": SAMPLES,
+    "batches": 800,
+    "lanes": 400,
+    "recipe_fingerprint": RECIPE.fingerprint(),
+}
+
+
+class Cluster(Shell):
+    """A client of 200 feeders, all of which answer at once."""
+
+    def __init__(self, *, buffers: int = 4, world_size: int = 1) -> None:
+        super().__init__(buffers=buffers, window=4, recipe=RECIPE)
+        self.owned = self.requested = 0
+        self.met: set[str] = set()
+        self.do(EndpointsListed(ENDPOINTS, NAMES))
+        self.greet_all()
+        self.session.begin(0, range(0, 800, world_size))
+        self.preference = Preference(BatchLanes(welcome(**FIELDS), hello(recipe=RECIPE)))
+        self.preference.set_names(NAMES.values())
+
+    def greet_all(self) -> list[Instruction]:
+        """Connect and welcome the new links, until there are none."""
+        done: list[Instruction] = []
+        while new := [link for link in self.links if link not in self.sessions()]:
+            for link in new:
+                done += self.connect(link)
+                done += self.receive(self.welcome(link), link)
+        return done
+
+    def sessions(self) -> set[int]:
+        return {link.link for link in self.session._links if link.session is not None}
+
+    def welcome(self, link: int, **fields: object) -> object:
+        name = NAMES[self.links[link]]
+        self.met.add(name)
+        incarnation = int(name[1:]) + 1
+        given = FIELDS | {"node": f"{name}/0", "incarnation": incarnation} | fields
+        return welcome(link + 1, **given)  # type: ignore[arg-type]
+
+    def step(self) -> None:
+        """Have all requests answered, and the consumer take what is complete."""
+        out = self.do()
+        while True:
+            out += self.greet_all()
+            requests = [(link, key) for link in self.sessions() for key in asked(out, link)]
+            out = []
+            for link, (epoch, index) in requests:
+                self.requested += 1
+                owner = self.preference.order((epoch, index))[0]
+                self.owned += NAMES[self.links[link]] == owner
+                out += self.answer(index, link, session=link + 1, epoch=epoch)
+            if not requests:
+                break
+        self.take_keys()
+
+
+def test_links_are_few_and_requests_reach_the_owners() -> None:
+    cluster = Cluster()
+    assert len(cluster.links) == SPARES
+    for _ in range(60):
+        cluster.step()
+        assert len(cluster.links) <= LINKS_MAX
+    assert len(cluster.links) == LINKS_MAX
+    assert cluster.requested > 200
+    assert cluster.owned > 0.95 * cluster.requested
+    assert len(cluster.met) > 2 * LINKS_MAX, "it has gone round"
+
+
+def test_a_rank_of_many_has_a_link_for_each_buffer_and_the_spares() -> None:
+    cluster = Cluster(world_size=100)
+    cluster.session.begin(0, range(0, 80_000, 10_000))
+    for _ in range(8):
+        cluster.step()
+        assert len(cluster.links) <= 4 + SPARES
+    assert len(cluster.links) == 4 + SPARES
+
+
+def test_sessions_of_a_long_list_have_small_windows() -> None:
+    shell = Shell(*ENDPOINTS, window=4)
+    out = shell.connect(0)
+    (greeting,) = (each for each in sends(out, 0) if isinstance(each, Hello))
+    assert greeting.window == LONG_LIST_WINDOW
+    short = Shell(*ENDPOINTS[:3], window=4)
+    (greeting,) = (each for each in sends(short.connect(0), 0) if isinstance(each, Hello))
+    assert greeting.window == 4
+
+
+def test_another_feeder_is_asked_while_an_owner_is_away() -> None:
+    cluster = Cluster()
+    for _ in range(10):
+        cluster.step()
+    key = cluster.prefetch.coming(1)[0]
+    owner, heir = cluster.preference.order(key)[:2]
+    link = next(n for n, endpoint in cluster.links.items() if NAMES[endpoint] == owner)
+    cluster.lose(link)
+    cluster.fail_attempt(link)
+    cluster.do()
+    assert heir in {NAMES[endpoint] for endpoint in cluster.links.values()}
+
+
+def test_a_feeder_of_other_libraries_is_left_out_when_it_is_met_and_not_dialled_again() -> None:
+    cluster = Cluster()
+    cluster.step()
+    link = next(iter(cluster.sessions()))
+    endpoint = cluster.links[link]
+    cluster.lose(link)
+    cluster.connect(link)
+    cluster.receive(cluster.welcome(link, self_test="6" * 32), link)  # type: ignore[arg-type]
+    assert len(cluster.warnings) == 1
+    assert f"left out: {endpoint}" in cluster.warnings[0]
+    assert cluster.session.feeders_left_out == 1
+    for _ in range(40):
+        cluster.step()
+        assert endpoint not in cluster.links.values()
+    cluster.do_at(cluster.now_s + AVOID_S + 1)
+    assert cluster.session.feeders_left_out == 0
+
+
+def test_the_job_ends_when_all_feeders_of_a_long_list_are_left_out() -> None:
+    shell = Shell(*ENDPOINTS[:70], recipe=RECIPE)
+    for link in list(shell.links):
+        shell.find_incompatibility(ProtocolError("it is none"), link)
+    with pytest.raises(ProtocolError, match="it is none"):
+        shell.session.check()
+
+
+def test_a_list_that_becomes_short_is_linked_whole() -> None:
+    cluster = Cluster()
+    cluster.step()
+    cluster.do(EndpointsListed(ENDPOINTS[:20], {e: NAMES[e] for e in ENDPOINTS[:20]}))
+    cluster.greet_all()
+    assert sorted(cluster.links.values()) == sorted(ENDPOINTS[:20])
+    cluster.do(EndpointsListed(ENDPOINTS, NAMES))
+    assert SPARES <= len(cluster.links) <= LINKS_MAX
+
+
+def test_two_feeders_of_one_name_are_reported_once() -> None:
+    shell = Shell("tcp://a:1", "tcp://b:1")
+    for _ in range(2):
+        for link, incarnation in ((0, 5), (1, 6)):
+            shell.lose(link)
+            shell.connect(link)
+            shell.receive(welcome(link + 1, node="same/0", incarnation=incarnation), link)
+    assert shell.warnings == [
+        "two feeders have the name 'same/0', tcp://a:1 and tcp://b:1: they own the same lanes; "
+        "give each a serve.name of its own"
+    ]
+
+
+def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
+    names = {"tcp://a:1": "one", "tcp://b:1": "two"}
+    shell = Shell(window=8)
+    shell.do(EndpointsListed(tuple(names), names))
+    for link, node in enumerate(("renumbered-7", "renumbered-9")):
+        shell.connect(link)
+        shell.receive(welcome(link + 1, node=node, window=8), link)
+    shell.session.begin(0, range(10))
+    owner = ("one", "two").index(Ownership(names.values(), 1).owner(0))
+    assert len(asked(shell.do(), owner)) > 0

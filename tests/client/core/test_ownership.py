@@ -1,0 +1,148 @@
+"""Which feeder owns which lane: even shares, and few lanes that move."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feeder.client.core.batch_lanes import BatchLanes
+from feeder.client.core.ownership import Ownership
+from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.lanes import choose_lanes
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import Hello
+from tests.support.client_shell import welcome
+
+IMAGENET_LANES = choose_lanes(1_281_167, 256)
+
+name_lists = st.lists(st.text(max_size=8), unique=True, min_size=1, max_size=9)
+
+
+def make_names(count: int, salt: int) -> list[str]:
+    return [f"rack{salt}-node{number}/0" for number in range(count)]
+
+
+def owners(names: Sequence[str], lanes: int) -> list[str]:
+    ownership = Ownership(names, lanes)
+    return [ownership.owner(lane) for lane in range(lanes)]
+
+
+def count_moved(names: Sequence[str], gone: str, lanes: int) -> int:
+    """The lanes that change hands when a name goes, and come back when it is added again."""
+    before = owners(names, lanes)
+    after = owners([name for name in names if name != gone], lanes)
+    return sum(old != new for old, new in zip(before, after, strict=True))
+
+
+@settings(deadline=None)
+@given(names=name_lists, lanes=st.integers(1, 40), seed=st.integers())
+def test_all_clients_agree_whatever_the_order_of_their_lists(
+    names: list[str], lanes: int, seed: int
+) -> None:
+    shuffled = random.Random(seed).sample(names, len(names))
+    one, other = Ownership(names, lanes), Ownership([*shuffled, names[0]], lanes)
+    for lane in range(lanes):
+        assert one.order(lane) == other.order(lane)
+    assert one.order_of_leftovers(3, 7) == other.order_of_leftovers(3, 7)
+
+
+@settings(deadline=None)
+@given(names=name_lists, lanes=st.integers(1, 40))
+def test_the_order_of_a_lane_has_every_name_once_and_its_owner_first(
+    names: list[str], lanes: int
+) -> None:
+    ownership = Ownership(names, lanes)
+    for lane in range(lanes):
+        order = ownership.order(lane)
+        assert sorted(order) == sorted(names)
+        assert order[0] == ownership.owner(lane)
+    assert sorted(ownership.order_of_leftovers(0, 1)) == sorted(names)
+
+
+@settings(deadline=None)
+@given(names=name_lists, lanes=st.integers(1, 40), data=st.data())
+def test_the_names_that_stand_in_keep_their_order_when_another_goes(
+    names: list[str], lanes: int, data: st.DataObject
+) -> None:
+    gone = data.draw(st.sampled_from(names))
+    kept = [name for name in names if name != gone]
+    for lane in range(lanes):
+        whole, less = Ownership(names, lanes).order(lane), Ownership(kept, lanes)
+        both = [name for name in whole[1:] if name in kept]
+        if kept:
+            assert [name for name in less.order(lane)[1:] if name in both] == [
+                name for name in both if name != less.owner(lane)
+            ]
+
+
+@pytest.mark.parametrize(
+    ("names", "least_share"), [(2, 0.96), (4, 0.96), (16, 0.95), (64, 0.91), (256, 0.83)]
+)
+def test_lanes_are_spread_evenly(names: int, least_share: float) -> None:
+    """The share of lanes that names own up to the even share: what saturated feeders keep."""
+    even = IMAGENET_LANES / names
+    kept = [
+        sum(min(count, even) for count in Counter(owners(made, IMAGENET_LANES)).values())
+        for made in (make_names(names, salt) for salt in range(4))
+    ]
+    assert min(kept) / IMAGENET_LANES > least_share
+    assert sum(kept) / len(kept) / IMAGENET_LANES > least_share + 0.01
+
+
+@pytest.mark.parametrize("count", [2, 4, 16, 64, 256])
+def test_a_name_that_goes_or_comes_moves_at_most_twice_its_share_on_average(count: int) -> None:
+    moved = [
+        count_moved(names, gone, IMAGENET_LANES)
+        for names in (make_names(count, salt) for salt in range(9))
+        for gone in names[:: max(1, count // 12)]
+    ]
+    assert sum(moved) / len(moved) <= 2 * IMAGENET_LANES / count
+
+
+def test_the_lanes_of_a_lost_name_are_spread_over_the_others() -> None:
+    names = make_names(8, 0)
+    before, after = owners(names, 512), owners(names[1:], 512)
+    heirs = Counter(
+        new for old, new in zip(before, after, strict=True) if old == names[0] and new != old
+    )
+    assert set(heirs) == set(names[1:])
+    assert max(heirs.values()) < 0.4 * before.count(names[0])
+
+
+def test_more_names_than_lanes_own_one_lane_or_none() -> None:
+    owned = Counter(owners(make_names(300, 1), 64))
+    assert max(owned.values()) <= 3
+    assert len(owned) > 50
+
+
+def test_without_names_there_is_nothing_to_order() -> None:
+    assert Ownership((), 4).names == ()
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_batch_belongs_to_the_lane_that_its_samples_are_in(split: str) -> None:
+    recipe = Recipe.for_split(split, batch_size=4, image_size=8, lanes=3)  # type: ignore[arg-type]
+    answer = welcome(samples=131, shards=7, lanes=3, batches=32 if split == "train" else 33)
+    hello = Hello(dataset="birds", recipe=recipe, seed=7, window=2, client="me")
+    batch_lanes = BatchLanes(answer, hello)
+    lanes = set()
+    for epoch in (0, 3, 4, 0):
+        plan = EpochPlan(
+            ShardLayout(samples=131, shards=7),
+            batch_size=4,
+            seed=7,
+            epoch=epoch,
+            shuffle=recipe.shuffle,
+            last_batch=recipe.last_batch,
+            lanes=3,
+        )
+        for index in range(plan.batches):
+            lane = plan.lane(index)
+            assert batch_lanes.lane((epoch, index)) == lane
+            lanes.add(lane)
+        assert batch_lanes.lane((epoch, plan.batches)) is None, "padding"
+    assert lanes >= {0, 1, 2}
+    assert recipe.last_batch in LastBatch
