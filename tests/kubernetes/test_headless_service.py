@@ -1,0 +1,188 @@
+"""dns:// follows a headless Service: real feeders, a real resolver, a small DNS server.
+
+The client has a resolv.conf of its own, as the kubelet writes it, in a mount namespace.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.daemon import READY_LINE
+from bench.line_process import LineProcess
+from feeder.client.endpoints import NAME_INTERVAL_S
+from tests.kubernetes.name_server import NameServer
+from tests.support.daemon import Daemon, pack_small, wait_until
+from tests.support.lent_client import WAIT_S, digest, make_numpy_loader
+from tests.support.sources import REPOSITORY
+
+SERVICE = "feeder.training.svc"
+FULL_NAME = f"{SERVICE}.cluster.local"
+SERVER = "127.0.9.53"
+PODS = ("127.0.9.2", "127.0.9.3", "127.0.9.4", "127.0.9.5")
+RESOLVER = f"""\
+search training.svc.cluster.local svc.cluster.local cluster.local
+nameserver {SERVER}
+options ndots:5 timeout:1 attempts:1
+"""
+WITH_RESOLVER = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"')
+
+CLIENT = """
+import sys
+import feeder.client.endpoints as endpoints
+endpoints._Name.interval_s = float(sys.argv.pop())
+from tests.support.lent_client import main
+main()
+"""
+
+READ = """
+import json, sys
+from feeder.client.endpoints import open_source
+print(json.dumps(list(open_source(sys.argv[1]).read())))
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[NameServer]:
+    try:
+        server = NameServer(SERVER)
+    except OSError as error:
+        pytest.skip(f"port 53 of {SERVER} cannot be bound here: {error.strerror}")
+    with server:
+        yield server
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> tuple[str, ...]:
+    """A command prefix under which names are looked up at the server."""
+    path = tmp_path / "resolv.conf"
+    path.write_text(RESOLVER)
+    command = (*WITH_RESOLVER, str(path))
+    done = subprocess.run([*command, "true"], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"/etc/resolv.conf cannot be replaced here: {done.stderr.strip()}")
+    return command
+
+
+def common_port() -> int:
+    """Return a port that is free at all pods' addresses."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            sockets = [stack.enter_context(socket.socket()) for _ in PODS]
+            sockets[0].bind((PODS[0], 0))
+            port = int(sockets[0].getsockname()[1])
+            for each, address in zip(sockets[1:], PODS[1:], strict=True):
+                each.bind((address, port))
+            return port
+
+
+def sessions(pod: Daemon) -> int:
+    return int(pod.counters()["sessions"])
+
+
+def undisturbed(endpoint: str, batches: int) -> list[str]:
+    """Return the batches of a client of one feeder."""
+    with make_numpy_loader(endpoint) as loader:
+        endless = (batch for _ in iter(int, 1) for batch in loader)
+        return [digest(batch) for batch in itertools.islice(endless, batches)]
+
+
+class Trainer:
+    """A client process that takes batches while the test waits for something."""
+
+    def __init__(self, process: LineProcess) -> None:
+        self.taken: list[str] = []
+        self._process = process
+
+    def take_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Take batches until ``holds()``."""
+
+        def step() -> bool:
+            self.take(1)
+            return holds()
+
+        wait_until(step, what)
+
+    def take(self, batches: int) -> None:
+        """Take some batches."""
+        for _ in range(batches):
+            self._process.write_line("")
+            self.taken.append(self._process.next_line(WAIT_S))
+
+
+@pytest.mark.parametrize(
+    "interval_s",
+    [1.0, pytest.param(NAME_INTERVAL_S, marks=pytest.mark.extensive)],
+    ids=["a look-up a second", "as it is"],
+)
+def test_a_client_follows_the_changes_of_a_headless_service(
+    server: NameServer, prefix: tuple[str, ...], interval_s: float, tmp_path: Path
+) -> None:
+    packed, port = pack_small(tmp_path), common_port()
+
+    def start(address: str, name: str) -> Daemon:
+        bind = f"tcp://{address}:{port}"
+        options = ("--data", f"d={packed}", "--name", name, "--workers", "1", "--chunk-images", "4")
+        pod = stack.enter_context(Daemon(*options, "--bind", bind, is_ready=False))
+        pod.endpoints = [bind]
+        return pod
+
+    program = [sys.executable, "-c", CLIENT, f"dns://{SERVICE}:{port}", str(interval_s)]
+    command = [*prefix, *program]
+    with contextlib.ExitStack() as stack:
+        a, b, c = (start(address, f"node-{number}") for number, address in enumerate(PODS[:3]))
+        for pod in (a, b, c):
+            pod.wait_line(READY_LINE)
+        server.publish(FULL_NAME, PODS[:2])
+        process = LineProcess(
+            command, environ=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=REPOSITORY
+        )
+        stack.callback(process.kill)
+        trainer = Trainer(process)
+
+        trainer.take_until(lambda: sessions(a) == sessions(b) == 1, "it has found both pods")
+        assert sessions(c) == 0
+
+        server.publish(FULL_NAME, PODS[:3])
+        trainer.take_until(lambda: sessions(c) == 1, "it has found a pod that was added")
+
+        server.publish(FULL_NAME, PODS[1:3])
+        trainer.take_until(lambda: sessions(a) == 0, "it has left a pod that was removed")
+
+        assert b.stop()[0] == 0
+        d = start(PODS[3], "node-1")
+        d.wait_line(READY_LINE)
+        server.publish(FULL_NAME, PODS[2:4])
+        trainer.take_until(lambda: sessions(d) == 1, "it has found a pod that was renumbered")
+
+        server.is_silent = True
+        asked = server.questions
+        trainer.take_until(lambda: server.questions >= asked + 4, "it asks again and again")
+        assert sessions(c) == sessions(d) == 1, "the last list stays valid"
+        server.is_silent = False
+
+        server.publish(FULL_NAME, [PODS[0], *PODS[2:4]])
+        trainer.take_until(lambda: sessions(a) == 1, "it follows again after the silence")
+        trainer.take(5)
+        assert trainer.taken == undisturbed(c.endpoint, len(trainer.taken))
+
+
+def test_a_service_of_more_pods_than_one_datagram_holds_is_read_whole(
+    server: NameServer, prefix: tuple[str, ...]
+) -> None:
+    v4 = [f"10.7.{number // 250}.{number % 250 + 1}" for number in range(300)]
+    v6 = [f"fd00::{number + 1:x}" for number in range(300)]
+    server.publish(FULL_NAME, [*v4, *v6])
+    command = [*prefix, sys.executable, "-c", READ, f"dns://{SERVICE}:5555"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True
+    )
+    wanted = {f"tcp://{each}:5555" for each in v4} | {f"tcp://[{each}]:5555" for each in v6}
+    assert set(json.loads(done.stdout)) == wanted
