@@ -34,9 +34,9 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("in-place")
     source = make_source(root / "source", SAMPLES, side=72)
     other = make_source(root / "other-source", SAMPLES, side=73)
-    pack(source, root / "served", shards=1, lanes=1)
-    pack(source, root / "reseeded", shards=1, lanes=1, seed=1)
-    pack(other, root / "foreign", shards=1, lanes=1)
+    pack(source, root / "served", shards=1)
+    pack(source, root / "reseeded", shards=1, seed=1)
+    pack(other, root / "foreign", shards=1)
     return {name: root / name for name in ("served", "reseeded", "foreign")}
 
 

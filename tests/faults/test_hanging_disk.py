@@ -37,7 +37,7 @@ def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of more shards than a command probes before it begins."""
     folder = tmp_path_factory.mktemp("many")
     source = make_source(folder / "source", SAMPLES, side=72)
-    pack(source, folder / "dataset", shards=len(SHARDS), lanes=2)
+    pack(source, folder / "dataset", shards=len(SHARDS))
     return folder / "dataset"
 
 

@@ -28,7 +28,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir(parents=True)
     for number, kind in enumerate(KINDS):
         (source / f"{number}.jpg").write_bytes(hard_jpeg(number, kind, 70, 60, 80))
-    pack(source.parent, folder / "dataset", shards=1, lanes=1)
+    pack(source.parent, folder / "dataset", shards=1)
     return folder / "dataset"
 
 

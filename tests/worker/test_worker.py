@@ -243,7 +243,7 @@ def test_a_dataset_that_is_not_the_served_one_fails_and_others_are_filled(
 
 def pack_other(folder: Path) -> Path:
     """Pack a dataset of other images; return its folder."""
-    pack(make_source(folder / "source", 11, side=72), folder / "dataset", shards=5, lanes=2)
+    pack(make_source(folder / "source", 11, side=72), folder / "dataset", shards=5)
     return folder / "dataset"
 
 

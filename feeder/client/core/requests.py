@@ -1,9 +1,9 @@
 """Which open batch is requested from which node, and when it is hedged or retried.
 
-    open batches   │ near: the next 5/8 of the buffers │ far              │
-                   its lane's owner is asked at once, if that has less than it needs to be busy
-                   another node is asked, if one has │ waits for its owner
-                   less than it needs to be busy
+    open batches   │ near: half of the buffers          │ far                  │
+                     the lane's owner is asked at once, if it lacks batches to be busy
+                     another node is asked, if one      │ waits for its owner
+                     lacks batches to be busy
 
 A batch is bound to a node late. Were all requested at once, each would need a node with room now,
 and the owner, which has the lane in its cache, is that node for two batches of five. Instead each
@@ -46,9 +46,10 @@ _LATENCIES_MIN: Final = 16
 _FIRST_DELAY_S: Final = 2.0
 """Before any latency is known: the first batch waits for cold files and the dataset's opening."""
 
-_NEAR_SHARE: Final = 5 / 8
+_NEAR_SHARE: Final = 0.5
 """Of the buffers: the batches that an idle node may take from a busy owner. With fewer, nodes idle
-while the consumer waits for a busy one; with more, batches leave their owners without need."""
+while the consumer waits for a busy one; with more, batches leave their owners without need. See
+``feeder-bench cluster --any``."""
 
 _NEAR_MIN: Final = 3
 

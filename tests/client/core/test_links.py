@@ -91,7 +91,7 @@ def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -
 
 
 def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
-    shell = Shell(*ENDPOINTS[:2], window=8, buffers=6)
+    shell = Shell(*ENDPOINTS[:2], window=8, buffers=8)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
     shell.session.begin(0, range(10))
@@ -269,8 +269,8 @@ def test_a_lost_batch_is_requested_from_a_node_whose_window_waits_behind_it() ->
 
 
 def wait_for_the_owner() -> Shell:
-    """Return a client that waits for the owner's batches, the first three of six."""
-    shell, out = serve(buffers=6)
+    """Return a client that waits for the owner's batches, the first three of eight."""
+    shell, out = serve(buffers=8)
     assert asked(out, OWNER) == keys(0, 1, 2)
     assert asked(out, NEXT) == keys(3), "what is due later waits for the owner"
     shell.answer(3, NEXT, session=NEXT + 1)
@@ -329,7 +329,7 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
 
 
 def test_a_quiet_node_is_asked_last() -> None:
-    shell, _ = serve(buffers=6)
+    shell, _ = serve(buffers=8)
     pass_time(shell, QUIET_S, NEXT)
     shell.session.begin(1, range(10))
     out = shell.do()
@@ -526,7 +526,7 @@ def test_the_clock_is_never_due_in_vain_and_no_open_batch_is_forgotten(seed: int
             case _:
                 pass
         if shell.session.feeders == 3 and sum(map(shell.prefetch.load, range(3))) < 6:
-            near = shell.prefetch.coming(4)
+            near = shell.prefetch.coming(3)
             open_now = [each for key, each in shell.prefetch.open_batches() if key in near]
             are_idle = [not shell.prefetch.pending(link) for link in range(3)]
             for number, assembly in enumerate(open_now):
