@@ -78,7 +78,7 @@ def test_a_job_continues_without_descriptors_for_further_feeders(spare: int) -> 
         # These count as names, being no dotted quads, and resolve without a name server.
         listed = (node.endpoint, *(f"tcp://127.{number}:9" for number in range(1, 6)))
         with no_further_file(spare=spare):
-            loader._feed._transport._set_endpoints(listed)
+            loader._feed._transport._set_endpoints(dict.fromkeys(listed, ""))
             wait_until(
                 lambda: len(loader._feed._session._links.by_number) == len(listed),
                 "all are dialled",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from feeder.client.endpoint_list import FILE_BYTES_MAX, check_endpoint, parse_list
+from feeder.client.endpoint_list import FILE_BYTES_MAX, Listing, check_endpoint, parse_list
 from feeder.client.endpoints import Directory, open_source
 from feeder.errors import ConfigError
 
@@ -44,9 +44,9 @@ class Changes:
         self._changed = threading.Condition()
         self._heard: list[tuple[str, ...]] = []
 
-    def __call__(self, endpoints: tuple[str, ...]) -> None:
+    def __call__(self, listing: Listing) -> None:
         with self._changed:
-            self._heard.append(endpoints)
+            self._heard.append(tuple(listing))
             self._changed.notify_all()
 
     def wait_for(self, *endpoints: str) -> None:
@@ -445,6 +445,6 @@ def test_a_name_that_no_longer_resolves_keeps_its_last_list(
     directory = Directory("dns://feeders:5555")
     found = directory.refresh()
     resolver.addresses = ()
-    assert tuple(directory.refresh()) == tuple(directory.refresh()) == found
+    assert directory.refresh() == directory.refresh() == found
     (message,) = caplog.messages
     assert message.endswith("; its last list stays valid")
