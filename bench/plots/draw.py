@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from bench.cluster.report import ClusterReport
 from bench.plots.style import FAINT_INK, INK
 from bench.report import Report
 from bench.rivals.report import RivalsReport
@@ -37,6 +38,7 @@ def write_plot(report: Report, path: Path) -> None:
     import altair as alt
 
     from bench.plots.ablate import conclude_ablation, draw_ablation
+    from bench.plots.cluster import conclude_cluster, draw_cluster
     from bench.plots.decode import conclude_decode, draw_decode
     from bench.plots.rivals import conclude_rivals, draw_rivals
     from bench.plots.soak import conclude_soak, draw_soak
@@ -51,6 +53,10 @@ def write_plot(report: Report, path: Path) -> None:
     elif isinstance(report, RivalsReport):
         chart = draw_rivals(report)
         title, conclusions = conclude_rivals(report)
+        subtitle = conclusions + subtitle
+    elif isinstance(report, ClusterReport):
+        chart = draw_cluster(report)
+        title, conclusions = conclude_cluster(report)
         subtitle = conclusions + subtitle
     elif report.bench == "ablate":
         chart = draw_ablation(report)

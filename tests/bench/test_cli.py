@@ -51,6 +51,7 @@ def test_an_invalid_argument_is_refused_in_one_line(
         "normalise",
         "loss",
         "pack",
+        "cluster",
     ],
 )
 def test_every_default_is_a_valid_argument(bench: str) -> None:

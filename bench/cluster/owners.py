@@ -1,0 +1,77 @@
+"""Which host owns which lane: the product's ownership, and the lane of each batch.
+
+All that the model knows of the plan and of ownership is in here. A host is warm for the lanes that
+it owned in the last epoch; nothing else of the simulation depends on ownership, which the client's
+session machine applies itself.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bench.cluster.shape import DatasetShape, JobShape
+from feeder.client.core import requests
+from feeder.client.core.ownership import Ownership
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.wire.messages import BatchKey
+
+SEED = 7
+
+
+class Lanes:
+    """The lanes of a job's batches."""
+
+    def __init__(self, dataset: DatasetShape, job: JobShape) -> None:
+        self.layout = ShardLayout(samples=dataset.samples, shards=dataset.shards)
+        self.recipe = make_recipe(dataset, job)
+        self._plans: dict[int, EpochPlan] = {}
+
+    @property
+    def count(self) -> int:
+        """The number of lanes."""
+        return self._plan(0).lanes
+
+    @property
+    def batches(self) -> int:
+        """Batches in an epoch."""
+        return self._plan(0).batches
+
+    def lane_of(self, key: BatchKey) -> int | None:
+        """Return the lane of a batch; None if it is made of left-overs of all lanes."""
+        epoch, index = key
+        return self._plan(epoch).lane(index)
+
+    def owners(self, names: Sequence[str]) -> Mapping[int, str]:
+        """Return the name of each lane's owner among the names listed."""
+        ownership = Ownership(names, self.count)
+        return {lane: ownership.owner(lane) for lane in range(self.count)}
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        plan = self._plans.get(epoch)
+        if plan is None:
+            plan = self.recipe.plan_epoch(self.layout, seed=SEED, epoch=epoch)
+            self._plans[epoch] = plan
+        return plan
+
+
+def make_recipe(dataset: DatasetShape, job: JobShape) -> Recipe:
+    """Return the job's recipe."""
+    return Recipe.for_split(
+        "train", batch_size=job.batch_size, image_size=job.image_size, lanes=dataset.lanes
+    )
+
+
+@contextmanager
+def asking_any_node(is_on: bool = True) -> Iterator[None]:
+    """Within the body, clients have no reason to wait for a lane's owner, if ``is_on``.
+
+    All batches with a buffer count as near: any node that is not busy takes the next one. This is
+    the throughput that ownership is compared with. It holds for the whole process.
+    """
+    settings = vars(requests)
+    before = settings["_NEAR_SHARE"]
+    settings["_NEAR_SHARE"] = 1.0 if is_on else before
+    try:
+        yield
+    finally:
+        settings["_NEAR_SHARE"] = before

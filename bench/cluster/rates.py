@@ -1,0 +1,64 @@
+"""This machine's rate: what the product's sample path makes on one core, and how much it varies.
+
+Times are CPU times, so that a machine in use does not look slower than it is.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bench.machine import pinned_to
+from feeder.dataset.opened import Dataset
+from feeder.jpeg.libraries import check_libraries, tune_allocator
+from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
+
+CHUNK_IMAGES: Final = 32
+ROUNDS: Final = 5
+SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreRate:
+    """What one core makes with the training recipe."""
+
+    images_s: float
+    spread: float
+    """Standard deviation of a chunk's time over its mean."""
+    image_bytes: int
+    """Mean size of a packed image."""
+
+
+def measure_core(path: Path, *, images: int, core: int, rounds: int = ROUNDS) -> CoreRate:
+    """Fill chunks of a dataset on a core in whole rounds; return the median round's rate."""
+    check_libraries()
+    tune_allocator()
+    recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
+    with pinned_to(frozenset({core})), Dataset.open(path) as dataset:
+        count = min(images, dataset.layout.samples) // CHUNK_IMAGES * CHUNK_IMAGES
+        order = np.random.default_rng(SEED).permutation(dataset.layout.samples)[:count]
+        reader = SampleReader(dataset, recipe)
+        side = recipe.image_size
+        pixels = np.empty((CHUNK_IMAGES, side, side, 3), np.int8)
+        labels = np.empty((CHUNK_IMAGES, *dataset.labels.row_shape), dataset.labels.dtype)
+        rates, spreads = [], []
+        for epoch in range(rounds + 1):
+            chunks_s = []
+            for first in range(0, count, CHUNK_IMAGES):
+                ids = order[first : first + CHUNK_IMAGES].astype(np.int64)
+                began_s = time.thread_time()
+                reader.fill(ids, seed=SEED, epoch=epoch, pixels=pixels, labels=labels)
+                chunks_s.append(time.thread_time() - began_s)
+            if epoch:  # the first round warms caches up
+                rates.append(count / sum(chunks_s))
+                spreads.append(statistics.pstdev(chunks_s) / statistics.fmean(chunks_s))
+    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    return CoreRate(
+        images_s=statistics.median(rates),
+        spread=statistics.median(spreads),
+        image_bytes=round(size / dataset.layout.samples),
+    )

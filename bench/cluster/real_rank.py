@@ -1,0 +1,143 @@
+"""A real rank for the validation: takes batches over tcp as a loader does, and records requests.
+
+    python -m bench.cluster.real_rank PARENT_PID ORDERS
+
+ORDERS is the JSON of ``RankOrders``. It prints ``open`` when all feeders have answered, takes
+batches from then on, and when its input ends prints the JSON of ``RankRecord``. A line ``error …``
+comes before it ends by itself.
+"""
+
+import os
+import select
+import sys
+import time
+from typing import Final
+
+import msgspec
+
+from bench.cluster.owners import asking_any_node
+from bench.daemon import DATASET_NAME
+from feeder.client.core import events
+from feeder.client.core.prefetch import Prefetch
+from feeder.client.core.session import ClientSession, Job
+from feeder.client.endpoints import Directory
+from feeder.client.transport import Transport
+from feeder.errors import FeederError
+from feeder.plan.epoch import rank_indices
+from feeder.plan.recipe import Recipe
+from feeder.process.parent_death import die_with_parent
+from feeder.wire.messages import BatchKey, Hello, Request, Welcome
+from trainer_client._host_memory import BatchBuffers, SlotBuffer
+
+TIMEOUT_S: Final = 30.0
+
+
+class RankOrders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank does."""
+
+    endpoints: tuple[str, ...]
+    recipe: Recipe
+    seed: int
+    window: int
+    rank: int
+    world_size: int
+    any_node: bool
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """A request for a batch."""
+
+    at_s: float
+    key: BatchKey
+    node: str
+    is_first: bool
+
+
+class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank did. Times are of the machine's monotonic clock."""
+
+    taken: list[tuple[float, int]]
+    """When each batch was taken, and how many images it has."""
+    asked: list[Asked]
+    descriptors: int
+    links: int
+
+
+class RecordingSession(ClientSession):
+    """The client's session, with a record of its requests."""
+
+    def __init__(self, job: Job, prefetch: Prefetch) -> None:
+        super().__init__(job, prefetch)
+        self.asked: list[Asked] = []
+        self.nodes: dict[int, str] = {}
+        self._wanted: set[BatchKey] = set()
+
+    def handle(self, event: events.Event, now_s: float) -> list[events.Instruction]:
+        """Handle the event; record what is requested."""
+        if isinstance(event, events.MessageReceived) and isinstance(event.message, Welcome):
+            self.nodes[event.link] = event.message.node
+        instructions = super().handle(event, now_s)
+        for instruction in instructions:
+            if isinstance(instruction, events.Send) and isinstance(instruction.message, Request):
+                for key in instruction.message.want:
+                    is_first = key not in self._wanted
+                    self._wanted.add(key)
+                    node = self.nodes[instruction.link]
+                    self.asked.append(Asked(time.monotonic(), key, node, is_first))
+        return instructions
+
+
+def run(orders: RankOrders) -> RankRecord:
+    """Take batches until the input ends."""
+    hello = Hello(
+        dataset=DATASET_NAME,
+        recipe=orders.recipe,
+        seed=orders.seed,
+        window=orders.window,
+        client=f"rank {orders.rank}",
+    )
+    prefetch = Prefetch(orders.recipe, buffers=orders.window + 1)
+    session = RecordingSession(
+        Job(name="bench", hello=hello, share_memory=False, rank=orders.rank), prefetch
+    )
+    buffers = BatchBuffers(orders.recipe, lambda: session.labels)
+    transport = Transport(session, Directory(orders.endpoints), buffers, SlotBuffer)
+    try:
+        welcome = transport.wait_for_welcome(TIMEOUT_S)
+        _print("open")
+        last_batch = orders.recipe.last_batch
+        transport.begin(
+            0, rank_indices(welcome.batches, orders.rank, orders.world_size, last_batch)
+        )
+        taken: list[tuple[float, int]] = []
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            batch = transport.take("the next batch", TIMEOUT_S, lambda: None)
+            taken.append((time.monotonic(), batch.valid))
+            transport.return_buffers([batch.buffer], before_waiting=True)
+        descriptors = len(os.listdir("/proc/self/fd")) - 1
+        return RankRecord(
+            taken=taken, asked=session.asked, descriptors=descriptors, links=len(session.nodes)
+        )
+    finally:
+        transport.close()
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main(parent: int, orders: RankOrders) -> int:
+    """Run as the process; return the exit status."""
+    die_with_parent(parent)
+    try:
+        with asking_any_node(orders.any_node):
+            _print(msgspec.json.encode(run(orders)).decode())
+    except FeederError as error:
+        _print(f"error {error}")
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=RankOrders)))

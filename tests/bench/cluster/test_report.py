@@ -1,0 +1,215 @@
+"""The command line, report and picture of ``feeder-bench cluster``; the validation's verdicts."""
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.cli import build_parser, main
+from bench.cluster.options import ClusterOptions
+from bench.cluster.rates import measure_core
+from bench.cluster.real_cluster import Pace, tiny_dataset
+from bench.cluster.report import conclude_sizing
+from bench.cluster.shape import Fault
+from bench.cluster.sizing import Sizing
+from bench.cluster.validate import (
+    IMAGES,
+    LOSS_DAEMONS,
+    WINDOWS,
+    Compared,
+    compare,
+    judge,
+    simulated,
+)
+from bench.report import read_report
+from feeder.errors import ConfigError
+from tests.support.synthetic_sets import pack_synthetic
+
+SMALL = [
+    *("--cores", "2", "--images-per-core", "400", "--batch-size", "64", "--chunk-images", "16"),
+    *("--samples", "16384", "--fault-hosts", "2"),
+]
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    return build_parser().parse_args(["cluster", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--hosts 1,x", "--hosts 1,x: write numbers 1 .. 256, as in 1,4,16"),
+        ("--hosts 0", "--hosts 0: write numbers 1 .. 256, as in 1,4,16"),
+        ("--hosts 257", "--hosts 257: write numbers 1 .. 256, as in 1,4,16"),
+        ("--ranks 0", "--ranks 0: write numbers 1 .. 4096, as in 1,4,16"),
+        ("--lose 3", "--lose 3: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
+        ("--lose x@1", "--lose x@1: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
+        ("--lose 1@nan", "--lose 1@nan: write HOST@SECONDS, as in 2@3.5, with 0 .. 600 s"),
+        ("--join 1@2", "--join 1@2: write SECONDS, as in 3.5, with 0 .. 600 s"),
+        (
+            "--freeze 8@1",
+            "--freeze 8@1: the hosts are 0 .. 7: name one of them, or raise --fault-hosts",
+        ),
+        (
+            "--samples 1000",
+            "--samples 1000 gives 512 ranks no batch of 256 each: use more samples, fewer ranks or "
+            "hosts, or smaller batches",
+        ),
+    ],
+)
+def test_an_invalid_option_is_one_line(arguments: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClusterOptions.of(parse(*arguments.split()))
+    assert str(caught.value) == complaint
+
+
+def test_faults_keep_the_order_of_the_command_line() -> None:
+    options = ClusterOptions.of(parse(*["--join", "4", "--lose", "1@2.5", "--freeze", "0@3"]))
+    assert options.faults == (
+        Fault(kind="join", at_s=4.0),
+        Fault(kind="lose", at_s=2.5, host=1),
+        Fault(kind="freeze", at_s=3.0, host=0),
+    )
+
+
+def test_each_number_of_ranks_goes_with_each_number_of_hosts() -> None:
+    options = ClusterOptions.of(parse("--hosts", "16,1", "--ranks", "1,4"))
+    assert [(each.hosts, each.job.ranks) for each in options.clusters] == [
+        *((1, 1), (1, 4), (16, 1), (16, 4))
+    ]
+    assert [each.job.ranks for each in ClusterOptions.of(parse("--hosts", "3")).clusters] == [6]
+
+
+def test_a_run_prints_tables_and_writes_json_and_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("altair")
+    out, picture = tmp_path / "cluster.json", tmp_path / "cluster.svg"
+    arguments = ["--hosts", "1,2", "--any", "--lose", "1@0", "--join", "2", *SMALL]
+    files = ["--json", str(out), "--plot", str(picture)]
+    assert main(["cluster", *arguments, *files]) == 0
+    text = capsys.readouterr().out
+    tables = text[text.index("busy: share of the time") :].splitlines()
+    assert max(map(len, tables)) <= 80
+    assert text.startswith("2 hosts and 4 ranks: ")
+    for words in ("beside the IPU-POD run", "links", "host 1 killed", "a host joins", "any node"):
+        assert words in text
+    written = json.loads(out.read_text("utf-8"))
+    assert [each["hosts"] for each in written["outcomes"]] == [1, 2]
+    assert [each["hosts"] for each in written["published"]] == [1]
+    assert written["scenario"]["is_whole"] is True
+    assert [dip["fault"]["kind"] for dip in written["scenario"]["dips"]] == ["lose", "join"]
+    assert "cluster/2-hosts-4-ranks" in {row.name for row in read_report(out).results}
+    assert "<svg" in picture.read_text("utf-8")
+
+
+def test_a_throughput_is_answered_with_a_number_of_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["cluster", "--images-per-second", "2000", "--ranks", "4", *SMALL]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2,000 images/s take 3 hosts, which deliver ")
+    assert "By arithmetic it would be 3." in text.replace("\n", " ")
+
+
+def test_too_much_is_answered_with_what_the_most_hosts_deliver() -> None:
+    sizing = Sizing(wanted_images_s=1e9, least=4000, outcome=None)
+    assert conclude_sizing(sizing) == (
+        "1,000,000,000 images/s take more than 256 hosts; by arithmetic 4000."
+    )
+
+
+def test_one_number_of_hosts_has_no_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("altair")
+    picture = tmp_path / "cluster.svg"
+    assert main(["cluster", "--hosts", "1", "--plot", str(picture), *SMALL]) == 2
+    assert "--plot needs two numbers of hosts" in capsys.readouterr().err
+
+
+# --- Validation -------------------------------------------------------------------------------
+
+
+def compared(daemons: int, window: int, *, any_node: bool = False) -> Compared:
+    return Compared(
+        daemons=daemons,
+        window=window,
+        any_node=any_node,
+        real_images_s=1000.0,
+        model_images_s=1010.0,
+        most_images_s=1100.0,
+        real_owner=0.9,
+        model_owner=0.92,
+        idle=0.5,
+        rank_fds=28,
+        links=4,
+        node_fds=40,
+    )
+
+
+GOOD = [
+    compared(daemons, window, any_node=any_node)
+    for window in WINDOWS
+    for daemons in (2, 3, LOSS_DAEMONS)
+    for any_node in ((False, True) if daemons == LOSS_DAEMONS else (False,))
+]
+
+
+def test_a_model_that_agrees_passes() -> None:
+    assert judge(GOOD) == []
+
+
+def test_each_target_that_is_missed_is_a_line() -> None:
+    throughput = [replace(GOOD[0], model_images_s=1060.0), *GOOD[1:]]
+    owner = [replace(GOOD[0], model_owner=0.96), *GOOD[1:]]
+    cost = [replace(each, real_images_s=1030.0) if each.any_node else each for each in GOOD]
+    assert judge(throughput) == [
+        "2 daemons, window 8: the model's throughput differs by +6.0 %, 5 % is allowed"
+    ]
+    assert judge(owner) == [
+        "2 daemons, window 8: the model's owner share differs by +6.0 points, 5 are allowed"
+    ]
+    assert judge(cost) == [
+        f"window {window}: 4 daemons lose 2.9 % of the throughput by ownership, 2 % is allowed"
+        for window in WINDOWS
+    ]
+
+
+def test_the_model_of_real_daemons_has_their_rate_and_names() -> None:
+    pace = Pace(
+        daemons=3,
+        workers=4,
+        chunk_s=0.05,
+        chunk_images=8,
+        ranks=2,
+        window=8,
+        batch_size=32,
+        lanes=16,
+    )
+    cluster = simulated(pace, ["a/0", "b/0", "c/0"])
+    assert cluster.hosts * cluster.host.cpu_images_s == 3 * 4 * 8 / 0.05
+    assert cluster.name_of(2) == "c/0"
+    assert (cluster.job.ranks, cluster.job.window, cluster.dataset.lanes) == (2, 8, 16)
+
+
+@pytest.mark.extensive
+def test_the_model_agrees_with_real_daemons() -> None:
+    """Real processes at a fixed rate; on a busy machine as well, as they sleep most of the time."""
+    with tiny_dataset(IMAGES) as dataset:
+        results = compare(dataset, seconds=12.0)
+    assert len(results) == len(GOOD)
+    assert [line for each in results for line in each.failures] == []
+
+
+def test_a_core_of_this_machine_is_measured(tmp_path: Path) -> None:
+    dataset = pack_synthetic(tmp_path, images=64)
+    core = sorted(os.sched_getaffinity(0))[0]
+    rate = measure_core(dataset, images=64, core=core, rounds=1)
+    assert rate.images_s > 0
+    assert 0 <= rate.spread < 10
+    assert rate.image_bytes > 1000
+    assert core in os.sched_getaffinity(0)
