@@ -5,5 +5,5 @@ that ``feeder --help`` stays quick.
 
 May import: errors, metrics, remedies, plan, wire, process, host, jpeg, dataset, sample, security,
 client, survey, pack, pack_cache, diagnosis, doctor,
-doctor.findings, daemon, screens.
+doctor.findings, daemon, screens, cluster.
 """

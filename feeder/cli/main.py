@@ -7,12 +7,24 @@ import argparse
 from collections.abc import Sequence
 
 from feeder import __version__
-from feeder.cli import doctor, keygen, pack, preview, serve, status, survey, top, unpack, verify
+from feeder.cli import (
+    cluster,
+    doctor,
+    keygen,
+    pack,
+    preview,
+    serve,
+    status,
+    survey,
+    top,
+    unpack,
+    verify,
+)
 from feeder.process.program import run_guarded
 from feeder.process.python_process import use_single_threads
 from feeder.process.shortage import check_import_memory
 
-_COMMANDS = (pack, verify, unpack, survey, serve, preview, status, top, doctor, keygen)
+_COMMANDS = (pack, verify, unpack, survey, serve, cluster, preview, status, top, doctor, keygen)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,187 @@
+"""``feeder cluster up|status|scale N|down``: feeders on the hosts of a Ray cluster."""
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from feeder.errors import ConfigError, PeerError, ResourceError
+
+if TYPE_CHECKING:
+    from feeder.cluster.request import Request
+    from feeder.cluster.settings import Settings
+    from feeder.daemon.config import Config
+
+_TIMEOUT_S: Final = 30.0
+_TIMEOUT_MIN_S: Final = 5.0
+_TIMEOUT_MAX_S: Final = 3600.0
+_FEEDERS_MAX: Final = 4096
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser(
+        "cluster",
+        help="run feeders on the hosts of a Ray cluster",
+        description="Run `feeder serve` on the hosts of a Ray cluster that offer a resource, "
+        "replace those that are lost, and publish where they are. See docs/ray.md.",
+    )
+    commands = parser.add_subparsers(dest="cluster_command", required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="start feeders, one a host, and return once they serve")
+    _add_common_options(up, needs_config=True)
+    up.add_argument("--feeders", type=int, metavar="N", help="how many (default: on every host)")
+    up.add_argument("--resource", metavar="NAME", help="what hosts must offer (default: feeder)")
+    up.add_argument(
+        "--endpoints", type=Path, metavar="FILE", help="keep the list of endpoints in this file"
+    )
+    up.add_argument(
+        "--lookup",
+        type=int,
+        metavar="PORT",
+        help="of the head, where clients look endpoints up; 0 for none (default: 5554)",
+    )
+    up.add_argument(
+        "--local", action="store_true", help="start a Ray cluster on this machine first"
+    )
+    status = commands.add_parser("status", help="show what runs where, and what does not and why")
+    _add_common_options(status)
+    status.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    scale = commands.add_parser("scale", help="change the number of feeders")
+    scale.add_argument("feeders", type=int, metavar="N")
+    _add_common_options(scale)
+    down = commands.add_parser("down", help="drain and end all feeders")
+    _add_common_options(down)
+    commands.add_parser("env", help="print the variables to set before `ray start`, for a shell")
+    parser.set_defaults(run=run)
+
+
+def _add_common_options(parser: argparse.ArgumentParser, *, needs_config: bool = False) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        required=needs_config,
+        metavar="FILE",
+        help="TOML file of every feeder, see feeder.toml"
+        if needs_config
+        else "require that the feeders run with this configuration",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="with --config: allow every client that can reach a tcp address, unencrypted",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="of Ray's head (default: $RAY_ADDRESS, else the cluster of this machine)",
+    )
+    parser.add_argument("--namespace", metavar="NAME", help="Ray's namespace (default: feeder)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_TIMEOUT_S,
+        metavar="S",
+        help=f"time for the whole command (default: {_TIMEOUT_S:g})",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Perform the command and print its result; FeederError."""
+    from feeder.cluster.ray_settings import format_environment
+
+    if arguments.cluster_command == "env":
+        print(format_environment())
+        return 0
+    request = _read_request(arguments)
+    if arguments.cluster_command == "up" and arguments.local:
+        from feeder.cluster.local_cluster import start_local
+
+        print("\n".join(start_local(request.address, request.timeout_s)))
+    from feeder.cluster.command import perform
+
+    status = perform(request)
+    if arguments.cluster_command == "down":
+        print("the feeders have ended; Ray itself goes on (`ray stop` ends it on a host)")
+        return 0
+    if arguments.cluster_command == "status" and arguments.json:
+        print(json.dumps(status, indent=2))
+        return 0
+    from feeder.cluster.show import describe_shortfall, format_status
+
+    print("\n".join(format_status(status)))
+    if arguments.cluster_command != "status":
+        shortfall = describe_shortfall(status, request.timeout_s)
+        if status.get("is_stuck"):
+            raise ResourceError(shortfall)
+        if status.get("is_late"):
+            raise PeerError(shortfall)
+    return 0
+
+
+def _read_request(arguments: argparse.Namespace) -> "Request":
+    from feeder.cluster.ray_settings import NAMESPACE
+    from feeder.cluster.request import Request
+    from feeder.daemon.config import format_effective, load_config
+
+    timeout_s: float = arguments.timeout
+    if not (math.isfinite(timeout_s) and _TIMEOUT_MIN_S <= timeout_s <= _TIMEOUT_MAX_S):
+        raise ConfigError(
+            f"--timeout {timeout_s:g} is not within {_TIMEOUT_MIN_S:g} .. {_TIMEOUT_MAX_S:g} s"
+        )
+    toml, settings = "", None
+    if arguments.config is not None:
+        config = load_config(arguments.config, {}, is_insecure=arguments.insecure)
+        toml = format_effective(config)
+        if arguments.cluster_command == "up":
+            settings = _read_settings(arguments, config, toml)
+    feeders = getattr(arguments, "feeders", None)
+    if feeders is not None and not 1 <= feeders <= _FEEDERS_MAX:
+        raise ConfigError(f"{feeders} feeders: allowed are 1 .. {_FEEDERS_MAX}; `down` ends all")
+    return Request(
+        do=arguments.cluster_command,
+        address=choose_address(arguments.address),
+        namespace=arguments.namespace or NAMESPACE,
+        timeout_s=timeout_s,
+        feeders=feeders,
+        settings=settings,
+        config_toml=toml,
+    )
+
+
+def _read_settings(arguments: argparse.Namespace, config: "Config", toml: str) -> "Settings":
+    from feeder.cluster.ray_settings import LOOKUP_PORT, NAMESPACE, RESOURCE
+    from feeder.cluster.settings import Settings
+
+    if not config.data:
+        raise ConfigError(
+            f"{arguments.config}: there is nothing to serve: name datasets under [data]"
+        )
+    port = LOOKUP_PORT if arguments.lookup is None else arguments.lookup
+    if not 0 <= port < 65_536:
+        raise ConfigError(f"--lookup {port} is no port: 1 .. 65535, or 0 for none")
+    endpoints = "" if arguments.endpoints is None else str(arguments.endpoints.absolute())
+    return Settings(
+        config_toml=toml,
+        binds=config.serve.bind,
+        is_insecure=arguments.insecure,
+        secret_key=config.serve.secret_key,
+        client_keys=config.serve.client_keys,
+        feeders=arguments.feeders or 0,
+        resource=arguments.resource or RESOURCE,
+        namespace=arguments.namespace or NAMESPACE,
+        endpoints_file=endpoints,
+        lookup_port=port,
+    )
+
+
+def choose_address(given: str | None) -> str:
+    """Return the address of Ray's head, "" for the cluster of this machine."""
+    address = given or os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"{address} is Ray's client protocol: run the command on a host of the cluster, with "
+            "--address HOST:PORT of its head"
+        )
+    return "" if address in ("auto", "local") else address

@@ -1,0 +1,6 @@
+"""Feeders on the hosts of a Ray cluster: placed, published, replaced, scaled and ended.
+
+Only processes that use Ray import it: a machine without Ray runs all other commands.
+
+May import: errors, metrics, wire, process, dataset, pack, security, client, node.
+"""

@@ -1,0 +1,4 @@
+"""The policy of a cluster, without Ray.
+
+May import: the product, bench, tests.
+"""
