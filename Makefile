@@ -15,6 +15,8 @@
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
+# make test-cluster   feeders on four simulated hosts of a real Ray cluster (four minutes, alone)
+# make test-slurm     docs/slurm/feeder.sbatch on a real Slurm with four nodes (some three minutes)
 # make test-smoke     the smoke recipe: three seeds, a run killed again and again (about six minutes)
 # make test-frameworks  Lightning, Accelerate, JAX and others, each in .frameworks/NAME (up to 10 GB)
 # make test-lightning   the quick part of it: Lightning trains, is killed and resumes
@@ -43,7 +45,8 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-conditions test-numa test-systemd test-smoke test-frameworks test-lightning test-ui clean FORCE
+	fuzz-decode exact peers test-conditions test-numa test-systemd test-smoke test-frameworks test-lightning test-ui \
+	test-cluster test-slurm clean FORCE
 
 setup: $(VENV)/.project
 
@@ -112,6 +115,15 @@ test-ui: setup $(VENV)/.test-packages .ui/.packages
 	@.ci/system-packages $(PYTHON) prometheus
 	@$(BIN)/python -m pytest -q --timeout 300 -o python_files='check_*.py' tests/ui
 
+# Alone: it measures how soon a lost host is replaced. HEAD_DEAD_S=300 OVERLOAD_S=600 for the long runs.
+test-cluster: setup $(VENV)/.test-packages $(VENV)/.cluster-packages
+	@.ci/system-packages $(PYTHON) redis-server
+	@$(BIN)/python -m pytest -q --timeout 900 -o faulthandler_timeout=900 -o python_files='check_*.py' tests/cluster
+
+test-slurm: setup $(VENV)/.test-packages
+	@.ci/system-packages $(PYTHON) slurm-wlm munge shellcheck
+	@$(BIN)/python -m pytest -q --timeout 600 -o python_files='check_*.py' tests/slurm
+
 # One run at a time: what it has to reach in five minutes is for a machine that does nothing else.
 test-smoke: setup $(VENV)/.test-packages
 	@$(BIN)/python -m pytest -q -s --timeout 900 -o python_files='check_*.py' tests/smoke
@@ -124,6 +136,12 @@ test-lightning: setup $(VENV)/.test-packages .frameworks/lightning/.project
 
 clean:
 	rm -rf $(VENV) build demo .build *.egg-info feeder/jpeg/*.so trainer_client/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Ray needs no Pillow, so it can be in the same environment.
+$(VENV)/.cluster-packages: pyproject.toml | $(VENV)/.project
+	@echo "feeder: installing Ray"
+	@$(PIP) install $$($(BIN)/python -c '$(NAMES)' ray)
+	@touch $@
 
 # Grafana's types of a dashboard, and the compiler that compares the dashboard with them.
 .ui/.packages: Makefile | $(VENV)/.project

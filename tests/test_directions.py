@@ -63,6 +63,7 @@ THIRD_PARTY = {
     *("psutil", "tensorboardX", "wandb"),
     *(
         "pyarrow",
+        "ray",
         "rich",
         "scipy",
         "torch",
@@ -97,7 +98,8 @@ BASE = "feeder errors metrics remedies plan wire process"
 DECODING = f"{BASE} host jpeg jpeg.crop_decode dataset sample sample.cache_plan"
 PRODUCT = (
     f"{DECODING} security session client client.core source convert survey pack pack_cache worker "
-    "node diagnosis monitoring doctor doctor.findings daemon screens cli trainer_client "
+    "node diagnosis monitoring doctor doctor.findings daemon screens cluster cluster.policy cli "
+    "trainer_client "
     "trainer_client.train trainer_client.evaluate trainer_client.reference "
     "trainer_client.reference.recipes trainer_client.reference.checkpoints "
     "trainer_client.reference.optimisers trainer_client.reference.parallel "
@@ -117,7 +119,7 @@ TABLE: Mapping[str, Row] = {
     "process": row("errors metrics remedies", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
     "security": row("errors wire process", "zmq"),
-    "client.core": row("errors metrics plan wire", "msgspec", pure=True),
+    "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors remedies plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
@@ -149,8 +151,13 @@ TABLE: Mapping[str, Row] = {
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
         f"{DECODING} security client survey pack pack_cache diagnosis doctor doctor.findings "
-        "daemon screens",
+        "daemon screens cluster",
         "msgspec numpy zmq PIL",
+    ),
+    "cluster.policy": row("daemon", "", pure=True),
+    "cluster": row(
+        "errors metrics wire process dataset pack security client node cluster.policy",
+        "msgspec ray zmq",
     ),
     "screens": row("errors metrics diagnosis", "msgspec rich"),
     "__main__": row("process cli", ""),
@@ -187,15 +194,18 @@ TABLE: Mapping[str, Row] = {
     "bench.stream": row(f"{PRODUCT} bench bench.data"),
     "bench.soak": row(f"{PRODUCT} bench bench.data"),
     "bench.chaos": row(f"{PRODUCT} bench bench.data"),
+    "bench.cluster": row(f"{PRODUCT} bench bench.data"),
     "bench.rivals": row(f"{PRODUCT} bench bench.data"),
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.demo": row(f"{PRODUCT} bench bench.data"),
     "bench.gpu": row(f"{PRODUCT} bench bench.data"),
-    "bench.plots": row("errors bench bench.micro bench.rivals bench.soak bench.stream"),
+    "bench.plots": row(
+        "errors bench bench.cluster bench.micro bench.rivals bench.soak bench.stream"
+    ),
     "bench.cli": row(
-        "process bench bench.chaos bench.data bench.gpu bench.micro bench.pack bench.plots "
-        "bench.rivals bench.soak bench.stream"
+        "process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro bench.pack "
+        "bench.plots bench.rivals bench.soak bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }
@@ -203,7 +213,7 @@ TABLE: Mapping[str, Row] = {
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party
 PARTS = {"jpeg.crop_decode", "sample.cache_plan"}  # pure modules in impure rooms
 TEST_ONLY_FOLDERS = {
-    *("support", "exact", "faults", "fuzz", "numa", "ui", "smoke"),
+    *("support", "exact", "faults", "fuzz", "numa", "ui", "smoke", "slurm", "kubernetes"),
     *("frameworks", "frameworks/recording", "frameworks/scripts", "source/golden"),
 }
 
@@ -389,7 +399,7 @@ def test_clients_reach_no_library_of_the_daemon(house: House, face: str, allowed
     assert all(chain[-1] != decoder for module in modules for chain in house.chains(module))
 
 
-def test_only_the_session_changes_the_prefetch(house: House) -> None:
+def test_only_the_session_changes_the_prefetch_and_its_links_when_one_is_lost(house: House) -> None:
     changes = {
         *("begin", "take", "return_buffer", "drop_held", "extend", "record_request", "forget"),
         *("find_placement", "stored", "lend", "failed", "reclaim", "reopen_lost", "give_up"),
@@ -404,8 +414,11 @@ def test_only_the_session_changes_the_prefetch(house: House) -> None:
         and ast.unparse(node.func.value).endswith("prefetch")
     )
     assert {name for _, name in called} >= changes
+    by_links = {("feeder.client.core.links", name) for name in ("forget", "reopen_lost")}
     assert not {
-        each for each in called if each[0] != "feeder.client.core.session" and each[1] in changes
+        each
+        for each in called
+        if each[0] != "feeder.client.core.session" and each[1] in changes and each not in by_links
     }
 
 

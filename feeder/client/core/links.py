@@ -27,8 +27,9 @@ AVOID_S: Final = 300.0
 """How long a feeder of a long list is not dialled after it was left out. Some are restarted with
 other libraries meanwhile; most are not, and dialling each of them again costs a greeting."""
 
-LOOK_AHEAD: Final = 8
-"""Batches beyond those with a buffer whose owners are linked: time to connect and greet."""
+LOOK_AHEAD_MIN: Final = 8
+"""Batches beyond those with a buffer whose owners are linked: time to connect and greet. As many as
+there are buffers, as all may be freed at once; at least these."""
 
 LONG_LIST_WINDOW: Final = 2
 """Slots to ask for at each feeder of a long list, where a client has one or two batches at a time:
@@ -128,7 +129,8 @@ class Links:
             return
         self._chosen_for = chosen_for
         preference.set_names(self.owner_names)
-        keys = self._prefetch.coming(self._prefetch.buffers + LOOK_AHEAD)
+        buffers = self._prefetch.buffers
+        keys = self._prefetch.coming(buffers + max(LOOK_AHEAD_MIN, buffers))
         chosen = self._choice.choose(
             self._roster.feeders,
             self._find_wanted(keys, preference, away),

@@ -190,6 +190,9 @@ class _Candidates:
         self._by_name: dict[str, list[int]] = {}
         for number, link in self._served.items():
             self._by_name.setdefault(owner_name(link), []).append(number)
+        self._joining = {
+            (owner_name(link),) for link in links.values() if not (link.is_served or link.is_away)
+        }
         # Counted when they are first needed:
         self._free_window: dict[int, int] = {}
         self._lacking: dict[int, int] = {}  # batches that a node needs to be busy
@@ -208,7 +211,12 @@ class _Candidates:
         return link in self._answering
 
     def choose_owner(self, key: BatchKey) -> Want | None:
-        """Return a request to the first node in the batch's order, if that is not busy enough."""
+        """Return a request to the first node in the batch's order, if that is not busy enough.
+
+        An owner that is only now being greeted is waited for.
+        """
+        if self._joining and self._preference.order(key)[:1] in self._joining:
+            return None
         owner = next(self._prefer(key), None)
         return self._take(owner, key) if owner is not None else None
 
