@@ -139,7 +139,12 @@ def test_a_list_has_comments_blank_lines_and_any_line_ends() -> None:
     content = (
         b"# ours\r\n\r\n  tcp://a:1  # first\r\ntcp://b:2\nipc:///run/n\n#tcp://c:3\ntcp://d:4"
     )
-    assert tuple(parse_list(content, "f")) == ("tcp://a:1", "tcp://b:2", "ipc:///run/n", "tcp://d:4")
+    assert tuple(parse_list(content, "f")) == (
+        "tcp://a:1",
+        "tcp://b:2",
+        "ipc:///run/n",
+        "tcp://d:4",
+    )
 
 
 def test_an_endpoint_that_is_listed_twice_counts_once() -> None:
