@@ -59,7 +59,7 @@ class Script:
 
     def run(self, *endpoints: str) -> None:
         """Serve until ``stop``."""
-        self.loop.listed = endpoints
+        self.loop.listed = dict.fromkeys(endpoints, "")
         try:
             while not self._is_over:
                 self.loop.turn(IDLE_MS)

@@ -12,7 +12,7 @@ import pytest
 
 from feeder.errors import ResourceError
 from feeder.pack.disk_errors import explain_disk_errors
-from feeder.pack.task_pool import _perform_one, _raise_error
+from feeder.pack.task_pool import _perform_one, raise_error
 from feeder.process.shortage import check_threads, explain_os_error, explain_shortage
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.sources import make_source, pack
@@ -291,4 +291,4 @@ def _raise_for_a_descriptor(*_: object) -> dict[str, object]:
 def test_workers_os_error_about_a_descriptor_reaches_the_parent() -> None:
     answer = _perform_one(_raise_for_a_descriptor, {}, {}, lambda _: None)
     with pytest.raises(OSError, match="Bad file descriptor: '987654'"):
-        _raise_error(answer)
+        raise_error(answer)
